@@ -123,15 +123,18 @@ nitpick_ignore_regex = [
         "py:class",
         r"(Fraction|Positive|NonNegative|Finite|Scale|AboveOne|Count|Seed|(Sync)?VectorEnv)",
     ),
-    ("py:class", r"(Level|Results|Tone|Frame|MazeSize|RenderMode)"),
+    ("py:class", r"(.*\.Make|Level|Results|Tone|Frame|MazeSize|RenderMode)"),
     ("py:class", r"(Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
     ("py:class", r"torch\.autograd\.function\.Function|Detach"),
-    ("py:class", r"(jaxtyping\..*|math\.inf|.*\.(AnyCallable|Plan|Config|Annotated))"),
+    (
+        "py:class",
+        r"(jaxtyping\..*|math\.inf|.*\.(Any(Callable|Policy)|Plan|Config|Annotated))",
+    ),
     ("py:class", r"(Spec|finite|below|at_least|one_each|OmitArgPrefixes)"),
     ("py:class", r"(literate_rl\.actors\.Worker|literate_rl\..*\.Fault)"),
     ("py:class", r"(torch\.dtype|tempfile\.TemporaryDirectory|Played)"),
-    ("py:obj", r".*\.cli\.Config"),
+    ("py:obj", r".*\.(cli\.Config|AnyPolicy)"),
     ("py:class", r"(spaces|nn|ttorch)\..*"),
 ]
 

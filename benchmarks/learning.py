@@ -29,6 +29,7 @@ from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import fit, flat_env, todays_names
+from literate_rl.workshop.training import runner_of
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.
@@ -156,7 +157,7 @@ def close(learner: Any) -> None:
     if isinstance(learner, RemoteLearner):
         learner.close()
     else:
-        getattr(learner, "ppo", learner).collector.envs.close()
+        runner_of(learner).collector.envs.close()
 
 
 def binned(

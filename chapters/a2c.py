@@ -21,20 +21,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 import torch
 from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae
-from literate_rl.agents import Collector, Rollout
+from literate_rl.agents import Rollout
+from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -43,7 +43,6 @@ from literate_rl.workshop.signatures import (
     Positive,
     Scale,
     check_finite,
-    check_that,
     checked,
 )
 
@@ -166,8 +165,8 @@ picture
 from functools import partial
 
 from literate_rl.a2c import a2c_error
-from literate_rl.agents import Collector, make_envs
-from literate_rl.policies import make_policy
+from literate_rl.agents import make_envs
+from literate_rl.policies import Runner, make_policy
 from literate_rl.ppo_error import policy_error_from_log_prob
 from literate_rl.workshop.runs import flat_env
 
@@ -176,10 +175,7 @@ torch.manual_seed(1)
 build_envs = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
 envs = build_envs()
 policy = make_policy(envs.single_observation_space, envs.single_action_space)
-collector = Collector(envs, policy.to_env, np.float32)
-collector.reset(seed=1)
-noise = iter(policy.noise(5, 8, torch.Generator().manual_seed(1)))
-batch = collector.collect(lambda obs: policy.act(obs, next(noise)), 5)
+batch = Runner(policy, envs, 5, seed=1, checkpoint_interval=1).collect()
 
 log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
 value, adv = policy.value(batch.obs), torch.randn(5, 8)
@@ -366,7 +362,7 @@ assert step_after(1000, 0.999) < 2 * step_after(0, 0.999), "not even twice"
 
 # %% tags=["export"]
 def a2c_gradient(
-    policy: Any, batch: Rollout, config: A2CConfig
+    policy: ActorCriticLike, batch: Rollout, config: A2CConfig
 ) -> tuple[tuple[Tensor, ...], dict[str, float]]:
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
     # The critic's values of the states, and of the states that the steps led to.
@@ -412,7 +408,7 @@ class GradientLearner:
         config: The settings.
     """
 
-    def __init__(self, policy: Any, config: A2CConfig) -> None:
+    def __init__(self, policy: ActorCriticLike, config: A2CConfig) -> None:
         self.config = config
         self.parameters = list(policy.parameters())
         self.optimizer = torch.optim.RMSprop(
@@ -449,9 +445,10 @@ class GradientLearner:
 # %% [markdown]
 # ### The loop
 #
-# {doc}`policies` ends with a loop of some thirty lines that is A2C already. It borrows Adam,
+# {doc}`policies` has a loop of some thirty lines that is A2C already. It borrows Adam,
 # $\lambda = 0.9$ and scaled advantages from PPO, because it is about policies, not about A2C.
-# Here is the algorithm in its usual form, with the interface that `fit` needs.
+# Here is the algorithm in its usual form, with the interface that `fit` needs. It acts with the
+# same `Runner`.
 
 
 # %% tags=["export"]
@@ -462,84 +459,51 @@ class A2C:
         policy: The policy to train, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
-        act: Function from observations and noise to actions, instead of
-            ``policy.act``.
+        act: A faster form of ``policy.act``, or None for that one.
     """
 
     def __init__(
         self,
-        policy: Any,
+        policy: ActorCriticLike,
         envs: VectorEnv[Any, Any, Any],
         config: A2CConfig,
-        act: Callable[[Tensor, Tensor], Tensor] | None = None,
+        act: Act | None = None,
     ) -> None:
         check_num_envs(envs, config.num_envs)
         self.policy, self.config = policy, config
-        self.act = act or policy.act
         self.learner = GradientLearner(policy, config)
-        self.device = self.learner.parameters[0].device
-        # All noise comes from one generator, so that a run can be repeated.
-        self.generator = torch.Generator().manual_seed(config.seed)
-        self.collector = Collector(envs, policy.to_env, np.float32)
-        # With one step a rollout might hold a reset and nothing else.
-        fits = config.num_steps > 1 or not self.collector.resets_later
-        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
-        self.iteration = 0
+        settings = config.num_steps, config.seed, config.checkpoint_interval
+        self.runner = Runner(policy, envs, *settings, act)
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, take one step on it, and return metrics."""
         before = self.step
-        batch = self.collect()
+        batch = self.runner.collect()
         gradient, losses = a2c_gradient(self.policy, batch, self.config)
         taken = self.learner.learn(gradient, before)
         return {**returned(batch.episode_return), **taken, **named(losses)}
-
-    def collect(self) -> Rollout:
-        """Act for T steps with the policy as it is."""
-        # A resumed run starts with fresh environments. An uninterrupted run gets fresh
-        # ones at each checkpoint too, so that both runs are the same.
-        if self.collector.obs is None or self.checkpoint_due:
-            self.collector.reset(env_seed(self.config.seed, self.step))
-        # The noise of all steps is drawn at once; each step takes its share.
-        num_steps, num_envs = self.config.num_steps, self.config.num_envs
-        noise = self.policy.noise(num_steps, num_envs, self.generator)
-        draws = iter(noise.to(self.device))
-        self.iteration += 1
-        with EvalMode(self.policy):
-            batch = self.collector.collect(
-                lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
-            )
-        return batch.to(self.device)
 
     # What follows is for the loop around the learner, `fit`, and for checkpoints
     # ({doc}`workshop/runs`).
     @property
     def step(self) -> int:
         """Steps taken so far, all environments together."""
-        return self.collector.step
+        return self.runner.step
 
     @property
     def checkpoint_due(self) -> bool:
         """Whether the next iteration starts with fresh environments."""
-        return self.iteration % self.config.checkpoint_interval == 0
+        return self.runner.checkpoint_due
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, without the policy's weights."""
-        return {
-            "step": self.step,
-            "iteration": self.iteration,
-            "learner": self.learner.state_dict(),
-            "generator": self.generator.get_state(),
-        }
+        return {**self.runner.state_dict(), "learner": self.learner.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        names = ("step", "iteration", "generator")
-        step, iteration, generator = (state[name] for name in names)
-        self.learner.load_state_dict(state["learner"])
-        self.generator.set_state(generator)
-        self.collector.step, self.iteration = step, iteration
-        self.collector.obs = None
+        learner = state["learner"]
+        self.runner.load_state_dict(state)
+        self.learner.load_state_dict(learner)
 
 
 def returned(episode_return: Tensor) -> dict[str, float]:
@@ -635,10 +599,12 @@ from literate_rl.workshop.runs import fit
 policy = make_policy(envs.single_observation_space, envs.single_action_space)
 learner = A2C(policy.to(best_device()), build_envs(), A2CConfig(total_steps=2_000))
 last = fit(learner, progress=False)[-1]
-print(f"{last['step']} steps in {learner.iteration} updates on {best_device().type}")
+print(
+    f"{last['step']} steps in {learner.runner.iteration} updates on {best_device().type}"
+)
 
 # %% tags=["claims"]
-assert (last["step"], learner.iteration) == (2_000, 50), "40 steps in an update"
+assert (last["step"], learner.runner.iteration) == (2_000, 50), "40 steps in an update"
 
 # %% [markdown]
 # ## Summary

@@ -50,6 +50,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -281,7 +282,7 @@ def a3c_settings(env: str) -> A3CConfig:
 
 
 # %% tags=["export"]
-def gradient_layout(policy: Any, config: A2CConfig) -> np.dtype[np.void]:
+def gradient_layout(policy: PolicyLike, config: A2CConfig) -> np.dtype[np.void]:
     """Describe the memory of a slot whose result is a gradient.
 
     Its ``result`` holds the ``gradient``, one array for each named parameter, the
@@ -313,7 +314,7 @@ class GradientWorker:
     def __init__(
         self,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
-        policy: Any,
+        policy: ActorCriticLike,
         config: A2CConfig,
         seed: int,
         make_act: MakeAct | None = None,
@@ -401,16 +402,20 @@ class A3C(RemoteLearner):
         make_act: As for ``Actor``.
     """
 
+    config: A3CConfig
+    learner: GradientLearner
+
     @checked
     def __init__(
         self,
-        policy: Any,
+        policy: ActorCriticLike,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         config: A3CConfig,
         transport: MakeTransport | None = None,
         make_act: MakeAct | None = None,
     ) -> None:
-        super().__init__(policy, config, transport)
+        settings = config, config.seed, config.checkpoint_interval
+        super().__init__(policy, *settings, transport)
         # Make the environments once here, to check how many there are.
         envs = make_envs()
         check_num_envs(envs, config.num_envs)
@@ -426,9 +431,9 @@ class A3C(RemoteLearner):
     def learn(self, record: Any) -> dict[str, float]:
         """Take a step on a gradient; return metrics."""
         parts, device = record["gradient"], self.learner.parameters[0].device
-        gradient = [
+        gradient = tuple(
             torch.tensor(parts[name], device=device) for name in parts.dtype.names
-        ]
+        )
         taken = self.learner.learn(gradient, self.step)
         self.step += int(record["num_steps"])
         losses = {name: float(record["losses"][name]) for name in a2c_loss._fields}

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from literate_rl.workshop.probes import (
     Finding,
@@ -689,9 +689,9 @@ class ContractError(ValueError):
 def check_model(
     family: str,
     *,
-    actor: Any = None,
-    critic: Any = None,
-    qnet: Any = None,
+    actor: nn.Module | None = None,
+    critic: nn.Module | Sequence[nn.Module] | None = None,
+    qnet: nn.Module | None = None,
     env: Any = None,
     states: Mapping[str, Any] | None = None,
     action_space: spaces.Space[Any] | None = None,
@@ -740,7 +740,12 @@ def check_model(
 
 
 def try_model(
-    who: str, model: Any, roles: Sequence[Role], states: Any, space: Any, transform: Any
+    who: str,
+    model: nn.Module,
+    roles: Sequence[Role],
+    states: Any,
+    space: Any,
+    transform: Any,
 ) -> list[Broken]:
     """Return every rule that a model breaks, in the role that it seems to play."""
     takes_one = "action" in required_parameters(model)

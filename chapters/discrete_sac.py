@@ -48,6 +48,7 @@ __all__ = [
     "DiscreteSAC",
     "DiscreteSoftActorCritic",
     "DiscreteSoftPolicy",
+    "DiscreteSoftPolicyLike",
     "discrete_sac_settings",
     "expected_soft_value",
     "make_discrete_sac_policy",
@@ -297,7 +298,10 @@ class DiscreteSoftPolicy(Policy):
     """
 
     def __init__(
-        self, network: nn.Module, actions: Any, critics: DiscreteCritics
+        self,
+        network: nn.Module,
+        actions: CategoricalActions,
+        critics: DiscreteCritics,
     ) -> None:
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
@@ -316,7 +320,7 @@ class DiscreteSoftPolicy(Policy):
 class DiscreteSoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics of all actions, a temperature and log-probabilities."""
 
-    critics: Any
+    critics: DiscreteCritics
     log_alpha: nn.Parameter
 
     def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:

@@ -622,7 +622,7 @@ class Exploring(Algorithm):
     """An algorithm whose policy takes random actions, fewer and fewer of them."""
 
     policy: Policy
-    config: Any
+    config: ExploringConfig
 
     def explore(self, step: int) -> None:
         """Set the probability of a random action."""
@@ -722,6 +722,8 @@ class QLearning(Exploring):
         policy: The policy to train; its rows are values.
         config: The settings.
     """
+
+    config: DQNConfig
 
     def __init__(self, policy: Policy, config: DQNConfig) -> None:
         self.policy, self.config = policy, config

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from literate_rl.agents import Collector, Rollout
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
+from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
 from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.signatures import (
     Bool,
@@ -370,7 +371,7 @@ class Unroll(NamedTuple):
 
 @torch.no_grad()
 @checked
-def to_unroll(batch: Rollout, actor: Any) -> Unroll:
+def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
     """Return the unroll that the learner reads of an actor's rollout."""
     # The actor's weights have not changed since the first step. So one pass over the
     # whole rollout says how likely each of its actions was. (`real` is False for rows
@@ -436,7 +437,7 @@ class VTraceLearner:
             environment were from their targets on average.
     """
 
-    def __init__(self, policy: Any, config: IMPALAConfig) -> None:
+    def __init__(self, policy: ActorCriticLike, config: IMPALAConfig) -> None:
         self.policy, self.config = policy, config
         self.parameters = list(policy.parameters())
         optimizer: Any = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
@@ -582,7 +583,10 @@ class IMPALA:
     """
 
     def __init__(
-        self, policy: Any, envs: VectorEnv[Any, Any, Any], config: IMPALAConfig
+        self,
+        policy: ActorCriticLike,
+        envs: VectorEnv[Any, Any, Any],
+        config: IMPALAConfig,
     ) -> None:
         check_num_envs(envs, config.n_sample)
         self.policy, self.config = policy, config
@@ -631,8 +635,7 @@ class IMPALA:
         # In each step the actor draws noise, and acts.
         def act(obs: Tensor) -> Tensor:
             noise = self.actor.noise(1, len(obs), self.generator)[0]
-            action: Tensor = self.actor.act(obs.to(self.device), noise.to(self.device))
-            return action
+            return self.actor.act(obs.to(self.device), noise.to(self.device))
 
         with EvalMode(self.actor):
             batch = self.collector.collect(act, config.unroll_len)

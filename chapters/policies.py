@@ -28,11 +28,19 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
+from literate_rl.agents import Collector, Rollout
+from literate_rl.workshop.episodes import EvalMode, env_seed
 from literate_rl.workshop.fast import reverse_scan
-from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
+from literate_rl.workshop.interfaces import (
+    Act,
+    ActionDistribution,
+    PolicyLike,
+    refuse_mask,
+)
 from literate_rl.workshop.nests import (
     action_box,
     as_space,
@@ -56,6 +64,7 @@ __all__ = [
     "GaussianActions",
     "Policy",
     "RewardScaler",
+    "Runner",
     "RunningMoments",
     "make_actions",
     "make_policy",
@@ -535,6 +544,101 @@ def make_policy(
 
 
 # %% [markdown]
+# ## A rollout at a time
+#
+# Whatever a loop learns with, it lets the policy act for some steps, over and over. A `Runner`
+# does that. It draws all noise of a rollout at once, from one generator, so that a run can be
+# repeated. And it takes fresh environments at each checkpoint: a run that is resumed there has no
+# others, and one that was never stopped must do the same to be the same run.
+
+
+# %% tags=["export"]
+class Runner:
+    """Lets a policy act for a rollout at a time.
+
+    Args:
+        policy: The policy that acts, on any device.
+        envs: A vector environment.
+        num_steps: Steps of one rollout in each environment.
+        seed: Seed of the noise and of the environments.
+        checkpoint_interval: Rollouts between checkpoints.
+        act: A faster form of ``policy.act``, or None for that one.
+
+    Attributes:
+        collector: What steps the environments.
+        generator: Where the noise comes from.
+        iteration: Rollouts collected so far.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyLike,
+        envs: VectorEnv[Any, Any, Any],
+        num_steps: int,
+        seed: int,
+        checkpoint_interval: int,
+        act: Act | None = None,
+    ) -> None:
+        self.policy, self.act = policy, act or policy.act
+        self.device = next(policy.parameters()).device
+        self.num_steps, self.seed = num_steps, seed
+        self.checkpoint_interval = checkpoint_interval
+        self.collector = Collector(envs, policy.to_env, np.float32)
+        # With one step a rollout might hold a reset and nothing else.
+        fits = num_steps > 1 or not self.collector.resets_later
+        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
+        self.generator = torch.Generator().manual_seed(seed)
+        self.iteration = 0
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a run that resumes here ends with the same bits."""
+        return self.iteration % self.checkpoint_interval == 0
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether the next rollout starts with fresh environments."""
+        return self.collector.obs is None or self.checkpoint_due
+
+    def collect(self) -> Rollout:
+        """Act for T steps with the policy as it is."""
+        if self.starts_anew:
+            self.collector.reset(env_seed(self.seed, self.step))
+        # Each step takes its share of the noise.
+        num_envs = self.collector.envs.num_envs
+        noise = self.policy.noise(self.num_steps, num_envs, self.generator)
+        draws = iter(noise.to(self.device))
+        self.iteration += 1
+        with EvalMode(self.policy):
+            batch = self.collector.collect(
+                lambda obs: self.act(obs.to(self.device), next(draws)), self.num_steps
+            )
+        return batch.to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned, with fresh environments."""
+        # A state that lacks something is refused here, before anything has changed.
+        names = ("step", "iteration", "generator")
+        step, iteration, generator = (state[name] for name in names)
+        self.generator.set_state(generator)
+        self.collector.step, self.iteration = step, iteration
+        self.collector.obs = None
+
+
+# %% [markdown]
 # ## One learner, two kinds of action
 #
 # Here is A2C, the advantage actor-critic: one update for each rollout, with the advantages of
@@ -550,7 +654,7 @@ from functools import partial
 import matplotlib.pyplot as plt
 
 from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs, seed_everything
+from literate_rl.agents import make_envs, seed_everything
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.worlds import make_force_cart_pole
 
@@ -560,15 +664,11 @@ def train(env, total_steps=60_000, num_envs=8, num_steps=32):
     envs = make_envs(partial(flat_env, env), num_envs)
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
     optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
-    collector = Collector(envs, policy.to_env, np.float32)
-    collector.reset(seed=1)
-    generator, ended = torch.Generator().manual_seed(1), []
-    while collector.step < total_steps:
+    runner = Runner(policy, envs, num_steps, seed=1, checkpoint_interval=1000)
+    ended = []
+    while runner.step < total_steps:
         # 1. Act for some steps with the policy as it is.
-        noise = iter(policy.noise(num_steps, num_envs, generator))
-        batch = collector.collect(
-            lambda obs, noise=noise: policy.act(obs, next(noise)), num_steps
-        )
+        batch = runner.collect()
 
         # 2. Look back: values and advantages.
         with torch.no_grad():
@@ -585,7 +685,7 @@ def train(env, total_steps=60_000, num_envs=8, num_steps=32):
         nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
         optimizer.step()
         over = ~batch.episode_return.isnan()
-        ended += [(collector.step, x) for x in batch.episode_return[over].tolist()]
+        ended += [(runner.step, x) for x in batch.episode_return[over].tolist()]
     return policy, np.array(ended).T
 
 

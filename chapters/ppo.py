@@ -27,14 +27,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae
-from literate_rl.agents import Collector, Rollout
+from literate_rl.agents import Rollout
 from literate_rl.ppo_error import (
     approx_kl_k3,
     policy_error_from_log_prob,
@@ -43,8 +42,9 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.policies import RewardScaler
-from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
+from literate_rl.policies import RewardScaler, Runner, RunningMoments
+from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,
@@ -354,9 +354,10 @@ class Samples(NamedTuple):
 # minibatch cannot undo an hour of training.
 #
 # The class below has three parts, `collect`, `look_back` and `learn`; `update` runs the epochs
-# around `learn`. Its settings, `PPOConfig`, follow further down; the `RewardScaler` is that of
-# {doc}`policies`. `act` and `policy_error` may be replaced: by a faster way to act, or by another
-# loss. With `target_kl` the epochs stop early.
+# around `learn`. Its settings, `PPOConfig`, follow further down. From {doc}`policies` it has the
+# `Runner`, which acts for a rollout at a time, and the `RewardScaler`. `act` and `policy_error`
+# may be replaced: by a faster way to act, or by another loss. With `target_kl` the epochs stop
+# early.
 #
 # A network of your own may have layers that change with the mode, such as dropout. In which mode
 # does one act, and in which does one learn? The ratio compares the new policy with the one that
@@ -374,26 +375,25 @@ class PPO:
         policy: The policy to train, on any device.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
-        act: Function from observations and noise to actions, instead of
-            ``policy.act``.
+        act: A faster form of ``policy.act``, or None for that one.
         policy_error: Loss of log-probabilities, instead of
             ``policy_error_from_log_prob``.
     """
 
     def __init__(
         self,
-        policy: Any,
+        policy: ActorCriticLike,
         envs: VectorEnv[Any, Any, Any],
         config: PPOConfig,
-        act: Callable[[Tensor, Tensor], Tensor] | None = None,
+        act: Act | None = None,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
         check_num_envs(envs, config.num_envs)
-        wanted, given = config.normalize_obs, normalizer_of(policy) is not None
+        self.normalizer = normalizer_of(policy)
+        wanted, given = config.normalize_obs, self.normalizer is not None
         words = f"policy must normalise as normalize_obs says: {wanted}"
         check_that(wanted == given, words)
         self.policy, self.config = policy, config
-        self.act = act or policy.act
         self.policy_error = policy_error or policy_error_from_log_prob
         # One optimiser for both networks. Adam's `eps`, which keeps its divisor from
         # zero, is that of OpenAI Baselines.
@@ -403,14 +403,8 @@ class PPO:
             self.parameters, config.learning_rate, eps=1e-5, fused=True
         )
         self.scaler = RewardScaler(config.num_envs, config.gamma).to(self.device)
-        # All noise and all shuffling come from one generator, so that a run can be
-        # repeated.
-        self.generator = torch.Generator().manual_seed(config.seed)
-        self.collector = Collector(envs, policy.to_env, np.float32)
-        # With one step a rollout might hold a reset and nothing else.
-        fits = config.num_steps > 1 or not self.collector.resets_later
-        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
-        self.iteration = 0
+        settings = config.num_steps, config.seed, config.checkpoint_interval
+        self.runner = Runner(policy, envs, *settings, act)
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, learn from it, and return metrics."""
@@ -418,28 +412,15 @@ class PPO:
 
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
-        # A run that is resumed has to start with fresh environments. To be the same
-        # run, one that was never stopped resets them at each checkpoint, too.
-        if self.collector.obs is None or self.checkpoint_due:
-            self.collector.reset(env_seed(self.config.seed, self.step))
-            self.scaler.carry.zero_()
-
         # The learning rate {eq}`annealing`.
         rate = self.config.learning_rate
         if self.config.anneal:
             rate *= max(0.0, 1 - self.step / self.config.total_steps)
         self.optimizer.param_groups[0]["lr"] = rate
-
-        # The noise of all steps is drawn at once, and each step takes its part.
-        num_steps, num_envs = self.config.num_steps, self.config.num_envs
-        noise = self.policy.noise(num_steps, num_envs, self.generator)
-        draws = iter(noise.to(self.device))
-        self.iteration += 1
-        with EvalMode(self.policy):
-            batch = self.collector.collect(
-                lambda obs: self.act(obs.to(self.device), next(draws)), num_steps
-            )
-        return batch.to(self.device)
+        # Fresh environments have no episodes under way whose rewards add up.
+        if self.runner.starts_anew:
+            self.scaler.carry.zero_()
+        return self.runner.collect()
 
     @torch.no_grad()
     def look_back(self, batch: Rollout) -> Samples:
@@ -476,7 +457,7 @@ class PPO:
         config, samples = self.config, self.look_back(batch)
         for _ in range(config.num_epochs):
             # Each epoch shuffles the samples and deals them out in minibatches.
-            order = torch.randperm(len(samples.adv), generator=self.generator)
+            order = torch.randperm(len(samples.adv), generator=self.runner.generator)
             for rows in order.to(self.device).tensor_split(config.num_minibatches):
                 losses = self.learn(Samples(*(column[rows] for column in samples)))
             # A policy that has moved far enough has learned enough from this rollout.
@@ -485,10 +466,10 @@ class PPO:
                 break
         moved = self.distance(samples)
         # Only now may the normaliser change. Earlier it would move the old policy.
-        if config.normalize_obs:
-            normalizer = self.policy.network.normalizer
+        if self.normalizer is not None:
             # Pictures may come flat.
-            normalizer.update(samples.obs.reshape(-1, *normalizer.mean.shape))
+            shape = self.normalizer.mean.shape
+            self.normalizer.update(samples.obs.reshape(-1, *shape))
 
         # How much of the targets the critic foresaw: 1 is all of their variance.
         unexplained = (samples.target - samples.value).var() / samples.target.var()
@@ -558,34 +539,30 @@ class PPO:
     @property
     def step(self) -> int:
         """Steps taken so far, all environments together."""
-        return self.collector.step
+        return self.runner.step
 
     @property
     def checkpoint_due(self) -> bool:
         """Whether the next iteration starts with fresh environments."""
-        return self.iteration % self.config.checkpoint_interval == 0
+        return self.runner.checkpoint_due
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""
         return {
-            "step": self.step,
-            "iteration": self.iteration,
+            **self.runner.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "generator": self.generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        self.collector.step, self.iteration = state["step"], state["iteration"]
+        self.runner.load_state_dict(state)
         # A copy, or two learners would share the moments of their gradients.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.scaler.load_state_dict(state["scaler"])
-        self.generator.set_state(state["generator"])
-        self.collector.obs = None
 
 
-def normalizer_of(policy: Any) -> Any:
+def normalizer_of(policy: ActorCriticLike) -> RunningMoments | None:
     """Return what normalises a policy's observations, or None."""
     normalizer = getattr(getattr(policy, "network", None), "normalizer", None)
     return normalizer if hasattr(normalizer, "update") else None
@@ -738,8 +715,8 @@ torch.manual_seed(1)
 envs = make_envs("CartPole-v1", num_envs)
 built = make_policy(envs.single_observation_space, envs.single_action_space)
 learner = PPO(Policy(built.network, Drawn(2)), envs, config)
-learner.collector.reset(seed=1)
-learner.iteration = 1  # not due for a reset with another seed
+learner.runner.collector.reset(seed=1)
+learner.runner.iteration = 1  # not due for a reset with another seed
 for snapshot in snapshots[:2]:
     learner.iterate()
     for ours, theirs in zip(snapshot, learner.parameters, strict=True):
@@ -883,7 +860,7 @@ for total in (50_000, 100_000):
     learner = make_learner(
         "CartPole-v1", replace(ppo_settings("CartPole-v1"), total_steps=total)
     )
-    learner.collector.step = 25_000  # as if the first 25,000 steps were done
+    learner.runner.collector.step = 25_000  # as if the first 25,000 steps were done
     rates[total] = learner.iterate()["charts/learning_rate"]
     print(f"run of {total:7,} steps: learning rate {rates[total]:.2e} at step 25,000")
 

@@ -63,6 +63,7 @@ __all__ = [
     "SACConfig",
     "SoftActorCritic",
     "SoftPolicy",
+    "SoftPolicyLike",
     "SquashedGaussian",
     "Temperature",
     "make_sac_policy",
@@ -550,7 +551,14 @@ class SoftPolicy(Policy):
         critics: The critics.
     """
 
-    def __init__(self, network: nn.Module, actions: Any, critics: Critics) -> None:
+    actions: SquashedGaussian
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: SquashedGaussian,
+        critics: Critics,
+    ) -> None:
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
@@ -564,10 +572,7 @@ class SoftPolicy(Policy):
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        drawn: tuple[Tensor, Tensor] = self.actions.draw(
-            *self.row_and_noise(obs, generator)
-        )
-        return drawn
+        return self.actions.draw(*self.row_and_noise(obs, generator))
 
 
 # %% [markdown]
@@ -593,7 +598,7 @@ class GaussianRows(nn.Module):
 class SoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics, a temperature and draws: what the agent asks for."""
 
-    critics: Any
+    critics: Critics
     log_alpha: nn.Parameter
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -499,6 +499,8 @@ class TwinDelayed(Exploring):
         config: The settings.
     """
 
+    config: TD3Config
+
     def __init__(self, policy: Policy, config: TD3Config) -> None:
         given, wanted = len(policy.network.critics), config.num_critics
         check_that(

@@ -273,7 +273,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     learner.iterate()
     with pytest.raises(KeyError):
         learner.load_state_dict({"step": 7, "iteration": 7, "learner": {}})
-    assert (learner.step, learner.iteration) == (15, 1)
+    assert (learner.step, learner.runner.iteration) == (15, 1)
 
 
 def test_gradients_are_not_added_up() -> None:
@@ -451,18 +451,15 @@ def contract(
     return policy, make
 
 
-def learners(policy: Any, make: Any, total: int = 300) -> dict[str, Any]:
+def learners(
+    policy: Any, make: Any, total: int = 300, interval: int = 50
+) -> dict[str, Any]:
     """Return one learner of each family around the same policy."""
+    run = {"total_steps": total, "checkpoint_interval": interval}
     build = partial(make_envs, partial(flat_env, make), 3)
-    ppo = PPOConfig(
-        num_envs=3,
-        num_steps=10,
-        num_minibatches=2,
-        total_steps=total,
-        anneal=False,
-    )
-    impala = IMPALAConfig(n_sample=3, unroll_len=5, batch_size=3, total_steps=total)
-    alone = replace(ALONE, total_steps=total, entropy_weight=0.01)
+    ppo = PPOConfig(num_envs=3, num_steps=10, num_minibatches=2, anneal=False, **run)
+    impala = IMPALAConfig(n_sample=3, unroll_len=5, batch_size=3, **run)
+    alone = replace(ALONE, entropy_weight=0.01, **run)
     remote = A3CConfig(**asdict(alone), slots=2)
     return {
         "A2C": A2C(policy, build(), alone),
@@ -522,18 +519,17 @@ def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind, two, extra) ->
 def test_a_contract_run_resumes_bit_for_bit(kind, family, tmp_path: Path) -> None:
     """The global generator is somewhere else after the break."""
     policy, make = contract(kind, two=True)
-    whole = learners(policy, make)[family]
-    whole.config = replace(whole.config, checkpoint_interval=2)
+    whole = learners(policy, make, interval=2)[family]
     steps = whole.iterate() and whole.step
     for _ in range(3):
         whole.iterate()
     policy, make = contract(kind, two=True)
-    half = learners(policy, make)[family]
+    half = learners(policy, make, interval=2)[family]
     half.config = replace(whole.config, total_steps=2 * steps)
     with Run(tmp_path / "a", {}) as run:
         fit(half, run, progress=False)
     fresh, make = contract(kind, two=True)
-    resumed = learners(fresh, make)[family]
+    resumed = learners(fresh, make, interval=2)[family]
     resumed.config = replace(whole.config, total_steps=4 * steps)
     torch.manual_seed(12345)
     with Run(tmp_path / "a", resume=True) as run:

@@ -128,6 +128,23 @@ def test_imports_go_down():
     assert not wrong
 
 
+# The parts of a policy are left: they have what its algorithm asks of them, an epsilon
+# or three heads, and the class of policies knows no algorithm.
+UNTYPED = {("policies", "actions"), ("policies", "network")}
+MAIN_IDEA = (
+    "policy|target_policy|actions|error|config|models|model|networks?|actor|critics?"
+    "|qnet|learner"
+)
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if "." not in m])
+def test_what_the_path_is_about_has_a_type(module):
+    """By the names of arguments and attributes; ``self.…: Any`` is a local matter."""
+    text = (ROOT / f"src/literate_rl/{module}.py").read_text("utf-8")
+    found = re.findall(rf"(?<![\w.])({MAIN_IDEA}): Any\b", text)
+    assert {(module, name) for name in found} <= UNTYPED
+
+
 def test_only_one_file_starts_what_stands_above():
     """`python -m literate_rl` is the command line; `import literate_rl` is lazy."""
     assert set(imported("__main__")) == {"workshop.cli"}

@@ -107,7 +107,7 @@ LOOP = Listed(
 
 def test_the_list_can_be_read() -> None:
     rows = [Listed(**row) for row in read_table(LIST)[0]]
-    assert len({row[:5] for row in rows}) == len(rows) > 0
+    assert len({row[:5] for row in rows}) == len(rows) >= 400
     for row in rows:
         before, after = (ast.dump(parsed(text)) for text in (row.before, row.after))
         assert before != after
@@ -153,7 +153,9 @@ def test_old_names_become_new_ones_where_they_are_whole_words() -> None:
     assert new.killed_by == "test_tune.py::test_tune"
 
 
-@pytest.mark.parametrize("killer", ["test_x.py::test_y", "", "pytest ended with 4"])
+@pytest.mark.parametrize(
+    "killer", ["test_x.py::test_y", "import", "", "pytest ended with 4"]
+)
 def test_a_mutant_dies_lives_or_is_gone(
     killer: str, monkeypatch, tmp_path: Path, capsys
 ) -> None:
@@ -169,14 +171,22 @@ def test_a_mutant_dies_lives_or_is_gone(
     write_table(tmp_path / "list.csv", Listed._fields, rows, {})
     chaos_mutants.again([str(tmp_path / "list.csv")])
     first, second, summary = capsys.readouterr().out.splitlines()
-    now = "dies" if killer.startswith("test_") else "lives"
+    now = "dies" if killer in ("test_x.py::test_y", "import") else "lives"
     assert [json.loads(row)["now"] for row in (first, second)] == [now, "line gone"]
     assert summary == str({now: 1, "line gone": 1})
     # First the test that noticed it then; all of the file before it is said to live.
     named, *others = runs
     assert named == (True, [f"tests/{LOOP.killed_by}"])
     assert others == (
-        [(False, [f"tests/{killer}"])]  # it must not fail without the mutant
+        # What fails must not do so without the mutant.
+        [(False, [f"tests/{LOOP.killed_by if killer == 'import' else killer}"])]
         if now == "dies"
         else [(True, ["tests/test_advantages.py"])]
     )
+
+
+def test_a_test_that_cannot_run_at_all_kills_nothing(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(chaos_mutants, "first_failure", lambda *_: "import")
+    write_table(tmp_path / "list.csv", Listed._fields, [LOOP], {})
+    with pytest.raises(RuntimeError, match="fails without a mutant: import"):
+        chaos_mutants.again([str(tmp_path / "list.csv")])

@@ -254,6 +254,17 @@ def test_the_actors_gradient_is_clipped_too() -> None:
     assert torch.cat(grads).norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
+def test_the_older_copies_follow_the_actor_and_the_critic() -> None:
+    learner = learner_for(DDPGConfig(**SMALL))
+    learner.iterate()
+    found = list(learner.algorithm.target.network.parameters())
+    before = [x.clone() for x in found]
+    learner.algorithm.target.follow(0.25)
+    for x, old, new in zip(found, before, learner.policy.parameters(), strict=True):
+        torch.testing.assert_close(x, old + 0.25 * (new - old))
+        assert not torch.equal(x, old)
+
+
 def test_the_critics_step_does_not_move_the_actor() -> None:
     learner = learner_for(DDPGConfig(**SMALL, target_interval=1000))
     before = copy.deepcopy(learner.policy.network.actor.state_dict())

@@ -185,6 +185,18 @@ def test_dual_heads_are_linear_in_their_own_features() -> None:
     torch.testing.assert_close(args.log_prob(drawn), expected)
 
 
+def test_weights_begin_orthogonal_and_the_policy_nearly_uniform() -> None:
+    heads = network(action=spaces.Tuple((THREE, BOX))).heads
+    discrete, box = heads.projections
+    gains = [(layer, 2**0.5) for layer in heads.policy_encoder.layers]
+    gains += [(layer, 2**0.5) for layer in heads.value_encoder.layers]
+    gains += [(heads.value_head, 1.0), (heads.aux_head, 1.0)]
+    for layer, gain in [*gains, (discrete.logits, 0.01), (box.mu, 0.01)]:
+        found = torch.linalg.svdvals(layer.weight)
+        torch.testing.assert_close(found, torch.full_like(found, gain))
+        assert not layer.bias.any()
+
+
 @pytest.mark.equation("disjoint-shared")
 def test_the_shared_value_reads_the_features_of_the_policy() -> None:
     net = network("shared")

@@ -290,7 +290,7 @@ def norm_of_gradient(learner: VTraceLearner) -> float:
 def test_the_usual_norm_is_that_of_gradients_before_the_clip(bound, share) -> None:
     """A constant gradient keeps its length, or a share of it, and never less."""
     learner = vtrace_learner(grad_clip_type="clip_momentum_norm", clip_value=bound)
-    grads = [torch.ones_like(p) for p in learner.parameters]
+    grads = [torch.full_like(p, 0.01) for p in learner.parameters]
     for _ in range(300):
         set_gradient(learner, grads)
         norm = learner.clip_gradient()

@@ -74,8 +74,11 @@ WORLD = Moving()
 
 
 def members(protocol: Any) -> set[str]:
-    """Return the names of what an interface asks for."""
-    names = {*vars(protocol), *protocol.__annotations__}
+    """Return the names of what an interface asks for, and those below it."""
+    asked = [
+        kind for kind in protocol.__mro__ if kind.__module__ == protocol.__module__
+    ]
+    names = {name for kind in asked for name in (*vars(kind), *kind.__annotations__)}
     return {name for name in names if not name.startswith("_")}
 
 

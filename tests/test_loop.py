@@ -123,6 +123,7 @@ def test_updates_are_counted_in_steps_of_all_environments() -> None:
         )
         learner = learner_for(config)
         learner.iterate()
+        assert config.rollout_len == max(train_interval // num_envs, 1)
         assert learner.step == 40
         assert learner.updates == 40 // train_interval
     with pytest.raises(ValueError, match="train_interval must divide num_envs"):
@@ -253,6 +254,14 @@ def test_weights_and_priorities_reach_loss_and_buffer() -> None:
     wanted = [p.grad.clone() for p in learner.parameters]
     learner.learn()
     torch.testing.assert_close([p.grad for p in learner.parameters], wanted)
+
+
+def test_a_long_gradient_is_shortened() -> None:
+    learner = learner_for(replace(SMALL, max_grad_norm=1e-3, learning_starts=10))
+    learner.iterate()
+    learner.learn()
+    norm = torch.cat([p.grad.flatten() for p in learner.parameters]).norm()
+    assert norm.item() == pytest.approx(1e-3, rel=1e-2)
 
 
 def test_the_forms_that_are_handed_in_are_used() -> None:

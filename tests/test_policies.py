@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from functools import partial
 from random import Random
 from typing import Any
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -17,15 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
+from literate_rl.agents import Collector, Rollout, make_envs
 from literate_rl.policies import (
     CategoricalActions,
     GaussianActions,
     Policy,
     RewardScaler,
+    Runner,
     RunningMoments,
     make_actions,
     make_policy,
 )
+from literate_rl.workshop.episodes import env_seed
 
 
 def discrete(
@@ -436,3 +441,96 @@ def test_scales_take_what_their_signature_says_and_stay_as_they_are() -> None:
         scaler(reward * torch.nan, flag, ~flag)
     assert scaler.moments.count == 0
     assert not scaler.carry.any()
+
+
+# --- A rollout at a time --------------------------------------------------------------
+
+
+class Moody(torch.nn.Module):
+    """Logits that say in which mode they were asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        assert not self.training, "acting is in evaluation mode"
+        return self.layer(obs)
+
+
+def runner(checkpoint_interval: int = 3, act: Any = None) -> Runner:
+    torch.manual_seed(0)
+    policy, envs = Policy(Moody(), CategoricalActions(2)), make_envs("CartPole-v1", 2)
+    return Runner(policy, envs, 5, 7, checkpoint_interval, act)
+
+
+def assert_equal(ours: Rollout, theirs: Rollout) -> None:
+    for x, y in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_runner_draws_the_noise_of_a_rollout_at_once() -> None:
+    ours, peer = runner(), runner()
+    policy, generator = peer.policy.eval(), torch.Generator().manual_seed(7)
+    collector = Collector(peer.collector.envs, policy.to_env, np.float32)
+    collector.reset(env_seed(7, 0))
+    for _ in range(2):
+        noise = iter(policy.noise(5, 2, generator))
+        theirs = collector.collect(
+            lambda obs, noise=noise: policy.act(obs, next(noise)), 5
+        )
+        assert_equal(ours.collect(), theirs)
+    assert (ours.step, ours.iteration, ours.policy.training) == (20, 2, True)
+
+
+def test_a_runner_starts_anew_at_each_checkpoint_and_so_does_a_resumed_one() -> None:
+    whole = runner()
+    whole.collector.reset = reset = mock.Mock(wraps=whole.collector.reset)
+    anew = []
+    for iteration in range(7):
+        anew.append(whole.starts_anew)
+        if iteration == 3:
+            state = copy.deepcopy(whole.state_dict())
+        last = whole.collect()
+    assert anew == [True, False, False] * 2 + [True]
+    assert reset.mock_calls == [mock.call(env_seed(7, step)) for step in (0, 30, 60)]
+
+    assert set(state) == {"step", "iteration", "generator"}
+    resumed = runner()
+    for _ in range(2):
+        resumed.collect()  # what it did before plays no role
+    resumed.load_state_dict({**state, "optimizer": "somebody else's"})
+    assert (resumed.step, resumed.checkpoint_due) == (30, True)
+    for _ in range(4):
+        again = resumed.collect()
+    assert_equal(again, last)
+
+
+def test_a_runner_that_goes_back_between_checkpoints_starts_anew_too() -> None:
+    ours = runner()
+    ours.collect()
+    state = ours.state_dict()
+    assert not ours.starts_anew
+    ours.load_state_dict(state)
+    assert ours.starts_anew
+    assert not ours.checkpoint_due
+
+
+def test_a_runner_refuses_a_state_that_lacks_something_before_anything_changes() -> (
+    None
+):
+    ours = runner()
+    ours.collect()
+    state = copy.deepcopy(ours.state_dict())
+    ours.collect()
+    for name in state:
+        before = ours.generator.get_state()
+        with pytest.raises(KeyError, match=name):
+            ours.load_state_dict({k: x for k, x in state.items() if k != name})
+        assert (ours.step, ours.iteration) == (20, 2)
+        assert torch.equal(ours.generator.get_state(), before)
+
+
+def test_a_runner_acts_as_it_is_told() -> None:
+    ones = runner(act=lambda obs, noise: torch.ones(len(obs), dtype=torch.int64))
+    assert (ones.collect().action == 1).all()

@@ -224,6 +224,19 @@ def test_metrics_are_means_over_the_last_epoch() -> None:
     assert metrics["aux/kl_at_start"] == 0
 
 
+def test_each_head_has_its_own_name_in_the_metrics() -> None:
+    aux = phase()
+    part = aux.buffer[0]
+    _, value, aux_value = aux.network.three_heads(part.obs)
+    wanted = [(x - part.target).square().mean() for x in (value, aux_value)]
+    assert not torch.allclose(*wanted)
+    torch.testing.assert_close(list(aux.learn(part)[:2]), wanted)
+
+
+def test_adam_divides_by_the_square_root_plus_a_hundred_thousandth() -> None:
+    assert [group["eps"] for group in phase().optimizer.param_groups] == [1e-5]
+
+
 @pytest.mark.parametrize("length", [None, 4])
 def test_chunks_are_consecutive_steps_of_one_environment(length: int | None) -> None:
     aux = phase(rollouts=0, aux_batch_length=length)
@@ -582,6 +595,7 @@ def test_environments_that_reset_later_are_refused() -> None:
         ({"aux_epochs": 2.5}, "aux_epochs must be an integer, got float"),
         ({"aux_batch_size": 0}, "aux_batch_size must be at least 1"),
         ({"aux_epochs": 0}, "aux_epochs must be at least 1"),
+        ({"num_minibatches": 1000}, "num_minibatches must be at most"),
         (
             {"aux_batch_length": 5},
             "aux_batch_length must divide 16, got 5",

@@ -20,6 +20,7 @@ from gymnasium.wrappers import TimeLimit
 from learning import assert_for_most_seeds
 from worlds import left_alone, modes, moody
 
+from literate_rl.advantages import lambda_returns
 from literate_rl.agents import check_experience, make_envs, seed_everything
 from literate_rl.evaluation import evaluate
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
@@ -376,6 +377,54 @@ def test_metrics_have_the_names_that_others_use() -> None:
     assert all(isinstance(value, float) for value in metrics.values())
 
 
+def test_rewards_are_scaled_with_every_kind_of_end_and_a_reset_starts_anew() -> None:
+    learner = make_learner("CartPole-v1", replace(SMALL, scale_reward=True))
+    learner.scaler.carry.fill_(7.0)
+    batch = learner.collect()  # the first one begins with a reset
+    assert not learner.scaler.carry.any()
+    flags = torch.zeros_like(batch.terminated)
+    terminated, truncated = flags.clone(), flags.clone()
+    terminated[3, 0] = truncated[5, 1] = True
+    seen = []
+
+    def scaler(reward: torch.Tensor, done: torch.Tensor, real: torch.Tensor) -> Any:
+        seen.append(done)
+        return reward
+
+    learner.scaler = scaler
+    learner.look_back(batch._replace(terminated=terminated, truncated=truncated))
+    assert torch.equal(seen[0], terminated | truncated)
+
+
+def test_the_critic_learns_lambda_returns() -> None:
+    learner = make_learner("CartPole-v1", SMALL)
+    samples = learner.look_back(learner.collect())
+    batch, _, next_value = learner.seen
+    wanted = lambda_returns(
+        *(batch.reward, next_value, batch.terminated, batch.truncated),
+        *(SMALL.gamma, SMALL.lambda_),
+    )
+    torch.testing.assert_close(samples.target, wanted[batch.real])
+
+
+def test_the_distance_is_that_of_the_old_policy_to_the_new_one() -> None:
+    learner = make_learner("CartPole-v1", SMALL)
+    samples = learner.look_back(learner.collect())
+    with torch.no_grad():
+        for parameter in learner.policy.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        new, _ = learner.policy.evaluate_actions(samples.obs, samples.action)
+    log_ratio = (new - samples.log_prob).double().numpy()
+    ratio = np.exp(log_ratio)
+    wanted = {
+        "losses/old_approx_kl": -log_ratio.mean(),
+        "losses/approx_kl": (ratio - 1 - log_ratio).mean(),
+        "losses/clipfrac": (abs(ratio - 1) > SMALL.clip_ratio).mean(),
+    }
+    assert learner.distance(samples) == pytest.approx(wanted, rel=1e-4)
+    assert 0 < wanted["losses/clipfrac"] < 1
+
+
 def test_the_explained_variance_is_the_share_that_the_critic_foresaw() -> None:
     learner = make_learner("CartPole-v1", SMALL)
     batch = learner.collect()
@@ -422,7 +471,7 @@ def test_plain_and_fast_forms_make_the_same_run() -> None:
     config = replace(SMALL, total_steps=1024)
     plain = make_learner("CartPole-v1", config)
     fast = make_learner("CartPole-v1", config)
-    fast.act = numpy_act(fast.policy)
+    fast.runner.act = numpy_act(fast.policy)
     fit(plain, progress=False)
     fit(fast, progress=False)
     torch.testing.assert_close(weights(plain), weights(fast), atol=1e-4, rtol=1e-3)
@@ -496,7 +545,7 @@ def test_ppo_learns(env: str, total_steps: int, least: float) -> None:
     def check(seed: int) -> None:
         config = replace(ppo_settings(env), total_steps=total_steps, seed=seed)
         learner = make_learner(env, config)
-        learner.act = numpy_act(learner.policy)
+        learner.runner.act = numpy_act(learner.policy)
         fit(learner, progress=False)
         assert evaluate(learner.policy, env, 20, seed=5).mean() >= least
 

@@ -685,6 +685,8 @@ def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "literate_rl", "impala", *options],
         cwd=tmp_path,
+        # Wide enough for all that the progress bar says.
+        env=os.environ | {"COLUMNS": "200", "LINES": "50"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -242,6 +242,11 @@ def test_probabilities_of_a_foreign_network_become_logits() -> None:
     torch.testing.assert_close(*losses)
 
 
+def test_a_probability_of_zero_has_a_finite_logit() -> None:
+    logits = LogitsOf(torch.nn.Identity(), 1, 2)(torch.tensor([[[0.0, 1.0]]]), 0.0)
+    torch.testing.assert_close(logits, torch.tensor([[[np.log(1e-8), 0.0]]]).float())
+
+
 def test_a_noise_that_is_held_lasts_for_some_steps() -> None:
     torch.manual_seed(0)
     policy = make_rainbow_policy(*spaces_of(), hidden=8, hold=4)
@@ -433,6 +438,11 @@ def test_atoms_that_do_not_rise_are_refused_with_the_settings(kind, low) -> None
     message = f"value_min must be below value_max, 1.0, got {low}"
     with pytest.raises(ValueError, match=message):
         kind(value_min=low, value_max=1.0)
+
+
+def test_settings_are_held_to_the_rules_of_the_shared_ones() -> None:
+    with pytest.raises(ValueError, match="train_interval must divide num_envs"):
+        RainbowConfig(num_envs=4, train_interval=3)
 
 
 def test_signatures_hold() -> None:

@@ -225,10 +225,13 @@ def test_a_state_comes_back_bit_for_bit(alpha, num_rollouts):
     other.load_state_dict(state)
     assert bits(other) == bits(buffer)
     rollout = make_rollout(rng, 20, 3, 100)
-    for memory in (buffer, other):
-        memory.push(rollout)
-    one, two = (memory.sample(64, generator(), 3) for memory in (buffer, other))
-    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    for more in (False, True):
+        if more:
+            for memory in (buffer, other):
+                memory.push(rollout)
+        if len(buffer):
+            one, two = (memory.sample(64, generator(), 3) for memory in (buffer, other))
+            assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 PEAK = """

@@ -61,6 +61,7 @@ from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.sac import (
     SAC,
+    GaussianRows,
     SACConfig,
     SquashedGaussian,
     entropy_scale,
@@ -605,6 +606,15 @@ def test_the_temperature_follows_its_target_in_a_run(
     learner = learner_for(replace(SMALL, target_entropy=target))
     alphas = [learner.iterate()["charts/alpha"] for _ in range(5)]
     assert (alphas[-1] > alphas[0]) == rises
+
+
+def test_deviations_are_kept_away_from_zero_and_from_absurdly_large_numbers() -> None:
+    rows = GaussianRows(3, 8, 2)
+    for wild, log_sigma in ((100.0, 2.0), (-100.0, -5.0)):
+        torch.nn.init.constant_(rows.net[-1].bias, wild)
+        mu, found = rows(torch.zeros(1, 3)).chunk(2, -1)
+        assert found.tolist() == [[log_sigma] * 2]
+        assert (mu.abs() > 90).all()
 
 
 def test_metrics_speak_in_units_of_minus_one_to_one() -> None:

@@ -1075,6 +1075,7 @@ UNASKED = {
     ),
     "workshop.ding.IMPALAPolicy.__init__": "config",
     "workshop.ding.IMPALAPolicyConfig": "model",
+    "workshop.fast_forms.numpy_act": "policy",
     "workshop.nests.is_spec": "spec, sizes",
     "workshop.runs.record_video": "policy",
 }

@@ -51,6 +51,7 @@ from literate_rl.workshop.training import (
     make_learner,
     placing,
     rows_of_update,
+    runner_of,
     settings_of_run,
     train,
     work_of_update,
@@ -474,8 +475,8 @@ def small_learner(
     if name in ON_POLICY[:2] + ON_POLICY[3:]:
         small["num_steps"] = 4
     learner = make_learner(name, env, replace(config, **small), models, check=False)
-    envs = getattr(getattr(learner, "ppo", learner), "collector", None)
-    with closing(learner if hasattr(learner, "close") else envs.envs):
+    remote = hasattr(learner, "close")
+    with closing(learner if remote else runner_of(learner).collector.envs):
         yield learner
 
 
@@ -559,6 +560,14 @@ def train_a_little(learner: Any) -> None:
     after = list(learner.policy.parameters())
     assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
     assert all(p.isfinite().all() and p.dtype == torch.float32 for p in after)
+
+
+def test_prioritised_replay_has_the_exponent_of_the_paper() -> None:
+    for name in ("dqn", "ddpg"):
+        plain, preferring = (
+            ALGORITHMS[x].settings(CARTPOLE) for x in (name, f"{name}per")
+        )
+        assert preferring == replace(plain, priority_exponent=0.6) != plain
 
 
 @pytest.mark.parametrize("seen", SEEN)

@@ -26,7 +26,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ from literate_rl.policies import (
     WithDeviations,
 )
 from literate_rl.replay import Batch
-from literate_rl.workshop.interfaces import Act, refuse_mask
+from literate_rl.workshop.interfaces import Act, PolicyLike, refuse_mask
 from literate_rl.workshop.networks import ActionCritic, Critics
 from literate_rl.workshop.signatures import (
     Float,
@@ -165,7 +165,7 @@ def numpy_layers(module: Any) -> list[Step] | None:
 
 # %% tags=["export"]
 @checked
-def numpy_act(policy: nn.Module) -> Act:
+def numpy_act(policy: PolicyLike) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
 
     The arrays share their memory with the parameters. So the function acts with the
@@ -187,7 +187,8 @@ def numpy_act(policy: nn.Module) -> Act:
     ours = computes(policy, Policy) and keeps(policy, Policy, "act")
     words = "policy must act as a Policy does, without hooks"
     check_that(ours, f"{words}, got {type(policy).__name__}")
-    rows: Any = policy.network
+    known_policy = cast(Policy, policy)
+    rows: Any = known_policy.network
     normalizer: Any = None
     if computes(rows, ActorCritic):
         rows, normalizer = rows.actor, rows.normalizer
@@ -197,8 +198,9 @@ def numpy_act(policy: nn.Module) -> Act:
     check_that(layers is not None, "policy.network must be a chain of known layers")
     # Only these rules are written in NumPy below.
     known = [GaussianActions] if gaussian else [CategoricalActions, EpsilonGreedy]
-    rule = any(keeps(policy.actions, kind, "choose") for kind in known)
-    check_that(rule, f"policy.actions must be known, got {policy.actions}")
+    actions = known_policy.actions
+    rule = any(keeps(actions, kind, "choose") for kind in known)
+    check_that(rule, f"policy.actions must be known, got {actions}")
 
     def forward(obs: Tensor) -> NDArray[np.float32]:
         x: NDArray[np.float32] = (normalizer(obs) if normalizer else obs).numpy()

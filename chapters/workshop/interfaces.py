@@ -21,7 +21,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from numpy.typing import NDArray
@@ -32,11 +32,13 @@ from literate_rl.workshop.signatures import check_that
 __all__ = [
     "Act",
     "ActionDistribution",
+    "ActorCriticLike",
     "Algorithm",
     "Error",
     "Learner",
     "PolicyLike",
     "Settings",
+    "Stateful",
     "Target",
 ]
 
@@ -85,7 +87,19 @@ class Act(Protocol):
         ...
 
 
-class PolicyLike(Protocol):
+class Stateful(Protocol):
+    """Has a state that a checkpoint keeps."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state by name."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Go back to a state that ``state_dict`` returned."""
+        ...
+
+
+class PolicyLike(Stateful, Protocol):
     """A module of PyTorch with the methods of ``Policy``: what an agent does.
 
     Attributes:
@@ -114,26 +128,34 @@ class PolicyLike(Protocol):
         """Go through what an optimiser may move."""
         ...
 
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Go through the same, each with its name among the weights."""
+        ...
+
     def evaluate_actions(
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
         ...
 
-    def train(self, mode: bool = True) -> Any:
-        """Go into the mode in which layers such as dropout learn."""
+    def train(self, mode: bool = True) -> Self:
+        """Go to the mode in which layers such as dropout learn."""
         ...
 
-    def eval(self) -> Any:
-        """Go into evaluation mode."""
+    def cpu(self) -> Self:
+        """Move to the CPU, where actors are."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the weights by name."""
+    def eval(self) -> Self:
+        """Go to evaluation mode."""
         ...
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take over weights by name."""
+
+class ActorCriticLike(PolicyLike, Protocol):
+    """A policy that also judges states, as the agents of actor and critic ask for."""
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations, ``(*B)``."""
         ...
 
 
@@ -176,13 +198,12 @@ class Error(Protocol):
 
 
 class Target(Protocol):
-    """An older copy of a network, which nobody trains.
+    """An older copy of a network, which nobody trains."""
 
-    Attributes:
-        network: The copy.
-    """
-
-    network: Any
+    @property
+    def network(self) -> Stateful:
+        """The copy."""
+        ...
 
     def follow(self, tau: float) -> None:
         """Move towards the newer network, by a share ``tau`` of the way."""
@@ -228,11 +249,11 @@ class Algorithm(Protocol):
 
 # %% tags=["export"]
 class Settings(Protocol):
-    """What settings say about any training."""
+    """What the loop around a learner asks of its settings, a dataclass."""
 
     @property
     def seed(self) -> int:
-        """What decides all that is random."""
+        """Decides all that is random in the run."""
         ...
 
     @property
@@ -241,8 +262,8 @@ class Settings(Protocol):
         ...
 
 
-class Learner(Protocol):
-    """What ``fit`` asks of a learner."""
+class Learner(Stateful, Protocol):
+    """What ``fit`` asks of a learner; its state goes without the policy's weights."""
 
     @property
     def policy(self) -> PolicyLike:
@@ -251,7 +272,7 @@ class Learner(Protocol):
 
     @property
     def config(self) -> Settings:
-        """Its settings, a dataclass; ``total_steps`` says when it is done."""
+        """Its settings."""
         ...
 
     @property
@@ -266,14 +287,6 @@ class Learner(Protocol):
 
     def iterate(self) -> dict[str, float]:
         """Collect some steps, learn from them, and return metrics by name."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
         ...
 
 

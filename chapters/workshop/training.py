@@ -579,8 +579,8 @@ def ended(learner: Learner) -> Iterator[None]:
     finally:
         if isinstance(learner, RemoteLearner):
             learner.close()
-        elif collector := getattr(learner, "collector", None):
-            collector.envs.close()
+        else:
+            runner_of(learner).collector.envs.close()
 
 
 # %% [markdown]
@@ -749,6 +749,12 @@ def apex(
     return Apex(one, build, transport_of(config), actors_act(policy))
 
 
+def runner_of(learner: Any) -> Any:
+    """Return what steps a learner's environments: its runner, or the learner."""
+    learner = getattr(learner, "ppo", learner)
+    return getattr(learner, "runner", learner)
+
+
 def handed_in(learner: Any) -> str:
     """Say which fast forms a learner was handed; the rest is as its chapter says."""
     if isinstance(learner, RemoteLearner):
@@ -756,7 +762,7 @@ def handed_in(learner: Any) -> str:
         loop, acting = learner.learner, make_actor.keywords["make_act"] is not None
     else:
         plain = learner.policy.act
-        loop, acting = learner, getattr(learner, "act", plain) != plain
+        loop, acting = learner, getattr(runner_of(learner), "act", plain) != plain
     error = isinstance(loop, OffPolicy) and loop.error != loop.algorithm.error
     known = {"acting": acting, "the error": error}
     names = [name for name, handed in known.items() if handed]

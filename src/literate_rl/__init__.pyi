@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 4ad989020277ddbc
+# Generated from chapters/*.py (edit there); digest a72d55c257ee4094
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -37,6 +37,7 @@ from .policies import (
     GaussianActions as GaussianActions,
     Policy as Policy,
     RewardScaler as RewardScaler,
+    Runner as Runner,
     RunningMoments as RunningMoments,
     make_actions as make_actions,
     make_policy as make_policy,
@@ -238,6 +239,7 @@ from .sac import (
     SACConfig as SACConfig,
     SoftActorCritic as SoftActorCritic,
     SoftPolicy as SoftPolicy,
+    SoftPolicyLike as SoftPolicyLike,
     SquashedGaussian as SquashedGaussian,
     Temperature as Temperature,
     make_sac_policy as make_sac_policy,
@@ -250,6 +252,7 @@ from .discrete_sac import (
     DiscreteSAC as DiscreteSAC,
     DiscreteSoftActorCritic as DiscreteSoftActorCritic,
     DiscreteSoftPolicy as DiscreteSoftPolicy,
+    DiscreteSoftPolicyLike as DiscreteSoftPolicyLike,
     discrete_sac_settings as discrete_sac_settings,
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,
@@ -269,11 +272,13 @@ from .apex import (
 from .workshop.interfaces import (
     Act as Act,
     ActionDistribution as ActionDistribution,
+    ActorCriticLike as ActorCriticLike,
     Algorithm as Algorithm,
     Error as Error,
     Learner as Learner,
     PolicyLike as PolicyLike,
     Settings as Settings,
+    Stateful as Stateful,
     Target as Target,
 )
 from .workshop.nests import (

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest aeb5e81aea79b071
+# Generated from chapters/actors.py (edit there); digest 5a6be5104a126c31
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,12 @@ from literate_rl.impala import (
     to_unroll,
 )
 from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
-from literate_rl.workshop.interfaces import Act
+from literate_rl.workshop.interfaces import (
+    Act,
+    ActorCriticLike,
+    PolicyLike,
+    Stateful,
+)
 from literate_rl.workshop.interrupts import StopWaiting
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
@@ -101,14 +106,14 @@ def actors_settings(env: str) -> ActorsConfig:
 Weights = Mapping[str, Any]  # arrays by the names of the policy's `state_dict`
 
 
-def weights_of(policy: Any) -> dict[str, NDArray[Any]]:
+def weights_of(policy: PolicyLike) -> dict[str, NDArray[Any]]:
     """Return a policy's weights as arrays; on the CPU they share its memory."""
     return {name: x.cpu().numpy() for name, x in policy.state_dict().items()}
 
 
 @checked
 def slot_layout(
-    policy: Any, envs: VectorEnv[Any, Any, Any], unroll_len: Count
+    policy: PolicyLike, envs: VectorEnv[Any, Any, Any], unroll_len: Count
 ) -> np.dtype[np.void]:
     """Describe the memory of one slot, a record with ``weights`` and ``result``.
 
@@ -134,10 +139,12 @@ def slot_layout(
     return np.dtype([("weights", weights), ("result", unroll)], align=True)
 
 
-MakeAct = Callable[[Any], Act]
+MakeAct = Callable[[PolicyLike], Act]
+# An actor keeps the kind of policy that it is given.
+AnyPolicy = TypeVar("AnyPolicy", bound=PolicyLike)
 
 
-class Actor:
+class Actor(Generic[AnyPolicy]):
     """Acts for one unroll at a time, with weights that it is given.
 
     Args:
@@ -151,13 +158,13 @@ class Actor:
     def __init__(
         self,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
-        policy: Any,
+        policy: AnyPolicy,
         seed: int,
         make_act: MakeAct | None = None,
     ) -> None:
         self.policy, envs = copy.deepcopy(policy).eval(), make_envs()
         self.weights = weights_of(self.policy)
-        self.act: Act = make_act(self.policy) if make_act else self.policy.act
+        self.act = make_act(self.policy) if make_act else self.policy.act
         self.generator = torch.Generator().manual_seed(seed)
         self.collector = Collector(envs, self.policy.to_env, np.float32)
         self.collector.reset(env_seed(seed, 0))
@@ -317,6 +324,8 @@ class RemoteLearner:
     Args:
         policy: The policy to train, on any device.
         config: The settings, with those of ``TransportConfig`` among them.
+        seed: Decides the seeds of the actors.
+        checkpoint_interval: Iterations between checkpoints.
         transport: Makes the transport, or None for ``InProcess``.
 
     Attributes:
@@ -328,21 +337,27 @@ class RemoteLearner:
 
     make_actor: MakeActor
     layout: np.dtype[np.void]
-    learner: Any
+    learner: Stateful
     learn: Callable[[Any], dict[str, float]]
 
     def __init__(
-        self, policy: Any, config: Any, transport: MakeTransport | None
+        self,
+        policy: PolicyLike,
+        config: TransportConfig,
+        seed: int,
+        checkpoint_interval: int,
+        transport: MakeTransport | None,
     ) -> None:
-        some, where = config.actors is not None, config.transport
-        check_that(some, "config.actors must be at least 1, got None")
+        self.actors, where = config.actors or 0, config.transport
+        check_that(self.actors > 0, "config.actors must be at least 1, got None")
         others = (
             "SharedMemory of literate_rl.processes or RayActors of literate_rl.workshop"
         )
         fits = transport is not None or where == "in_process"
         check_that(fits, f"transport {where}: pass {others}")
         self.make_transport = transport or InProcess
-        self.policy, self.config, self.actors = policy, config, config.actors
+        self.policy, self.config, self.seed = policy, config, seed
+        self.checkpoint_interval = checkpoint_interval
         self.transport: Transport | None = None
         self.versions: dict[Slot, int] = {}
         self.step = self.version = 0
@@ -351,7 +366,7 @@ class RemoteLearner:
         """Start the actors and hand out all slots, to the actors in turns."""
         config = self.config
         # A resumed run has another step, and so other seeds.
-        seed = env_seed(config.seed, self.step)
+        seed = env_seed(self.seed, self.step)
         transport = self.make_transport(
             self.make_actor,
             self.layout,
@@ -419,7 +434,7 @@ class RemoteLearner:
     @property
     def checkpoint_due(self) -> bool:
         """Whether the run is to be saved before the next iteration."""
-        return self.version % int(self.config.checkpoint_interval) == 0
+        return self.version % self.checkpoint_interval == 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""
@@ -445,16 +460,20 @@ class ActorLearner(RemoteLearner):
         make_act: As for ``Actor``.
     """
 
+    config: ActorsConfig
+    learner: VTraceLearner
+
     @checked
     def __init__(
         self,
-        policy: Any,
+        policy: ActorCriticLike,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         config: ActorsConfig,
         transport: MakeTransport | None = None,
         make_act: MakeAct | None = None,
     ) -> None:
-        super().__init__(policy, config, transport)
+        settings = config, config.seed, config.checkpoint_interval
+        super().__init__(policy, *settings, transport)
         # Environments are made once here, to see what they are like.
         envs = make_envs()
         check_num_envs(envs, config.n_sample)

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 905c9743d8b20fff
+# Generated from chapters/apex.py (edit there); digest 7712ddd500e2e1ba
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,12 +27,13 @@ from literate_rl.actors import (
 )
 from literate_rl.agents import Collector, Rollout
 from literate_rl.ddpg import DDPGConfig, ddpg_settings
-from literate_rl.dqn import DQNConfig, dqn_settings
+from literate_rl.dqn import DQNConfig, Exploring, dqn_settings
 from literate_rl.loop import OffPolicy
+from literate_rl.policies import Policy
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.interfaces import Algorithm
+from literate_rl.workshop.interfaces import Algorithm, PolicyLike, Stateful
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -91,14 +92,14 @@ def first_priorities(
 class Itself:
     """A target network that is the network in training."""
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Stateful) -> None:
         self.network = network
 
     def follow(self, tau: float) -> None:
         """Stay the same network."""
 
 
-def alone(algorithm: Algorithm, policy: Any) -> Algorithm:
+def alone(algorithm: Algorithm, policy: PolicyLike) -> Algorithm:
     """Return an algorithm with one policy in both places, which only judges steps."""
     both = copy.copy(algorithm)
     both.policy, both.target, both.actor = policy, Itself(policy), ()
@@ -138,9 +139,9 @@ class ApexActor:
     def __init__(
         self,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
-        policy: Any,
+        policy: Policy,
         algorithm: Algorithm,
-        config: Any,
+        config: ApexSettings,
         seed: int,
         make_act: MakeAct | None = None,
     ) -> None:
@@ -180,7 +181,7 @@ class ApexActor:
 
 @checked
 def experience_layout(
-    policy: Any, envs: VectorEnv[Any, Any, Any], rollout_len: Count
+    policy: PolicyLike, envs: VectorEnv[Any, Any, Any], rollout_len: Count
 ) -> np.dtype[np.void]:
     """Describe the memory of one slot, a record with ``weights`` and ``result``.
 
@@ -226,6 +227,9 @@ class Apex(RemoteLearner):
         make_act: As for ``Actor``.
     """
 
+    config: ApexSettings
+    learner: OffPolicy
+
     @checked
     def __init__(
         self,
@@ -234,16 +238,18 @@ class Apex(RemoteLearner):
         transport: MakeTransport | None = None,
         make_act: MakeAct | None = None,
     ) -> None:
-        config = learner.config
-        super().__init__(learner.policy, config, transport)
+        # All three make an agent that explores, with settings of many actors.
+        explorer = cast(Exploring, learner.algorithm)
+        config = cast("ApexSettings", learner.config)
+        settings = config, config.seed, config.checkpoint_interval
+        super().__init__(learner.policy, *settings, transport)
         self.learner = learner
-        policy: Any = learner.policy
-        acting, envs = copy.deepcopy(policy).cpu(), learner.collector.envs
+        acting, envs = copy.deepcopy(explorer.policy).cpu(), learner.collector.envs
         # The learner's own environments only show what a step looks like.
         self.layout = experience_layout(acting, envs, config.rollout_len)
         envs.close()
         # A function that makes an actor, given its seed.
-        algorithm = alone(learner.algorithm, acting)
+        algorithm = alone(explorer, acting)
         self.make_actor = partial(
             ApexActor, make_envs, acting, algorithm, config, make_act=make_act
         )
@@ -347,7 +353,10 @@ class DDPGApexConfig(ApexConfig, DDPGConfig):
         check_apex(self)
 
 
-def check_apex(config: Any) -> None:
+ApexSettings = DQNApexConfig | RainbowApexConfig | DDPGApexConfig
+
+
+def check_apex(config: ApexSettings) -> None:
     """Raise unless the settings of actors and learner fit each other."""
     TransportConfig.__post_init__(config)
     steps, each = config.rollout_len * config.num_envs, config.train_interval

@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest a0d4985d9f559e80
+# Generated from chapters/contracts.py (edit there); digest 099cfa8445f3d8c7
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from literate_rl.workshop.probes import (
     Finding,
@@ -323,9 +323,9 @@ class ContractError(ValueError):
 def check_model(
     family: str,
     *,
-    actor: Any = None,
-    critic: Any = None,
-    qnet: Any = None,
+    actor: nn.Module | None = None,
+    critic: nn.Module | Sequence[nn.Module] | None = None,
+    qnet: nn.Module | None = None,
     env: Any = None,
     states: Mapping[str, Any] | None = None,
     action_space: spaces.Space[Any] | None = None,
@@ -374,7 +374,12 @@ def check_model(
 
 
 def try_model(
-    who: str, model: Any, roles: Sequence[Role], states: Any, space: Any, transform: Any
+    who: str,
+    model: nn.Module,
+    roles: Sequence[Role],
+    states: Any,
+    space: Any,
+    transform: Any,
 ) -> list[Broken]:
     """Return every rule that a model breaks, in the role that it seems to play."""
     takes_one = "action" in required_parameters(model)

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 18ed7ba6b9abb13e
+# Generated from chapters/discrete_sac.py (edit there); digest 036a397f899f8f0e
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "DiscreteSAC",
     "DiscreteSoftActorCritic",
     "DiscreteSoftPolicy",
+    "DiscreteSoftPolicyLike",
     "discrete_sac_settings",
     "expected_soft_value",
     "make_discrete_sac_policy",
@@ -72,7 +73,10 @@ class DiscreteSoftPolicy(Policy):
     """
 
     def __init__(
-        self, network: nn.Module, actions: Any, critics: DiscreteCritics
+        self,
+        network: nn.Module,
+        actions: CategoricalActions,
+        critics: DiscreteCritics,
     ) -> None:
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
@@ -86,7 +90,7 @@ class DiscreteSoftPolicy(Policy):
 class DiscreteSoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics of all actions, a temperature and log-probabilities."""
 
-    critics: Any
+    critics: DiscreteCritics
     log_alpha: nn.Parameter
 
     def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 49c0c4afd18e2bd9
+# Generated from chapters/dqn.py (edit there); digest 15ac3c24e67643ca
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class Exploring(Algorithm):
     """An algorithm whose policy takes random actions, fewer and fewer of them."""
 
     policy: Policy
-    config: Any
+    config: ExploringConfig
 
     def explore(self, step: int) -> None:
         """Set the probability of a random action."""
@@ -303,6 +303,8 @@ class QLearning(Exploring):
         policy: The policy to train; its rows are values.
         config: The settings.
     """
+
+    config: DQNConfig
 
     def __init__(self, policy: Policy, config: DQNConfig) -> None:
         self.policy, self.config = policy, config

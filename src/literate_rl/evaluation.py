@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest cf68a764d7ef3a0e
+# Generated from chapters/evaluation.py (edit there); digest 19938fd8f3845d17
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
 from literate_rl.workshop.episodes import EvalMode, env_seed, warn_unended
+from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
 
@@ -25,7 +26,7 @@ Level = Annotated[float, Gt(0), Lt(1)]
 Seed = Annotated[int, Ge(0)]
 
 
-def greedy(policy: Any, obs: NDArray[Any]) -> Any:
+def greedy(policy: PolicyLike, obs: NDArray[Any]) -> Any:
     """Return a policy's greedy actions, in the form that environments take."""
     device = next(policy.parameters()).device
     with torch.no_grad():
@@ -35,7 +36,7 @@ def greedy(policy: Any, obs: NDArray[Any]) -> Any:
 
 @checked
 def evaluate(
-    policy: Any,
+    policy: PolicyLike,
     env: str | Callable[..., gym.Env[Any, Any]],
     episodes: Count = 10,
     seed: Seed = 0,
@@ -44,7 +45,7 @@ def evaluate(
     """Play episodes greedily and return the undiscounted return of each.
 
     Args:
-        policy: The policy, an ``nn.Module`` with ``act`` and ``to_env``.
+        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called.
         env: A registered id, or a function that makes an environment.
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the

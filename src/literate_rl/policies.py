@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest c259c070d4acfd23
+# Generated from chapters/policies.py (edit there); digest 6ca2887919322712
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
+from literate_rl.agents import Collector, Rollout
+from literate_rl.workshop.episodes import EvalMode, env_seed
 from literate_rl.workshop.fast import reverse_scan
-from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
+from literate_rl.workshop.interfaces import (
+    Act,
+    ActionDistribution,
+    PolicyLike,
+    refuse_mask,
+)
 from literate_rl.workshop.nests import (
     action_box,
     as_space,
@@ -37,6 +45,7 @@ __all__ = [
     "GaussianActions",
     "Policy",
     "RewardScaler",
+    "Runner",
     "RunningMoments",
     "make_actions",
     "make_policy",
@@ -342,6 +351,91 @@ def make_policy(
     critic = mlp(size, hidden, 1, gain=1.0)
     network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
     return Policy(network, actions)
+
+
+class Runner:
+    """Lets a policy act for a rollout at a time.
+
+    Args:
+        policy: The policy that acts, on any device.
+        envs: A vector environment.
+        num_steps: Steps of one rollout in each environment.
+        seed: Seed of the noise and of the environments.
+        checkpoint_interval: Rollouts between checkpoints.
+        act: A faster form of ``policy.act``, or None for that one.
+
+    Attributes:
+        collector: What steps the environments.
+        generator: Where the noise comes from.
+        iteration: Rollouts collected so far.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyLike,
+        envs: VectorEnv[Any, Any, Any],
+        num_steps: int,
+        seed: int,
+        checkpoint_interval: int,
+        act: Act | None = None,
+    ) -> None:
+        self.policy, self.act = policy, act or policy.act
+        self.device = next(policy.parameters()).device
+        self.num_steps, self.seed = num_steps, seed
+        self.checkpoint_interval = checkpoint_interval
+        self.collector = Collector(envs, policy.to_env, np.float32)
+        # With one step a rollout might hold a reset and nothing else.
+        fits = num_steps > 1 or not self.collector.resets_later
+        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
+        self.generator = torch.Generator().manual_seed(seed)
+        self.iteration = 0
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a run that resumes here ends with the same bits."""
+        return self.iteration % self.checkpoint_interval == 0
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether the next rollout starts with fresh environments."""
+        return self.collector.obs is None or self.checkpoint_due
+
+    def collect(self) -> Rollout:
+        """Act for T steps with the policy as it is."""
+        if self.starts_anew:
+            self.collector.reset(env_seed(self.seed, self.step))
+        # Each step takes its share of the noise.
+        num_envs = self.collector.envs.num_envs
+        noise = self.policy.noise(self.num_steps, num_envs, self.generator)
+        draws = iter(noise.to(self.device))
+        self.iteration += 1
+        with EvalMode(self.policy):
+            batch = self.collector.collect(
+                lambda obs: self.act(obs.to(self.device), next(draws)), self.num_steps
+            )
+        return batch.to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned, with fresh environments."""
+        # A state that lacks something is refused here, before anything has changed.
+        names = ("step", "iteration", "generator")
+        step, iteration, generator = (state[name] for name in names)
+        self.generator.set_state(generator)
+        self.collector.step, self.iteration = step, iteration
+        self.collector.obs = None
 
 
 class RunningMoments(nn.Module):

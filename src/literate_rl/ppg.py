@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest fab4803f7a06ad13
+# Generated from chapters/ppg.py (edit there); digest 9e65ca5ee3e04a94
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ class AuxiliaryPhase:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.policy, self.config = policy, config
-        self.network: Any = policy.network
+        self.network = policy.network
         self.parameters = list(policy.parameters())
         self.optimizer = optimizer or torch.optim.Adam(
             self.parameters, config.aux_learning_rate, eps=1e-5, fused=True
@@ -444,9 +444,8 @@ class PPGAlgorithm:
     ) -> None:
         self.policy, self.config = policy, config
         self.ppo = PPO(policy, envs, config, policy_error=policy_error)
-        self.collector = self.ppo.collector
         # A step that did not happen has no place among consecutive steps.
-        same = not self.ppo.collector.resets_later
+        same = not self.ppo.runner.collector.resets_later
         check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")
         self.aux = AuxiliaryPhase(policy, config)
 
@@ -466,7 +465,7 @@ class PPGAlgorithm:
 
         # Metrics have the same names in every iteration. Without a phase they are NaN.
         metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}
-        if self.ppo.iteration % self.config.aux_interval == 0:
+        if self.ppo.runner.iteration % self.config.aux_interval == 0:
             # The learning rate falls in the same straight line as that of PPO.
             share = metrics["charts/learning_rate"] / self.config.learning_rate
             rate = self.config.aux_learning_rate * share

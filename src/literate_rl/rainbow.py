@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest e2f124692907dbb5
+# Generated from chapters/rainbow.py (edit there); digest f8975794fc820ce6
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
-from literate_rl.workshop.interfaces import refuse_mask
+from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.workshop.networks import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
@@ -213,19 +213,19 @@ class RainbowPolicy(Policy):
 
     def __init__(
         self,
-        network: Any,
-        actions: Any,
+        network: nn.Module,
+        actions: ActionDistribution,
         value_min: float,
         value_max: float,
         hold: int = 1,
     ) -> None:
         super().__init__(network, actions)
         self.value_min, self.value_max, self.hold = value_min, value_max, hold
-        atoms = torch.linspace(value_min, value_max, network.num_atoms)
+        atoms = torch.linspace(value_min, value_max, self.network.num_atoms)
         self.register_buffer("atoms", atoms)
-        self.distributional = network.num_atoms > 1
-        self.noise_size = sum(network.noise_sizes)
-        self.num_actions = network.num_actions
+        self.distributional = self.network.num_atoms > 1
+        self.noise_size = sum(self.network.noise_sizes)
+        self.num_actions = self.network.num_actions
 
     def mean(self, logit: Tensor) -> Tensor:
         """Return the means of distributions, given their logits."""
@@ -322,6 +322,7 @@ class DistributionalQLearning(Exploring):
     """
 
     policy: RainbowPolicy
+    config: RainbowConfig
 
     def __init__(self, policy: RainbowPolicy, config: RainbowConfig) -> None:
         self.policy, self.config = policy, config
@@ -365,7 +366,9 @@ def of_action(logit: Tensor, action: Tensor) -> Tensor:
     return logit.gather(1, index).squeeze(1)
 
 
-def draw_noise(policy: Any, passes: int, generator: torch.Generator) -> list[Any]:
+def draw_noise(
+    policy: RainbowPolicy, passes: int, generator: torch.Generator
+) -> list[Tensor | float]:
     """Return the noise of some passes, each 0.0 without noisy layers."""
     if not policy.noise_size:
         return [0.0] * passes

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest e2baef3f88eef6da
+# Generated from chapters/sac.py (edit there); digest 577c081fcbb985fe
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ __all__ = [
     "SACConfig",
     "SoftActorCritic",
     "SoftPolicy",
+    "SoftPolicyLike",
     "SquashedGaussian",
     "Temperature",
     "make_sac_policy",
@@ -169,7 +170,14 @@ class SoftPolicy(Policy):
         critics: The critics.
     """
 
-    def __init__(self, network: nn.Module, actions: Any, critics: Critics) -> None:
+    actions: SquashedGaussian
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: SquashedGaussian,
+        critics: Critics,
+    ) -> None:
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
@@ -183,10 +191,7 @@ class SoftPolicy(Policy):
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        drawn: tuple[Tensor, Tensor] = self.actions.draw(
-            *self.row_and_noise(obs, generator)
-        )
-        return drawn
+        return self.actions.draw(*self.row_and_noise(obs, generator))
 
 
 class GaussianRows(nn.Module):
@@ -206,7 +211,7 @@ class GaussianRows(nn.Module):
 class SoftPolicyLike(PolicyLike, Protocol):
     """A policy with critics, a temperature and draws: what the agent asks for."""
 
-    critics: Any
+    critics: Critics
     log_alpha: nn.Parameter
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 7a3ed724557a69cb
+# Generated from chapters/td3.py (edit there); digest 811295c6f6e2ff3a
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -144,6 +144,8 @@ class TwinDelayed(Exploring):
         policy: The policy to train; its network is an ``ActorCritics``.
         config: The settings.
     """
+
+    config: TD3Config
 
     def __init__(self, policy: Policy, config: TD3Config) -> None:
         given, wanted = len(policy.network.critics), config.num_critics

@@ -1,10 +1,10 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 761888a89ae5231e
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 548de8e1251125f0
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from literate_rl.policies import (
     WithDeviations,
 )
 from literate_rl.replay import Batch
-from literate_rl.workshop.interfaces import Act, refuse_mask
+from literate_rl.workshop.interfaces import Act, PolicyLike, refuse_mask
 from literate_rl.workshop.networks import ActionCritic, Critics
 from literate_rl.workshop.signatures import (
     Float,
@@ -113,7 +113,7 @@ def numpy_layers(module: Any) -> list[Step] | None:
 
 
 @checked
-def numpy_act(policy: nn.Module) -> Act:
+def numpy_act(policy: PolicyLike) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
 
     The arrays share their memory with the parameters. So the function acts with the
@@ -135,7 +135,8 @@ def numpy_act(policy: nn.Module) -> Act:
     ours = computes(policy, Policy) and keeps(policy, Policy, "act")
     words = "policy must act as a Policy does, without hooks"
     check_that(ours, f"{words}, got {type(policy).__name__}")
-    rows: Any = policy.network
+    known_policy = cast(Policy, policy)
+    rows: Any = known_policy.network
     normalizer: Any = None
     if computes(rows, ActorCritic):
         rows, normalizer = rows.actor, rows.normalizer
@@ -145,8 +146,9 @@ def numpy_act(policy: nn.Module) -> Act:
     check_that(layers is not None, "policy.network must be a chain of known layers")
     # Only these rules are written in NumPy below.
     known = [GaussianActions] if gaussian else [CategoricalActions, EpsilonGreedy]
-    rule = any(keeps(policy.actions, kind, "choose") for kind in known)
-    check_that(rule, f"policy.actions must be known, got {policy.actions}")
+    actions = known_policy.actions
+    rule = any(keeps(actions, kind, "choose") for kind in known)
+    check_that(rule, f"policy.actions must be known, got {actions}")
 
     def forward(obs: Tensor) -> NDArray[np.float32]:
         x: NDArray[np.float32] = (normalizer(obs) if normalizer else obs).numpy()

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 22d3217cc9b0e3e5
+# Generated from chapters/workshop/training.py (edit there); digest ddbad3dd29a1b9b6
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -471,8 +471,8 @@ def ended(learner: Learner) -> Iterator[None]:
     finally:
         if isinstance(learner, RemoteLearner):
             learner.close()
-        elif collector := getattr(learner, "collector", None):
-            collector.envs.close()
+        else:
+            runner_of(learner).collector.envs.close()
 
 
 Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
@@ -627,6 +627,12 @@ def apex(
     return Apex(one, build, transport_of(config), actors_act(policy))
 
 
+def runner_of(learner: Any) -> Any:
+    """Return what steps a learner's environments: its runner, or the learner."""
+    learner = getattr(learner, "ppo", learner)
+    return getattr(learner, "runner", learner)
+
+
 def handed_in(learner: Any) -> str:
     """Say which fast forms a learner was handed; the rest is as its chapter says."""
     if isinstance(learner, RemoteLearner):
@@ -634,7 +640,7 @@ def handed_in(learner: Any) -> str:
         loop, acting = learner.learner, make_actor.keywords["make_act"] is not None
     else:
         plain = learner.policy.act
-        loop, acting = learner, getattr(learner, "act", plain) != plain
+        loop, acting = learner, getattr(runner_of(learner), "act", plain) != plain
     error = isinstance(loop, OffPolicy) and loop.error != loop.algorithm.error
     known = {"acting": acting, "the error": error}
     names = [name for name, handed in known.items() if handed]
