@@ -170,7 +170,8 @@ def look(name, row, column):
     if first.bias[number]:
         terms.append(f"bias {first.bias[number]:+g}")
     total = sums[number, i, j].item()
-    words = f"{', '.join(terms) or 'Nothing here'}: the sum is {total:g}"
+    words = f"Row {row}, column {column}: {', '.join(terms) or 'nothing'}."
+    words += f" The sum is {total:g}"
     words += ", and the map shows 0." if total < 0 else "."
     return [frame, map_], words.replace("-", "−")
 
@@ -532,8 +533,10 @@ class PictureEncoder(nn.Module):
     def project(self, obs: Tensor) -> Tensor:
         """Return the features before the last ReLU."""
         lead = front(obs, self.shape)
-        # Bytes become floats once, and here.
-        pictures = as_floats(obs, self).reshape(-1, *self.shape) * self.scale
+        pictures = obs.to(self.features.weight.dtype).reshape(-1, *self.shape)
+        # Bytes are scaled once, and here.
+        if self.scale != 1:
+            pictures = pictures * self.scale
         if self.channels_last:
             pictures = pictures.movedim(-1, -3)
         # The channels of all frames in a stack stand one after another.
@@ -1183,7 +1186,7 @@ predict(
     ["21 by 21", "20 by 20", "77 by 77"],
     right="20 by 20",
     because="The window starts at the cells 0, 4, 8 and so on up to 76, because 76 + 8 = 84. "
-    "That are (84 − 8) / 4 + 1 = 20 places.",
+    "That makes (84 − 8) / 4 + 1 = 20 places.",
 )
 
 # %% [markdown]

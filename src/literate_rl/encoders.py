@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 63ab06471b14fd9c
+# Generated from chapters/encoders.py (edit there); digest c522da47c9aad778
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -154,8 +154,10 @@ class PictureEncoder(nn.Module):
     def project(self, obs: Tensor) -> Tensor:
         """Return the features before the last ReLU."""
         lead = front(obs, self.shape)
-        # Bytes become floats once, and here.
-        pictures = as_floats(obs, self).reshape(-1, *self.shape) * self.scale
+        pictures = obs.to(self.features.weight.dtype).reshape(-1, *self.shape)
+        # Bytes are scaled once, and here.
+        if self.scale != 1:
+            pictures = pictures * self.scale
         if self.channels_last:
             pictures = pictures.movedim(-1, -3)
         # The channels of all frames in a stack stand one after another.
