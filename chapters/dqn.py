@@ -708,7 +708,8 @@ class DQNConfig(ExploringConfig):
 
     Attributes:
         double: Whether the network in training chooses the next action.
-        dueling: Whether the network separates a state's value from the advantages.
+        dueling: Whether ``train`` builds a network that separates a state's value from
+            the advantages.
     """
 
     double: bool = True

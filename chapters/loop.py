@@ -11,7 +11,8 @@
 #
 # **What changes from DQN to SAC, and what stays?** After this chapter you can read the loop that
 # seven agents of this book share, and write an eighth agent in twenty lines. It takes about 15
-# minutes. You need {doc}`dqn`.
+# minutes. You need {doc}`dqn`. (Agents that learn from fresh rollouts share less, the `Runner` of
+# {doc}`policies`.)
 
 # %% tags=["export", "hide-input"]
 """One loop for every agent that learns from remembered steps."""
@@ -206,7 +207,8 @@ class OffPolicyConfig:
         seed: Decides all that is random in the run, except for the first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Number of environments.
-        hidden: Width of the hidden layers.
+        hidden: Width of the hidden layers that ``train`` builds; a policy that you hand
+            over keeps its own.
         num_steps: Number n of rewards in a target before the value.
         gamma: Discount.
         learning_rate: Learning rate of Adam at the start.
@@ -529,7 +531,8 @@ torch.set_num_threads(1)
 seed_everything(1)
 config = replace(dqn_settings("CartPole-v1"), total_steps=12_000, epsilon_steps=5000)
 envs = make_envs("CartPole-v1", config.num_envs)
-policy = make_q_policy(envs.single_observation_space, envs.single_action_space)
+both = envs.single_observation_space, envs.single_action_space
+policy = make_q_policy(*both, config.hidden, config.dueling)
 learner = OffPolicy(Munchausen(policy, config), envs, config)
 history = fit(learner, progress=False)
 returns = [row["charts/episodic_return"] for row in history]

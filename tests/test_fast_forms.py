@@ -295,7 +295,7 @@ ERRORS: dict[str, tuple[Any, Any, Any]] = {
     "HDDPG": (
         partial(make_ddpg_policy, SEEN, BOX, 8),
         partial(Hysteretic, config=HDDPGConfig(increase=1.0, decrease=0.5)),
-        partial(fused_critic_error, increase=1.0, decrease=0.5),
+        fused_critic_error,
     ),
     "SAC": (
         partial(make_sac_policy, SEEN, BOX, 8),
@@ -402,6 +402,27 @@ def found(name: str, change: Callable[[Any], Any], fast: bool) -> list[Any]:
 def test_errors_and_gradients_are_the_plain_ones(name: str, change: str) -> None:
     plain, fast = (found(name, COMPUTED[change], fast) for fast in (False, True))
     torch.testing.assert_close(fast, plain)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_algorithm_with_another_error_is_refused(name: str) -> None:
+    policy = made(name)
+    algorithm, batch = algorithm_for(name, policy), batch_for(name)
+    fused, generator = ERRORS[name][2](policy), torch.Generator()
+
+    class Heir(type(algorithm)):  # type: ignore[misc]
+        pass
+
+    class Other(type(algorithm)):  # type: ignore[misc]
+        def error(self, batch: Batch, generator: torch.Generator) -> QError:
+            raise NotImplementedError
+
+    # What only has another name computes the same.
+    algorithm.__class__ = Heir
+    fused(algorithm, batch, generator)
+    algorithm.__class__ = Other
+    with pytest.raises(ValueError, match=r"algorithm must have .*\.error.*got a Other"):
+        fused(algorithm, batch, generator)
 
 
 def test_critics_rise_as_fast_as_they_fall_unless_rates_are_given() -> None:

@@ -12,6 +12,8 @@
 # **What do the parts of an agent ask of each other?** A policy acts, an algorithm says how wrong
 # it is, a learner puts both to work. Each of them is a small object with a few methods. This page
 # lists them, so that your own can take their places: whatever has these methods will do.
+# (Agents that learn from fresh rollouts, such as PPO, have no algorithm apart. They are learners,
+# and what they share is the `Runner` of {doc}`/chapters/policies`.)
 #
 # Nobody has to read this page to follow the book.
 
@@ -69,7 +71,10 @@ class ActionDistribution(Protocol):
         ...
 
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies, ``(*B)`` each."""
+        """Return log-probabilities and entropies, ``(*B)`` each.
+
+        Only agents that learn from fresh rollouts call it.
+        """
         ...
 
     def to_env(self, action: Tensor) -> NDArray[Any]:
@@ -103,8 +108,9 @@ class PolicyLike(Stateful, Protocol):
     """A module of PyTorch with the methods of ``Policy``: what an agent does.
 
     Attributes:
-        recipe: Name of a public function that builds the same policy, and its
-            arguments as plain values, for checkpoints.
+        recipe: Name of a public function of this package that builds the same policy,
+            ``make_policy`` or ``make_…_policy``, and its arguments as plain values.
+            With another name a run resumes, but ``load`` refuses it.
     """
 
     recipe: tuple[str, dict[str, Any]]

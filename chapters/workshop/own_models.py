@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Policies of your own models
 #
-# **How does a network that you have written become a policy that every algorithm can train?** The
+# **How does a network that you have written become a policy that our algorithms can train?** The
 # models here keep a contract ({doc}`/chapters/contracts`). This page builds policies of them, for
 # A2C and its relatives, for DQN and Rainbow, for DDPG and its relatives, and for SAC. The
 # algorithms do not know of it: they call `critic(obs, action)`, and what a model calls its states

@@ -173,7 +173,7 @@ class ClimbConfig:
 class LinearPolicy(nn.Module):
     def __init__(self, obs_size, num_actions):
         super().__init__()
-        self.recipe = ("LinearPolicy", {"obs_size": obs_size, "num": num_actions})
+        self.recipe = ("", {})  # no function of the package builds it
         self.scores = nn.Linear(obs_size, num_actions)
 
     def act(self, obs, noise):

@@ -725,14 +725,6 @@ def impala(policy: Any, build: Build, config: ActorsConfig) -> Learner:
     return with_actors(ActorLearner, policy, build, config)
 
 
-def hysteretic(policy: Any, build: Build, config: HDDPGConfig) -> Learner:
-    """Build hysteretic DDPG, whose errors have two rates."""
-    error = partial(
-        fused_critic_error, increase=config.increase, decrease=config.decrease
-    )
-    return alone(HDDPG, policy, build, config, error=error)
-
-
 def soft_learner(policy: Any, build: Build, config: SACConfig) -> Learner:
     """Build SAC, for numbers in a box or for actions from a list."""
     envs = build()
@@ -770,7 +762,7 @@ def handed_in(learner: Any) -> str:
 
 
 # %% [markdown]
-# All algorithms in one table:
+# All algorithms in one table. A new one is a row in it, and its settings get lines in `Options`:
 
 
 # %% tags=["export"]
@@ -826,9 +818,9 @@ BOXES: dict[str, Any] = {
 ppo, a2c = (partial(alone, learner, act=numpy_act) for learner in (PPO, A2C))
 dqn = partial(alone, DQN, act=numpy_act, error=fused_q_error)
 rainbow = partial(alone, Rainbow)
-# DDPG has one critic: if you give it more, only the first learns.
-ddpg = partial(alone, DDPG, error=partial(fused_critic_error, num_critics=1))
-td3 = partial(alone, TD3, error=fused_critic_error)
+ddpg, hddpg, td3 = (
+    partial(alone, learner, error=fused_critic_error) for learner in (DDPG, HDDPG, TD3)
+)
 
 ALGORITHMS = {
     "ppo": Algorithm(PPOConfig, ppo_settings, ppo),
@@ -847,7 +839,7 @@ ALGORITHMS = {
     "ddpgper": Algorithm(
         DDPGConfig, partial(with_priorities, ddpg_settings), ddpg, **BOXES
     ),
-    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, hysteretic, **BOXES),
+    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, hddpg, **BOXES),
     "td3": Algorithm(TD3Config, td3_settings, td3, **BOXES),
     "sac": Algorithm(
         SACConfig, settings_of_sac, soft_learner, **BOXES | {"policy": soft}

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 15ac3c24e67643ca
+# Generated from chapters/dqn.py (edit there); digest 8287937dd172d5ac
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -289,7 +289,8 @@ class DQNConfig(ExploringConfig):
 
     Attributes:
         double: Whether the network in training chooses the next action.
-        dueling: Whether the network separates a state's value from the advantages.
+        dueling: Whether ``train`` builds a network that separates a state's value from
+            the advantages.
     """
 
     double: bool = True

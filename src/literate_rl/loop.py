@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest cd532df96be9c35a
+# Generated from chapters/loop.py (edit there); digest 0d32f34de117bc85
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class OffPolicyConfig:
         seed: Decides all that is random in the run, except for the first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Number of environments.
-        hidden: Width of the hidden layers.
+        hidden: Width of the hidden layers that ``train`` builds; a policy that you hand
+            over keeps its own.
         num_steps: Number n of rewards in a target before the value.
         gamma: Discount.
         learning_rate: Learning rate of Adam at the start.

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 577c081fcbb985fe
+# Generated from chapters/sac.py (edit there); digest 412dd579edcb2a24
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -355,7 +355,8 @@ def SAC(  # noqa: N802 (the field's name)
     """Return a learner of a policy that is paid for its entropy.
 
     Args:
-        policy: What ``make_sac_policy`` returns, on any device.
+        policy: What ``make_sac_policy`` returns, on any device. Its temperature is set
+            to that of the settings.
         envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
         forms: Faster forms, as ``OffPolicy`` takes them.
@@ -421,7 +422,8 @@ class SACConfig(OffPolicyConfig):
             continuous actions it is that of actions measured in units in which the box
             is -1..1. None is minus the number of dimensions or, for a list of actions,
             half of the largest entropy.
-        hold: Steps for which one noise of continuous actions is used.
+        hold: Steps for which one noise of continuous actions is used, in a policy that
+            ``train`` builds.
     """
 
     num_envs: Count = 1

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 548de8e1251125f0
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 1c4c217c54eaf67c
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
+from literate_rl.ddpg import DeterministicPolicyGradient
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
 from literate_rl.policies import (
     ActorCritic,
@@ -27,6 +28,8 @@ from literate_rl.policies import (
     WithDeviations,
 )
 from literate_rl.replay import Batch
+from literate_rl.sac import SoftActorCritic
+from literate_rl.td3 import Hysteretic, TwinDelayed
 from literate_rl.workshop.interfaces import Act, PolicyLike, refuse_mask
 from literate_rl.workshop.networks import ActionCritic, Critics
 from literate_rl.workshop.signatures import (
@@ -306,13 +309,22 @@ def chain_q_error(
     return FusedQError(loss, aim - value, value, layers, outputs, taken)
 
 
+def check_error(algorithm: Any, *plain: Callable[..., Any]) -> None:
+    """Raise if an algorithm's own error is none of those that are computed here."""
+    given = type(algorithm)
+    words = " or ".join(error.__qualname__ for error in plain)
+    got = f"got a {given.__name__} with another one"
+    check_that(given.error in plain, f"algorithm must have {words}, {got}")
+
+
 def fused_q_error(
     policy: nn.Module,
 ) -> Callable[[QLearning, Batch, torch.Generator], FusedQError]:
     """Return a faster ``QLearning.error`` for a policy, to hand to ``DQN``.
 
     Raises:
-        ValueError: If the policy's values are not those of a chain of layers.
+        ValueError: If the policy's values are not those of a chain of layers. With the
+            first batch, if the algorithm's error is not that of ``QLearning``.
     """
     ours = computes(policy, Policy)
     words = "policy must be a Policy, without hooks"
@@ -322,6 +334,7 @@ def fused_q_error(
     def error(
         algorithm: QLearning, batch: Batch, generator: torch.Generator
     ) -> FusedQError:
+        check_error(algorithm, QLearning.error)
         older = list(algorithm.target.network.network)
         return chain_q_error(layers, older, batch, algorithm.config.double)
 
@@ -397,29 +410,32 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
 
 def fused_critic_error(
     policy: nn.Module,
-    increase: float = 1.0,
-    decrease: float = 1.0,
-    num_critics: int | None = None,
 ) -> Callable[[Any, Batch, torch.Generator], FusedCriticError]:
     """Return a faster ``error`` for a policy with critics of actions.
 
-    It is for ``DDPG``, ``TD3`` and ``SAC``, and with two rates for ``HDDPG``.
+    It is for ``DDPG``, ``HDDPG``, ``TD3`` and ``SAC``.
 
     Args:
         policy: What ``make_ddpg_policy`` or ``make_sac_policy`` has built.
-        increase: Rate at which a value rises towards its target.
-        decrease: Rate at which it falls.
-        num_critics: How many of the critics are compared with the target; None is all.
 
     Raises:
-        ValueError: If a critic is no chain of layers of ours.
+        ValueError: If a critic is no chain of layers of ours. With the first batch, if
+            the algorithm's error is another one.
     """
-    chains = critic_chains(policy)[:num_critics]
+    chains = critic_chains(policy)
+    # DDPG has one critic: if it gets more, only the first learns.
+    of_first = DeterministicPolicyGradient.error
+    of_all = TwinDelayed.error, SoftActorCritic.error
 
     def error(
         algorithm: Any, batch: Batch, generator: torch.Generator
     ) -> FusedCriticError:
+        check_error(algorithm, of_first, *of_all, Hysteretic.error)
+        own, rates = type(algorithm).error, (1.0, 1.0)
+        if own is Hysteretic.error:
+            rates = algorithm.config.increase, algorithm.config.decrease
         aim = algorithm.aim(batch, generator)
-        return chain_critic_error(chains, batch, aim, increase, decrease)
+        compared = chains[:1] if own is of_first else chains
+        return chain_critic_error(compared, batch, aim, *rates)
 
     return error

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 35f0d10c9c3237b4
+# Generated from chapters/workshop/interfaces.py (edit there); digest db3bab11e9031416
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class ActionDistribution(Protocol):
         ...
 
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies, ``(*B)`` each."""
+        """Return log-probabilities and entropies, ``(*B)`` each.
+
+        Only agents that learn from fresh rollouts call it.
+        """
         ...
 
     def to_env(self, action: Tensor) -> NDArray[Any]:
@@ -74,8 +77,9 @@ class PolicyLike(Stateful, Protocol):
     """A module of PyTorch with the methods of ``Policy``: what an agent does.
 
     Attributes:
-        recipe: Name of a public function that builds the same policy, and its
-            arguments as plain values, for checkpoints.
+        recipe: Name of a public function of this package that builds the same policy,
+            ``make_policy`` or ``make_…_policy``, and its arguments as plain values.
+            With another name a run resumes, but ``load`` refuses it.
     """
 
     recipe: tuple[str, dict[str, Any]]

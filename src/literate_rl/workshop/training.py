@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest ddbad3dd29a1b9b6
+# Generated from chapters/workshop/training.py (edit there); digest 2ffa1f9fff320c56
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -603,14 +603,6 @@ def impala(policy: Any, build: Build, config: ActorsConfig) -> Learner:
     return with_actors(ActorLearner, policy, build, config)
 
 
-def hysteretic(policy: Any, build: Build, config: HDDPGConfig) -> Learner:
-    """Build hysteretic DDPG, whose errors have two rates."""
-    error = partial(
-        fused_critic_error, increase=config.increase, decrease=config.decrease
-    )
-    return alone(HDDPG, policy, build, config, error=error)
-
-
 def soft_learner(policy: Any, build: Build, config: SACConfig) -> Learner:
     """Build SAC, for numbers in a box or for actions from a list."""
     envs = build()
@@ -699,9 +691,9 @@ BOXES: dict[str, Any] = {
 ppo, a2c = (partial(alone, learner, act=numpy_act) for learner in (PPO, A2C))
 dqn = partial(alone, DQN, act=numpy_act, error=fused_q_error)
 rainbow = partial(alone, Rainbow)
-# DDPG has one critic: if you give it more, only the first learns.
-ddpg = partial(alone, DDPG, error=partial(fused_critic_error, num_critics=1))
-td3 = partial(alone, TD3, error=fused_critic_error)
+ddpg, hddpg, td3 = (
+    partial(alone, learner, error=fused_critic_error) for learner in (DDPG, HDDPG, TD3)
+)
 
 ALGORITHMS = {
     "ppo": Algorithm(PPOConfig, ppo_settings, ppo),
@@ -720,7 +712,7 @@ ALGORITHMS = {
     "ddpgper": Algorithm(
         DDPGConfig, partial(with_priorities, ddpg_settings), ddpg, **BOXES
     ),
-    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, hysteretic, **BOXES),
+    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, hddpg, **BOXES),
     "td3": Algorithm(TD3Config, td3_settings, td3, **BOXES),
     "sac": Algorithm(
         SACConfig, settings_of_sac, soft_learner, **BOXES | {"policy": soft}
