@@ -852,18 +852,18 @@ assert (policy(row).softmax(-1) - 1 / 3).abs().max() < 0.05, (
 # bricks are at the same places.
 
 # %% tags=["hide-input"]
-picture = Picture(
+two_moments = Picture(
     "Two moments that look alike",
     "Left and right, the same frame. Below, each beside the frame before it: on the left the "
     "ball was higher and falls, on the right it was lower and rises.",
 )
 for k, name in enumerate(("falling", "rising")):
     left = 30 + 220 * k
-    picture.text(left + 80, 0, f"moment {k + 1}", bold=True)
-    draw_frame(picture, frames[name], left, 16, 16, trail=False)
-    picture.text(left + 80, 204, "the frame before", "quiet")
-    draw_frame(picture, frames[f"before {name}"], left, 220, 16, trail=False)
-picture
+    two_moments.text(left + 80, 0, f"moment {k + 1}", bold=True)
+    draw_frame(two_moments, frames[name], left, 16, 16, trail=False)
+    two_moments.text(left + 80, 204, "the frame before", "quiet")
+    draw_frame(two_moments, frames[f"before {name}"], left, 220, 16, trail=False)
+two_moments
 
 # %% [markdown]
 # **Notice** that the upper two pictures are equal. In one of them the paddle has to hurry, in the
