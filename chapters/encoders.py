@@ -41,6 +41,7 @@ __all__ = [
     "PartsEncoder",
     "PictureEncoder",
     "RowEncoder",
+    "has_pictures",
     "make_encoder",
 ]
 
@@ -782,6 +783,12 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
     _, (_, *sides) = read_planes(space.shape)
     # Without a wish, what is too small for three cells by three stays a row.
     return asked or min(sides) >= 3
+
+
+def has_pictures(space: spaces.Space[Any]) -> bool:
+    """Say whether a space is a picture or has one among its parts."""
+    parts = [part for _, part in named_parts(space, "observation_space")]
+    return any(isinstance(x, spaces.Box) and is_picture(x, False) for x in parts)
 
 
 # %% [markdown]

@@ -54,9 +54,12 @@ def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 # %% tags=["export"]
-def orthogonal(layer: Any) -> Any:
-    """Give a layer orthogonal weights, for what a ReLU leaves of them; no bias."""
-    nn.init.orthogonal_(layer.weight, math.sqrt(2))
+def orthogonal(layer: Any, gain: float = math.sqrt(2)) -> Any:
+    """Give a layer orthogonal weights times a gain, and no bias.
+
+    The default suits what a ReLU leaves of a signal.
+    """
+    nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 459ddfa004d02427
+# Generated from chapters/*.py (edit there); digest 6b219f17636bbaf3
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -69,6 +69,7 @@ from .encoders import (
     PartsEncoder as PartsEncoder,
     PictureEncoder as PictureEncoder,
     RowEncoder as RowEncoder,
+    has_pictures as has_pictures,
     make_encoder as make_encoder,
 )
 from .hybrid_action import (

@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest c522da47c9aad778
+# Generated from chapters/encoders.py (edit there); digest 17bd406a1a7afe39
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
     "PartsEncoder",
     "PictureEncoder",
     "RowEncoder",
+    "has_pictures",
     "make_encoder",
 ]
 
@@ -304,6 +305,12 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
     _, (_, *sides) = read_planes(space.shape)
     # Without a wish, what is too small for three cells by three stays a row.
     return asked or min(sides) >= 3
+
+
+def has_pictures(space: spaces.Space[Any]) -> bool:
+    """Say whether a space is a picture or has one among its parts."""
+    parts = [part for _, part in named_parts(space, "observation_space")]
+    return any(isinstance(x, spaces.Box) and is_picture(x, False) for x in parts)
 
 
 class ConvolutionalEncodingNetwork(PictureEncoder):

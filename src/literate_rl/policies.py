@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 6ca2887919322712
+# Generated from chapters/policies.py (edit there); digest 98600912111acdf1
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -14,6 +14,14 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
+from literate_rl.encoders import (
+    Convolutions,
+    PartsEncoder,
+    PictureEncoder,
+    RowEncoder,
+    has_pictures,
+    make_encoder,
+)
 from literate_rl.workshop.episodes import EvalMode, env_seed
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
@@ -29,6 +37,7 @@ from literate_rl.workshop.nests import (
     open_ended,
     remembered,
 )
+from literate_rl.workshop.networks import orthogonal
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -212,8 +221,7 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
     sizes = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
     linear = [nn.Linear(*size) for size in sizes]
     for layer, scale in zip(linear, (math.sqrt(2), math.sqrt(2), gain), strict=True):
-        nn.init.orthogonal_(layer.weight, scale)
-        nn.init.zeros_(layer.bias)
+        orthogonal(layer, scale)
     return nn.Sequential(linear[0], nn.Tanh(), linear[1], nn.Tanh(), linear[2])
 
 
@@ -325,6 +333,20 @@ def make_actions(
     return GaussianActions(box.low, box.high, box.dtype)
 
 
+def behind(
+    encoder: RowEncoder | PictureEncoder | PartsEncoder,
+    hidden: int,
+    outputs: int,
+    gain: float,
+) -> nn.Sequential:
+    """Build an encoder and what reads its features; ``gain`` as in ``mlp``."""
+    size = encoder.output_size
+    if isinstance(encoder, PictureEncoder):
+        return nn.Sequential(encoder, orthogonal(nn.Linear(size, outputs), gain))
+    # Numbers beside a picture have been through no hidden layers yet.
+    return nn.Sequential(encoder, *mlp(size, hidden, outputs, gain))
+
+
 @checked
 @remembered
 def make_policy(
@@ -332,25 +354,51 @@ def make_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     normalize: bool = False,
+    *,
+    share_encoder: bool = False,
+    convolutions: Convolutions | None = None,
 ) -> Policy:
     """Build the policy that fits the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space or a box of vectors, likewise.
         hidden: Width of the hidden layers.
-        normalize: Whether the policy normalises its observations.
+        normalize: Whether the policy normalises its observations; vectors only.
+        share_encoder: Whether actor and critic share an encoder of pictures. What both
+            of their losses want of it is added up.
+        convolutions: Those of each picture, as in ``make_encoder``.
+
+    Raises:
+        ValueError: If the spaces do not fit, or an argument does not fit them.
     """
-    box, actions = as_vectors(observation_space), make_actions(as_space(action_space))
-    size, actor = box.shape[0], nn.Module()
-    if isinstance(actions, CategoricalActions):
-        actor = mlp(size, hidden, actions.num_actions, gain=0.01)
+    seen, actions = as_space(observation_space), make_actions(as_space(action_space))
+    if isinstance(actions, GaussianActions):
+        outputs = actions.low.size
     else:
-        means = actions.low.size
-        actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
-    critic = mlp(size, hidden, 1, gain=1.0)
-    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
-    return Policy(network, actions)
+        outputs = actions.num_actions
+    normalizer: nn.Module | None = None
+    if has_pictures(seen):
+        words = "normalize must be False where there are pictures"
+        check_that(not normalize, f"{words}, got {seen}")
+        encoder = make_encoder(seen, convolutions=convolutions)
+        actor = behind(encoder, hidden, outputs, gain=0.01)
+        if not share_encoder:
+            encoder = make_encoder(seen, convolutions=convolutions)
+        critic = behind(encoder, hidden, 1, gain=1.0)
+    else:
+        size = as_vectors(seen).shape[0]
+        asked = share_encoder or convolutions is not None
+        words = "share_encoder and convolutions are for pictures"
+        check_that(not asked, f"{words}, got {seen}")
+        actor = mlp(size, hidden, outputs, gain=0.01)
+        critic = mlp(size, hidden, 1, gain=1.0)
+        normalizer = RunningMoments(size) if normalize else None
+    rows: nn.Module = actor
+    if isinstance(actions, GaussianActions):
+        rows = WithDeviations(actor, outputs)
+    return Policy(ActorCritic(rows, critic, normalizer), actions)
 
 
 class Runner:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 3648d8e998702c2e
+# Generated from chapters/workshop/nests.py (edit there); digest db99fc206d723d85
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -139,16 +139,23 @@ def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
 
 
 def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
-    """Describe a nest of Tuple, Dict, Discrete and Box by plain values."""
+    """Describe a space by plain values: a nest, or what stands at its ends."""
     if isinstance(space, spaces.Tuple):
         return {"tuple": [plain_space(child) for child in space.spaces]}
     if isinstance(space, spaces.Dict):
         return {"dict": {key: plain_space(x) for key, x in space.spaces.items()}}
     if isinstance(space, spaces.Discrete):
         return {"n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiBinary):
+        row = len(space.shape) == 1
+        return {"binary": space.shape[0] if row else list(space.shape)}
+    if isinstance(space, spaces.MultiDiscrete):
+        many = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {**many, "dtype": str(space.dtype)}
     if not isinstance(space, spaces.Box):
         raise ValueError(
-            f"space must be a nest of Tuple, Dict, Discrete and Box, got {space}"
+            "space must be a nest of Tuple, Dict, Discrete, MultiBinary, MultiDiscrete "
+            f"and Box, got {space}"
         )
     bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
     return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
@@ -167,7 +174,11 @@ def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
         return spaces.Dict([(key, as_space(child)) for key, child in children])
     if "n" in plain:
         return spaces.Discrete(plain["n"], start=plain["start"])
+    if "binary" in plain:
+        return spaces.MultiBinary(plain["binary"])
     dtype = np.dtype(plain["dtype"]).type
+    if "nvec" in plain:
+        return spaces.MultiDiscrete(plain["nvec"], dtype, start=plain["start"])
     low, high = (
         np.array(plain[key], dtype).reshape(plain["shape"]) for key in ("low", "high")
     )
@@ -188,6 +199,10 @@ def remembered(make: Make) -> Make:
         given.apply_defaults()
         arguments: dict[str, Any] = {}
         for name, x in given.arguments.items():
+            parameter = signature.parameters[name]
+            later = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+            if later and x == parameter.default:
+                continue
             if name in MODELS:
                 arguments.setdefault("models", {})[name] = type(x).__qualname__
             else:

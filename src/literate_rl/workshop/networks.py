@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/networks.py (edit there); digest 0a47aa152570a6de
+# Generated from chapters/workshop/networks.py (edit there); digest 7d95113221bd4b35
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
 
 
-def orthogonal(layer: Any) -> Any:
-    """Give a layer orthogonal weights, for what a ReLU leaves of them; no bias."""
-    nn.init.orthogonal_(layer.weight, math.sqrt(2))
+def orthogonal(layer: Any, gain: float = math.sqrt(2)) -> Any:
+    """Give a layer orthogonal weights times a gain, and no bias.
+
+    The default suits what a ReLU leaves of a signal.
+    """
+    nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
 
