@@ -33,14 +33,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
-from literate_rl.encoders import (
-    Convolutions,
-    PartsEncoder,
-    PictureEncoder,
-    RowEncoder,
-    has_pictures,
-    make_encoder,
-)
+from literate_rl.encoders import Convolutions, PictureEncoder, entrance
 from literate_rl.workshop.episodes import EvalMode, env_seed
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
@@ -52,7 +45,6 @@ from literate_rl.workshop.interfaces import (
 from literate_rl.workshop.nests import (
     action_box,
     as_space,
-    as_vectors,
     open_ended,
     remembered,
 )
@@ -526,17 +518,13 @@ def make_actions(
 
 
 def behind(
-    encoder: RowEncoder | PictureEncoder | PartsEncoder,
-    hidden: int,
-    outputs: int,
-    gain: float,
+    front: list[nn.Module], size: int, hidden: int, outputs: int, gain: float
 ) -> nn.Sequential:
-    """Build an encoder and what reads its features; ``gain`` as in ``mlp``."""
-    size = encoder.output_size
-    if isinstance(encoder, PictureEncoder):
-        return nn.Sequential(encoder, orthogonal(nn.Linear(size, outputs), gain))
-    # Numbers beside a picture have been through no hidden layers yet.
-    return nn.Sequential(encoder, *mlp(size, hidden, outputs, gain))
+    """Build what stands behind an ``entrance``; ``gain`` as in ``mlp``."""
+    # The features of a picture come from hidden layers already.
+    if front and isinstance(front[0], PictureEncoder):
+        return nn.Sequential(*front, orthogonal(nn.Linear(size, outputs), gain))
+    return nn.Sequential(*front, *mlp(size, hidden, outputs, gain))
 
 
 @checked
@@ -558,39 +546,29 @@ def make_policy(
         action_space: A Discrete space or a box of vectors, likewise.
         hidden: Width of the hidden layers.
         normalize: Whether the policy normalises its observations; vectors only.
-        share_encoder: Whether actor and critic share an encoder of pictures. What both
-            of their losses want of it is added up.
+        share_encoder: Whether actor and critic share an encoder of pictures, which both
+            of their losses move.
         convolutions: Those of each picture, as in ``make_encoder``.
 
     Raises:
         ValueError: If the spaces do not fit, or an argument does not fit them.
     """
     seen, actions = as_space(observation_space), make_actions(as_space(action_space))
-    if isinstance(actions, GaussianActions):
-        outputs = actions.low.size
+    front, size = entrance(seen, convolutions)
+    fits = not (front and normalize)
+    check_that(fits, f"normalize must be False where there are pictures, got {seen}")
+    fits = bool(front) or not share_encoder
+    check_that(fits, f"share_encoder must be False without pictures, got {seen}")
+    if isinstance(actions, CategoricalActions):
+        actor: nn.Module = behind(front, size, hidden, actions.num_actions, gain=0.01)
     else:
-        outputs = actions.num_actions
-    normalizer: nn.Module | None = None
-    if has_pictures(seen):
-        words = "normalize must be False where there are pictures"
-        check_that(not normalize, f"{words}, got {seen}")
-        encoder = make_encoder(seen, convolutions=convolutions)
-        actor = behind(encoder, hidden, outputs, gain=0.01)
-        if not share_encoder:
-            encoder = make_encoder(seen, convolutions=convolutions)
-        critic = behind(encoder, hidden, 1, gain=1.0)
-    else:
-        size = as_vectors(seen).shape[0]
-        asked = share_encoder or convolutions is not None
-        words = "share_encoder and convolutions are for pictures"
-        check_that(not asked, f"{words}, got {seen}")
-        actor = mlp(size, hidden, outputs, gain=0.01)
-        critic = mlp(size, hidden, 1, gain=1.0)
-        normalizer = RunningMoments(size) if normalize else None
-    rows: nn.Module = actor
-    if isinstance(actions, GaussianActions):
-        rows = WithDeviations(actor, outputs)
-    return Policy(ActorCritic(rows, critic, normalizer), actions)
+        means = actions.low.size
+        actor = WithDeviations(behind(front, size, hidden, means, gain=0.01), means)
+    if not share_encoder:
+        front, _ = entrance(seen, convolutions)
+    critic = behind(front, size, hidden, 1, gain=1.0)
+    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
+    return Policy(network, actions)
 
 
 # %% [markdown]

@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,15 +33,15 @@ from torch import Tensor, nn
 
 from literate_rl.ddpg import bounded_box
 from literate_rl.dqn import TargetNetwork
+from literate_rl.encoders import action_critics, entrance
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
-from literate_rl.workshop.nests import as_float_vectors, as_space, remembered
+from literate_rl.workshop.nests import as_space, remembered
 from literate_rl.workshop.networks import (
-    ActionCritic,
     Critics,
     Stretch,
     layers,
@@ -584,9 +585,11 @@ class SoftPolicy(Policy):
 class GaussianRows(nn.Module):
     """Two hidden layers, then means and logarithms of standard deviations."""
 
-    def __init__(self, inputs: int, hidden: int, size: int) -> None:
+    def __init__(
+        self, inputs: int, hidden: int, size: int, front: Sequence[nn.Module] = ()
+    ) -> None:
         super().__init__()
-        self.net = layers(inputs, hidden, 2 * size)
+        self.net = nn.Sequential(*front, *layers(inputs, hidden, 2 * size))
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return means and logarithms of standard deviations, side by side."""
@@ -873,7 +876,8 @@ def make_sac_policy(
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A bounded box of vectors, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
@@ -883,9 +887,9 @@ def make_sac_policy(
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), roomy_box(as_space(action_space))
-    inputs, size = as_float_vectors(states).shape[0], space.shape[0]
-    network = GaussianRows(inputs, hidden, size)
-    critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
+    (front, inputs), size = entrance(states), space.shape[0]
+    network = GaussianRows(inputs, hidden, size, front)
+    critics = action_critics(num_critics, states, size, hidden)
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
     return SoftPolicy(network, actions, critics)
 

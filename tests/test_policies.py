@@ -439,8 +439,8 @@ def test_a_recipe_of_vectors_is_what_it_always_was() -> None:
     [
         (BYTES, {"normalize": True}, "normalize must be False where there are pictu"),
         (STICK, {"normalize": True}, "normalize must be False where there are pictu"),
-        (gym.spaces.Box(-1, 1, (3,)), {"share_encoder": True}, "are for pictures"),
-        (gym.spaces.Box(-1, 1, (3,)), {"convolutions": ((4, 3, 1),)}, "are for pict"),
+        (gym.spaces.Box(-1, 1, (3,)), {"share_encoder": True}, "must be False without"),
+        (gym.spaces.Box(-1, 1, (3,)), {"convolutions": ((4, 3, 1),)}, "must be None"),
     ],
 )
 def test_what_does_not_fit_pictures_or_vectors_is_refused(

@@ -290,11 +290,6 @@ def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.
     return box
 
 
-def as_float_vectors(observation_space: spaces.Space[Any]) -> spaces.Box:
-    """Return a box of vectors as our networks see it: floats, also where it counts."""
-    return spaces.Box(-np.inf, np.inf, as_vectors(observation_space).shape)
-
-
 def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Discrete:
     """Return a Discrete space that is given as it is or by plain values."""
     discrete = as_space(action_space)

@@ -80,6 +80,7 @@ from literate_rl.dqn import (
     dqn_settings,
     make_q_policy,
 )
+from literate_rl.encoders import has_pictures
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
@@ -584,8 +585,9 @@ def ended(learner: Learner) -> Iterator[None]:
 
 
 # %% [markdown]
-# The policy is made of your models, or it is ours. Yours see what the environment shows, ours see
-# vectors; only pictures are not flattened. Continuous actions are vectors for DDPG, its relatives
+# The policy is made of your models, or it is ours. Yours see what the environment shows. Ours get
+# flat rows in any case; but where there are pictures, they are told the true space, so that an
+# encoder can give them their shape back ({doc}`/chapters/encoders`). Continuous actions are vectors for DDPG, its relatives
 # and SAC. Actions with more dimensions, which a contract allows, train with A2C, PPO, A3C and
 # IMPALA.
 
@@ -605,17 +607,18 @@ def flat(env: Env) -> Spaces:
 
 
 def pictures_or_vectors(env: Env) -> Spaces:
-    """Return an environment's spaces: only pictures are not flattened."""
-    return shown(env) if len(shown(env)[0].shape or ()) == 3 else flat(env)
+    """Return an environment's spaces: what holds pictures as it is, else vectors."""
+    return shown(env) if has_pictures(shown(env)[0]) else flat(env)
 
 
 def actor_critic(env: Env, config: Any, models: Models) -> PolicyLike:
     """Build an actor and a critic of states."""
     if models:
         return make_contract_policy(*shown(env), **models)
-    hybrid = isinstance(env.action_space, spaces.Tuple | spaces.Dict)
-    make = make_hybrid_policy if hybrid else make_policy
-    return make(*flat(env), normalize=getattr(config, "normalize_obs", False))
+    normalize = getattr(config, "normalize_obs", False)
+    if isinstance(env.action_space, spaces.Tuple | spaces.Dict):
+        return make_hybrid_policy(*flat(env), normalize=normalize)
+    return make_policy(*pictures_or_vectors(env), normalize=normalize)
 
 
 def phasic(env: Env, config: PPGConfig, models: Models) -> PolicyLike:
@@ -629,7 +632,7 @@ def q_values(env: Env, config: DQNConfig, models: Models) -> PolicyLike:
     """Build a network that values each action."""
     if models:
         return make_qnet_policy(*shown(env), **models)
-    return make_q_policy(*flat(env), config.hidden, config.dueling)
+    return make_q_policy(*pictures_or_vectors(env), config.hidden, config.dueling)
 
 
 def q_atoms(env: Env, config: RainbowConfig, models: Models) -> PolicyLike:
@@ -657,7 +660,7 @@ def deterministic(env: Env, config: Any, models: Models) -> PolicyLike:
     number = getattr(config, "num_critics", 1)
     if models:
         return make_own_ddpg_policy(*shown(env), **models, num_critics=number)
-    return make_ddpg_policy(*flat(env), config.hidden, number)
+    return make_ddpg_policy(*pictures_or_vectors(env), config.hidden, number)
 
 
 def soft(env: Env, config: SACConfig, models: Models) -> PolicyLike:
@@ -666,8 +669,8 @@ def soft(env: Env, config: SACConfig, models: Models) -> PolicyLike:
     if models:
         return make_own_sac_policy(*shown(env), **models, num_critics=sizes[1])
     if isinstance(env.action_space, spaces.Discrete):
-        return make_discrete_sac_policy(*flat(env), *sizes)
-    return make_sac_policy(*flat(env), *sizes, config.hold)
+        return make_discrete_sac_policy(*pictures_or_vectors(env), *sizes)
+    return make_sac_policy(*pictures_or_vectors(env), *sizes, config.hold)
 
 
 # %% [markdown]

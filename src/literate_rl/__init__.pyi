@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 6b219f17636bbaf3
+# Generated from chapters/*.py (edit there); digest 7ece487f775fbdd6
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -69,7 +69,7 @@ from .encoders import (
     PartsEncoder as PartsEncoder,
     PictureEncoder as PictureEncoder,
     RowEncoder as RowEncoder,
-    has_pictures as has_pictures,
+    entrance as entrance,
     make_encoder as make_encoder,
 )
 from .hybrid_action import (

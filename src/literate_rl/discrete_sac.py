@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 036a397f899f8f0e
+# Generated from chapters/discrete_sac.py (edit there); digest 8ae7490b099eea3f
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.dqn import TargetNetwork
+from literate_rl.encoders import entrance
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
@@ -21,7 +22,6 @@ from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import (
     as_discrete,
-    as_float_vectors,
     as_space,
     remembered,
 )
@@ -205,7 +205,8 @@ def make_discrete_sac_policy(
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
@@ -214,12 +215,14 @@ def make_discrete_sac_policy(
         ValueError: If the spaces do not fit.
     """
     space, states = as_discrete(action_space), as_space(observation_space)
-    inputs, number = as_float_vectors(states).shape[0], int(space.n)
+    number = int(space.n)
+
+    def chain() -> nn.Sequential:
+        front, inputs = entrance(states)
+        return nn.Sequential(*front, *layers(inputs, hidden, number))
+
     # The policy's row holds a logit for each action, a critic's row a value.
-    network = layers(inputs, hidden, number)
-    critics = DiscreteCritics(
-        layers(inputs, hidden, number) for _ in range(num_critics)
-    )
+    network, critics = chain(), DiscreteCritics(chain() for _ in range(num_critics))
     actions = CategoricalActions(number, int(space.start))
     return DiscreteSoftPolicy(network, actions, critics)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 17bd406a1a7afe39
+# Generated from chapters/encoders.py (edit there); digest 9115b1bd5d33c319
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.networks import orthogonal
+from literate_rl.workshop.nests import as_vectors
+from literate_rl.workshop.networks import ActionCritic, Critics, orthogonal
 from literate_rl.workshop.signatures import Count, Fault, check_that, checked
 
 __all__ = [
@@ -23,7 +24,7 @@ __all__ = [
     "PartsEncoder",
     "PictureEncoder",
     "RowEncoder",
-    "has_pictures",
+    "entrance",
     "make_encoder",
 ]
 
@@ -311,6 +312,37 @@ def has_pictures(space: spaces.Space[Any]) -> bool:
     """Say whether a space is a picture or has one among its parts."""
     parts = [part for _, part in named_parts(space, "observation_space")]
     return any(isinstance(x, spaces.Box) and is_picture(x, False) for x in parts)
+
+
+def entrance(
+    space: spaces.Space[Any], convolutions: Convolutions | None = None
+) -> tuple[list[nn.Module], int]:
+    """Return what observations go through first, and the size of what comes out.
+
+    Args:
+        space: A box of vectors, or a space with pictures.
+        convolutions: Those of each picture, as in ``make_encoder``.
+
+    Raises:
+        ValueError: If it is another space.
+    """
+    if has_pictures(space):
+        encoder = make_encoder(space, convolutions=convolutions)
+        return [encoder], encoder.output_size
+    check_that(
+        convolutions is None, f"convolutions must be None without pictures, got {space}"
+    )
+    return [], as_vectors(space).shape[0]
+
+
+def action_critics(
+    number: int, space: spaces.Space[Any], size: int, hidden: int
+) -> Critics:
+    """Build critics of actions of a size, each with an entrance of its own."""
+    entrances = [entrance(space) for _ in range(number)]
+    return Critics(
+        ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
+    )
 
 
 class ConvolutionalEncodingNetwork(PictureEncoder):

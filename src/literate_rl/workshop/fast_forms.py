@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 548de8e1251125f0
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 4f278baa18b5da91
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
     check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
     for critic in critics:
-        known = computes(critic, ActionCritic)
+        known = computes(critic, ActionCritic) and not len(critic.front)
         kind = type(critic).__name__
         check_that(known, f"{words}, got {kind}, which is another one or has hooks")
         chains.append(chain_layers(critic.net))

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest db99fc206d723d85
+# Generated from chapters/workshop/nests.py (edit there); digest 8d531f29eab348ec
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -220,11 +220,6 @@ def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
         raise ValueError(f"observation_space must be a box of vectors, got {box}")
     return box
-
-
-def as_float_vectors(observation_space: spaces.Space[Any]) -> spaces.Box:
-    """Return a box of vectors as our networks see it: floats, also where it counts."""
-    return spaces.Box(-np.inf, np.inf, as_vectors(observation_space).shape)
 
 
 def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Discrete:

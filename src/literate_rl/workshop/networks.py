@@ -1,9 +1,10 @@
-# Generated from chapters/workshop/networks.py (edit there); digest 7d95113221bd4b35
+# Generated from chapters/workshop/networks.py (edit there); digest 5d200a4d69d66b52
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,18 +41,26 @@ class ActionCritic(nn.Module):
     """Two hidden layers from an observation and an action to the action's value.
 
     Args:
-        inputs: Numbers in an observation.
+        inputs: Numbers in an observation, or in what ``front`` makes of it.
         size: Numbers in an action.
         hidden: Width of the hidden layers.
+        front: What observations go through first: nothing, or an encoder.
     """
 
-    def __init__(self, inputs: int, size: int, hidden: int = 64) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        size: int,
+        hidden: int = 64,
+        front: Sequence[nn.Module] = (),
+    ) -> None:
         super().__init__()
+        self.front = nn.Sequential(*front)
         self.net = layers(inputs + size, hidden, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the values of actions, ``(*B, 1)``."""
-        q: Tensor = self.net(torch.cat([obs, action], -1))
+        q: Tensor = self.net(torch.cat([self.front(obs), action], -1))
         return q
 
 

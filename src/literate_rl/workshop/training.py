@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest ddbad3dd29a1b9b6
+# Generated from chapters/workshop/training.py (edit there); digest 1b0c93415cb84b99
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ from literate_rl.dqn import (
     dqn_settings,
     make_q_policy,
 )
+from literate_rl.encoders import has_pictures
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
@@ -489,17 +490,18 @@ def flat(env: Env) -> Spaces:
 
 
 def pictures_or_vectors(env: Env) -> Spaces:
-    """Return an environment's spaces: only pictures are not flattened."""
-    return shown(env) if len(shown(env)[0].shape or ()) == 3 else flat(env)
+    """Return an environment's spaces: what holds pictures as it is, else vectors."""
+    return shown(env) if has_pictures(shown(env)[0]) else flat(env)
 
 
 def actor_critic(env: Env, config: Any, models: Models) -> PolicyLike:
     """Build an actor and a critic of states."""
     if models:
         return make_contract_policy(*shown(env), **models)
-    hybrid = isinstance(env.action_space, spaces.Tuple | spaces.Dict)
-    make = make_hybrid_policy if hybrid else make_policy
-    return make(*flat(env), normalize=getattr(config, "normalize_obs", False))
+    normalize = getattr(config, "normalize_obs", False)
+    if isinstance(env.action_space, spaces.Tuple | spaces.Dict):
+        return make_hybrid_policy(*flat(env), normalize=normalize)
+    return make_policy(*pictures_or_vectors(env), normalize=normalize)
 
 
 def phasic(env: Env, config: PPGConfig, models: Models) -> PolicyLike:
@@ -513,7 +515,7 @@ def q_values(env: Env, config: DQNConfig, models: Models) -> PolicyLike:
     """Build a network that values each action."""
     if models:
         return make_qnet_policy(*shown(env), **models)
-    return make_q_policy(*flat(env), config.hidden, config.dueling)
+    return make_q_policy(*pictures_or_vectors(env), config.hidden, config.dueling)
 
 
 def q_atoms(env: Env, config: RainbowConfig, models: Models) -> PolicyLike:
@@ -541,7 +543,7 @@ def deterministic(env: Env, config: Any, models: Models) -> PolicyLike:
     number = getattr(config, "num_critics", 1)
     if models:
         return make_own_ddpg_policy(*shown(env), **models, num_critics=number)
-    return make_ddpg_policy(*flat(env), config.hidden, number)
+    return make_ddpg_policy(*pictures_or_vectors(env), config.hidden, number)
 
 
 def soft(env: Env, config: SACConfig, models: Models) -> PolicyLike:
@@ -550,8 +552,8 @@ def soft(env: Env, config: SACConfig, models: Models) -> PolicyLike:
     if models:
         return make_own_sac_policy(*shown(env), **models, num_critics=sizes[1])
     if isinstance(env.action_space, spaces.Discrete):
-        return make_discrete_sac_policy(*flat(env), *sizes)
-    return make_sac_policy(*flat(env), *sizes, config.hold)
+        return make_discrete_sac_policy(*pictures_or_vectors(env), *sizes)
+    return make_sac_policy(*pictures_or_vectors(env), *sizes, config.hold)
 
 
 Build = Callable[[], SyncVectorEnv]
