@@ -38,13 +38,17 @@ from literate_rl.dqn import (
     TargetNetwork,
     q_target,
 )
+from literate_rl.encoders import (
+    ConvolutionalEncodingNetwork,
+    entrance,
+    has_pictures,
+)
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
-from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -305,12 +309,20 @@ class PictureLayer(nn.Module):
         return features
 
 
+def picture_layer(space: spaces.Space[Any], outputs: int) -> nn.Module:
+    """Return a first layer for a space with pictures."""
+    if isinstance(space, spaces.Box) and len(space.shape) == 3:
+        return PictureLayer(space, outputs)
+    front, size = entrance(space)
+    return nn.Sequential(*front, nn.Linear(size, outputs))
+
+
 # %% tags=["export"]
 class RainbowNetwork(nn.Module):
     """A network for the logits of N distributions over K atoms.
 
     Args:
-        inputs: Size of an observation, or the space of pictures.
+        inputs: Size of an observation, or a space with pictures.
         num_actions: Number of actions N.
         num_atoms: Number of atoms K; 1 for values without a distribution.
         hidden: Width of the hidden layers.
@@ -325,7 +337,7 @@ class RainbowNetwork(nn.Module):
     @checked
     def __init__(
         self,
-        inputs: Count | spaces.Box,
+        inputs: Count | spaces.Space[Any],
         num_actions: Count,
         num_atoms: Count,
         hidden: Count,
@@ -337,8 +349,8 @@ class RainbowNetwork(nn.Module):
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
         # The first layer has no noise.
-        if isinstance(inputs, spaces.Box):
-            self.first: nn.Module = PictureLayer(inputs, hidden)
+        if isinstance(inputs, spaces.Space):
+            self.first = picture_layer(inputs, hidden)
         else:
             self.first = nn.Linear(inputs, hidden)
         # The last layer has a row for each action, and one more for the value.
@@ -473,8 +485,8 @@ def make_rainbow_policy(
     """Build the policy that fits the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors or of pictures, which may come flat; or what
-            ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_atoms: Atoms of a distribution; 1 for values alone.
@@ -485,12 +497,10 @@ def make_rainbow_policy(
         sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
     """
-    box, discrete = as_space(observation_space), as_discrete(action_space)
+    seen, discrete = as_space(observation_space), as_discrete(action_space)
     num_actions = int(discrete.n)
-    if isinstance(box, spaces.Box) and len(box.shape) == 3:
-        inputs: Any = box
-    else:
-        inputs = as_vectors(box).shape[0]
+    pictures = len(seen.shape or ()) == 3 or has_pictures(seen)
+    inputs: Any = seen if pictures else as_vectors(seen).shape[0]
     network = RainbowNetwork(
         inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )

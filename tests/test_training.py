@@ -35,9 +35,11 @@ from literate_rl.contract_models import (
     StateValue,
 )
 from literate_rl.contracts import ContractError
+from literate_rl.encoders import PartsEncoder, PictureEncoder
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
 from literate_rl.workshop import training
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.own_models import make_qnet_policy
 from literate_rl.workshop.runs import OwnModels, Run, fit, flat_env, load
@@ -420,7 +422,17 @@ SEEN: dict[str, spaces.Space[Any]] = {
     "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
     "Tuple": spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)))),
     "Dict": spaces.Dict({"a": spaces.MultiBinary(2), "b": spaces.Discrete(2)}),
+    "picture": spaces.Box(0, 255, (10, 10, 2), np.uint8),
+    "planes": spaces.Box(0, 1, (4, 6, 7), np.bool_),
+    "gray": spaces.Box(0, 255, (6, 6), np.uint8),
+    "stack": spaces.Box(0, 1, (2, 5, 5, 3)),
+    "parts": spaces.Dict(
+        camera=spaces.Box(0, 255, (6, 6, 3), np.uint8),
+        body=spaces.Tuple((spaces.Box(-1, 1, (2,)), spaces.Discrete(3, start=1))),
+        keys=spaces.MultiBinary(2),
+    ),
 }
+PICTURES = ("picture", "planes", "gray", "stack", "parts")
 DONE = {
     "list": spaces.Discrete(3, start=5),
     "box": spaces.Box(np.float32([-2, 0.1]), np.float32([2, 0.3])),
@@ -583,6 +595,45 @@ def test_every_agent_learns_from_every_kind_of_observation(
             with small_learner(name, env) as learner:
                 train_a_little(learner)
                 assert np.isfinite(evaluate(learner.policy, env, 2)).all()
+
+
+@pytest.mark.parametrize("seen", PICTURES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_agent_has_an_encoder_where_there_are_pictures(
+    name: str, seen: str
+) -> None:
+    env = f"tests/Seen-{seen}-{'box' if name in DDPG_LIKE else 'list'}-v0"
+    with small_learner(name, env) as learner:
+        found = [type(part) for part in learner.policy.modules()]
+        kind = PartsEncoder if seen == "parts" else PictureEncoder
+        assert any(issubclass(part, kind) for part in found)
+        # Each critic has one of its own, and so has each actor.
+        loop = "error" if hasattr(learner, "error") else "acting"
+        assert loop not in handed_in(learner)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_has_learned_from_pictures_acts_comes_back_and_goes_on(
+    name: str, tmp_path: Path
+) -> None:
+    env = f"tests/Seen-parts-{'box' if name in DDPG_LIKE else 'list'}-v0"
+    with small_learner(name, env) as learner:
+        settings = settings_of_run(name, env, learner.config, {})
+        with Run(tmp_path / "run", settings) as run:
+            learner.iterate()
+            run.save(learner)
+        policy = load(tmp_path / "run")
+        assert policy.recipe == learner.policy.recipe
+        obs, _ = flat_env(env).reset(seed=1)
+        row = torch.as_tensor(obs)[None].float()
+        with torch.no_grad(), EvalMode(learner.policy):
+            assert torch.equal(policy.act(row, 0.0), learner.policy.act(row, 0.0))
+    with small_learner(name, env) as again:
+        with Run(tmp_path / "run", resume=True) as run:
+            run.restore(again)
+        kept, now = policy.state_dict(), again.policy.state_dict()
+        assert all(torch.equal(x, now[key]) for key, x in kept.items())
+        train_a_little(again)
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "td3"])

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 4c8d63fea0c1f245
+# Generated from chapters/ppg.py (edit there); digest 2d42d7e909851148
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,
 )
+from literate_rl.encoders import ConvolutionalEncodingNetwork, entrance
 from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, remembered
-from literate_rl.encoders import ConvolutionalEncodingNetwork
+from literate_rl.workshop.networks import orthogonal
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -161,6 +162,26 @@ def one_row(rows: Sequence[Tensor]) -> Tensor:
     return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
 
 
+class PartsEncodingNetwork(nn.Module):
+    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
+
+    Args:
+        space: What the environment shows.
+        hidden: Number of features, kept as ``output_size``.
+        row: The space of the flat rows, which says nothing else.
+    """
+
+    def __init__(self, space: spaces.Space[Any], hidden: int, row: spaces.Box) -> None:
+        super().__init__()
+        front, size = entrance(space)
+        last = orthogonal(nn.Linear(size, hidden))
+        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*B, F)``, and the state as it came."""
+        return self.layers(observation), state
+
+
 @checked
 @remembered
 def make_phasic_policy(
@@ -174,8 +195,8 @@ def make_phasic_policy(
     """Build a policy on the disjoint network.
 
     Args:
-        observation_space: A box of vectors or of pictures, which may come flat; or what
-            ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: Discrete, a box of vectors or hybrid, likewise.
         share_encoder: Whether policy and value share an encoder.
         detach: When a shared encoder is cut off from the value's gradient.
@@ -186,13 +207,17 @@ def make_phasic_policy(
     hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
     actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
     shape = (isinstance(box, spaces.Box) and box.shape) or ()
-    fits = len(shape) in (1, 3)
-    check_that(fits, f"observation_space must be a box of vectors or pictures: {box}")
     encoder: Callable[..., Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
-    if len(shape) == 3:
-        encoder = partial(ConvolutionalEncodingNetwork, hidden=hidden)
     # What was normalised holds no bytes any more, so the encoder must not scale it.
     seen = spaces.Box(-10.0, 10.0, shape) if normalize else box
+    if len(shape) == 3:
+        encoder = partial(ConvolutionalEncodingNetwork, hidden=hidden)
+    elif len(shape) != 1:
+        words = f"normalize must be False with several pictures or parts, got {box}"
+        check_that(not normalize, words)
+        # Only the encoder knows what the parts of a row are.
+        encoder = partial(PartsEncodingNetwork, box, hidden)
+        seen = spaces.Box(-math.inf, math.inf, (spaces.flatdim(box),))
     network = DisjointPolicyValueNetwork(
         seen, action_space, encoder, share_encoder, detach=detach
     )
