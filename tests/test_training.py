@@ -636,6 +636,16 @@ def test_what_has_learned_from_pictures_acts_comes_back_and_goes_on(
         train_a_little(again)
 
 
+def test_actors_in_other_processes_have_encoders() -> None:
+    maze = "literate_rl/Maze-v0"
+    with small_learner(
+        "impala", maze, replace(actors_settings(maze), actors=1, transport="shared")
+    ) as learner:
+        network = learner.policy.network
+        assert isinstance(network.actor[0], PictureEncoder)
+        train_a_little(learner)
+
+
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "td3"])
 def test_what_has_seen_whole_numbers_acts_and_comes_back(
     name: str, tmp_path: Path
