@@ -630,8 +630,9 @@ def DDPG(  # noqa: N802 (the field's name)
 # ## A policy for the spaces of an environment
 #
 # The networks have two hidden layers ({doc}`workshop/networks`). The actor's numbers go through
-# `tanh`, which is stretched to the bounds of each; for a list a softmax takes its place. Policies of
-# your own models are built in {doc}`workshop/own_models`.
+# `tanh`, which is stretched to the bounds of each; for a list a softmax takes its place. Pictures go
+# through an encoder first ({doc}`encoders`); actor and critics have one each. Policies of your own
+# models are built in {doc}`workshop/own_models`.
 
 
 # %% tags=["export", "hide-input"]

@@ -523,7 +523,8 @@ class DiscreteCritics(nn.ModuleList):
 
 
 # %% [markdown]
-# What is left is to build a policy for an environment, of our own networks.
+# What is left is to build a policy for an environment, of our own networks. Where it shows
+# pictures, each has an encoder of its own ({doc}`encoders`).
 
 
 # %% tags=["export", "hide-input"]

@@ -543,7 +543,9 @@ def dueling_layer(num_actions: int) -> nn.Linear:
 
 
 # %% [markdown]
-# The network and ε-greedy together make a policy.
+# The network and ε-greedy together make a policy. A picture goes through an encoder
+# ({doc}`encoders`), whose features need no more hidden layers: for a screen of Atari that is the
+# network of the paper.
 
 
 # %% tags=["export"]

@@ -862,11 +862,13 @@ except ValueError as error:
     print("", *textwrap.wrap(str(error), 70), sep="\n")
 
 # %% [markdown]
-# The encoder's features go into whatever stood there before. A policy for Breakout by hand, with a
-# layer for the logits and one for the value, each behind an encoder of its own:
+# The encoder's features go into whatever stood there before. `make_policy` puts one layer behind an
+# encoder of a picture, and hidden layers behind one of several parts, because the numbers among them
+# have been through none yet. Here is its policy for Breakout by hand, with a layer for the logits and
+# one for the value, each behind an encoder of its own:
 
 # %%
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 
 
 def behind_encoder(space, outputs, gain):
@@ -884,6 +886,10 @@ row = frames["game"].flatten()  # what an agent gets from `flat_env`
 print("probabilities of stay, left, right:", policy(row).softmax(-1).detach())
 
 # %% tags=["claims"]
+torch.manual_seed(1)
+made = make_policy(minatar, spaces.Discrete(3))
+assert torch.equal(policy(row), made(row)), "what make_policy builds"
+assert torch.equal(policy.value(row), made.value(row))
 assert torch.equal(policy(row), policy(frames["game"])), "flat or shaped"
 assert (policy(row).softmax(-1) - 1 / 3).abs().max() < 0.05, (
     "hardly any preference at first"
@@ -979,7 +985,7 @@ assert 0.03 < cell.std() < 0.032
 assert (1 - cell.mean()) / cell.std() > 30, "more than 30"
 
 # %% [markdown]
-# Do *not* normalise planes or one-hot rows this way. A cell in which the ball is in one frame of a
+# Do *not* normalise planes or one-hot rows this way; `make_policy` refuses it. A cell in which the ball is in one frame of a
 # thousand has a standard deviation of 0.03, and its 1 would become more than 30.
 #
 # ## One encoder or two
@@ -1014,8 +1020,9 @@ picture
 
 # %% [markdown]
 # - **On-policy** (PPO, A2C, IMPALA) there is one loss, the sum of the policy's and the value's.
-#   Both move a shared encoder, and a weight says how much the value's counts. {doc}`ppg` shows how
-#   the two pull in different directions, and what it does about it.
+#   Both move a shared encoder, and a weight says how much the value's counts. `make_policy` shares
+#   it with `share_encoder=True`. {doc}`ppg` shows how the two losses pull in different directions,
+#   and what it does about it.
 # - **Off-policy** (DDPG, TD3, SAC) the actor climbs the critic. If the actor's gradient could move
 #   the encoder, it could make the critic promise more by changing *what the critic sees*, and
 #   nothing in the world would have got better. So the critics' loss alone moves the encoder

@@ -860,7 +860,8 @@ def SAC(  # noqa: N802 (the field's name)
 
 
 # %% [markdown]
-# What is left is to build a policy for an environment, whose actions need bounds.
+# What is left is to build a policy for an environment, whose actions need bounds. Where it shows
+# pictures, actor and critics have an encoder each ({doc}`encoders`).
 
 
 # %% tags=["export", "hide-input"]

@@ -58,6 +58,7 @@ from literate_rl.workshop.training import (
     train,
     work_of_update,
 )
+from literate_rl.workshop.worlds import Moving
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 800, "progress": False}
@@ -464,6 +465,8 @@ for name, space in SEEN.items():
 for name, space in DONE.items():
     world = partial(Sampled, SEEN["float32"], space)
     gym.register(f"tests/Done-{name.replace(' ', '-')}-v0", world)
+world = partial(Sampled, spaces.Box(0, 255, (3, 8, 8), np.uint8), Moving().action_space)
+gym.register("tests/Hybrid-v0", world)
 
 # The shortest iteration with an update in it.
 SMALL: dict[str, Any] = {
@@ -634,6 +637,20 @@ def test_what_has_learned_from_pictures_acts_comes_back_and_goes_on(
         kept, now = policy.state_dict(), again.policy.state_dict()
         assert all(torch.equal(x, now[key]) for key, x in kept.items())
         train_a_little(again)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_hybrid_actions_follow_from_pictures_too(name: str, tmp_path: Path) -> None:
+    with small_learner(name, "tests/Hybrid-v0") as learner:
+        kinds = [type(part) for part in learner.policy.modules()]
+        assert sum(issubclass(kind, PictureEncoder) for kind in kinds) == 2
+        with Run(tmp_path / "run", {}) as run:
+            train_a_little(learner)
+            run.save(learner)
+        policy = load(tmp_path / "run")
+        row = torch.randint(256, (5, 3 * 8 * 8)).float()
+        for one in (policy, learner.policy.eval()):
+            assert torch.equal(one.act(row, 0.0), policy.act(row, 0.0))
 
 
 def test_actors_in_other_processes_have_encoders() -> None:

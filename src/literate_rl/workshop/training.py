@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 1b0c93415cb84b99
+# Generated from chapters/workshop/training.py (edit there); digest 962c74467f3b5d9d
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -484,24 +484,20 @@ def shown(env: Env) -> Spaces:
     return getattr(env, "env", env).observation_space, env.action_space
 
 
-def flat(env: Env) -> Spaces:
-    """Return an environment's spaces, observations as vectors."""
-    return env.observation_space, env.action_space
-
-
 def pictures_or_vectors(env: Env) -> Spaces:
     """Return an environment's spaces: what holds pictures as it is, else vectors."""
-    return shown(env) if has_pictures(shown(env)[0]) else flat(env)
+    seen, done = shown(env)
+    return (seen if has_pictures(seen) else env.observation_space), done
 
 
 def actor_critic(env: Env, config: Any, models: Models) -> PolicyLike:
     """Build an actor and a critic of states."""
     if models:
         return make_contract_policy(*shown(env), **models)
+    hybrid = isinstance(env.action_space, spaces.Tuple | spaces.Dict)
+    make = make_hybrid_policy if hybrid else make_policy
     normalize = getattr(config, "normalize_obs", False)
-    if isinstance(env.action_space, spaces.Tuple | spaces.Dict):
-        return make_hybrid_policy(*flat(env), normalize=normalize)
-    return make_policy(*pictures_or_vectors(env), normalize=normalize)
+    return make(*pictures_or_vectors(env), normalize=normalize)
 
 
 def phasic(env: Env, config: PPGConfig, models: Models) -> PolicyLike:
