@@ -450,11 +450,14 @@ class Policy(nn.Module):
     Attributes:
         recipe: Name of a public function that builds the same policy, and its
             arguments as plain values, for checkpoints.
+        reads_bytes: Whether the network takes bytes as they are. If not, loops make
+            floats of all observations.
     """
 
     network: Any  # of a class of its own
     actions: Any
     recipe: tuple[str, dict[str, Any]] = ("", {})
+    reads_bytes: bool = False
 
     def __init__(self, network: nn.Module, actions: ActionDistribution) -> None:
         super().__init__()
@@ -568,7 +571,9 @@ def make_policy(
         front, _ = entrance(seen, convolutions)
     critic = behind(front, size, hidden, 1, gain=1.0)
     network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
-    return Policy(network, actions)
+    policy = Policy(network, actions)
+    policy.reads_bytes = bool(front)
+    return policy
 
 
 # %% [markdown]
@@ -577,10 +582,18 @@ def make_policy(
 # Whatever a loop learns with, it lets the policy act for some steps, over and over. A `Runner`
 # does that. It draws all noise of a rollout at once, from one generator, so that a run can be
 # repeated. And it takes fresh environments at each checkpoint: a run that is resumed there has no
-# others, and one that was never stopped must do the same to be the same run.
+# others, and one that was never stopped must do the same to be the same run. Observations are kept as
+# floats, but for pictures of bytes or of truth values, which would be four times as large.
 
 
 # %% tags=["export"]
+def kept_dtype(policy: Any, envs: VectorEnv[Any, Any, Any]) -> Any:
+    """Return NumPy's type in which a policy's rollouts keep observations."""
+    own = envs.single_observation_space.dtype
+    small = own is not None and own.itemsize == 1
+    return own if small and getattr(policy, "reads_bytes", False) else np.float32
+
+
 class Runner:
     """Lets a policy act for a rollout at a time.
 
@@ -611,7 +624,7 @@ class Runner:
         self.device = next(policy.parameters()).device
         self.num_steps, self.seed = num_steps, seed
         self.checkpoint_interval = checkpoint_interval
-        self.collector = Collector(envs, policy.to_env, np.float32)
+        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
         # With one step a rollout might hold a reset and nothing else.
         fits = num_steps > 1 or not self.collector.resets_later
         check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")

@@ -546,7 +546,9 @@ def make_phasic_policy(
         seen, action_space, encoder, share_encoder, detach=detach
     )
     normalizer = RunningMoments(*shape) if normalize else None
-    return Policy(PhasicNetwork(network, normalizer), actions)
+    policy = Policy(PhasicNetwork(network, normalizer), actions)
+    policy.reads_bytes = len(shape) != 1 and not normalize
+    return policy
 
 
 # %% [markdown]

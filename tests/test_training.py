@@ -22,6 +22,7 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor, nn
 from worlds import Sampled, left_alone, modes, moody
 
+from literate_rl import actors, impala, policies
 from literate_rl.actors import actors_settings
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import (
@@ -651,6 +652,31 @@ def test_hybrid_actions_follow_from_pictures_too(name: str, tmp_path: Path) -> N
         row = torch.randint(256, (5, 3 * 8 * 8)).float()
         for one in (policy, learner.policy.eval()):
             assert torch.equal(one.act(row, 0.0), policy.act(row, 0.0))
+
+
+@pytest.mark.parametrize("seen", ["picture", "gray", "planes", "stack"])
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_bytes_are_kept_as_bytes_which_changes_nothing(
+    name: str, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, ends, own = f"tests/Seen-{seen}-list-v0", [], SEEN[seen].dtype
+    project, got = PictureEncoder.project, set()
+
+    def note(encoder: PictureEncoder, obs: Tensor) -> Tensor:
+        got.add(obs.numpy().dtype)
+        return project(encoder, obs)
+
+    monkeypatch.setattr(PictureEncoder, "project", note)
+    for as_floats in (False, True):
+        if as_floats:
+            for module in (policies, impala, actors):
+                monkeypatch.setattr(module, "kept_dtype", lambda *_: np.float32)
+        with small_learner(name, env) as learner:
+            got.clear()
+            train_a_little(learner)
+        assert got == {np.dtype(np.float32) if as_floats else own}
+        ends.append(learner.policy.state_dict())
+    assert all(torch.equal(x, ends[1][key]) for key, x in ends[0].items())
 
 
 def test_actors_in_other_processes_have_encoders() -> None:

@@ -125,7 +125,8 @@ class Sampled(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.observation_space.seed(seed)
+        if seed is not None:  # without one the samples go on
+            self.observation_space.seed(seed)
         return self.look(), {}
 
     def step(self, action: Any) -> Any:

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 2d42d7e909851148
+# Generated from chapters/ppg.py (edit there); digest 02500365b7b91d11
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -222,7 +222,9 @@ def make_phasic_policy(
         seen, action_space, encoder, share_encoder, detach=detach
     )
     normalizer = RunningMoments(*shape) if normalize else None
-    return Policy(PhasicNetwork(network, normalizer), actions)
+    policy = Policy(PhasicNetwork(network, normalizer), actions)
+    policy.reads_bytes = len(shape) != 1 and not normalize
+    return policy
 
 
 @checked
