@@ -37,7 +37,7 @@ from literate_rl.dqn import (
     TargetNetwork,
     q_target,
 )
-from literate_rl.encoders import action_critics, entrance
+from literate_rl.encoders import OwnEncoder, action_critics, entrance
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
@@ -643,6 +643,8 @@ def make_ddpg_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 1,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build an actor and critics for the spaces of one environment.
 
@@ -652,12 +654,13 @@ def make_ddpg_policy(
         action_space: A bounded box of vectors, or a Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), as_space(action_space)
-    actions, (front, inputs) = actions_of(space), entrance(states)
+    actions, (front, inputs) = actions_of(space), entrance(states, encoder=encoder)
     # Continuous actions have bounds, discrete ones probabilities.
     last: nn.Module
     if isinstance(space, spaces.Discrete):
@@ -665,7 +668,7 @@ def make_ddpg_policy(
     else:
         size, last = len(actions.low), Stretch(*actions.bounds)
     actor = nn.Sequential(*front, layers(inputs, hidden, size), last)
-    critics = action_critics(num_critics, states, size, hidden)
+    critics = action_critics(num_critics, states, size, hidden, encoder)
     return Policy(ActorCritics(actor, critics), actions)
 
 

@@ -27,7 +27,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.dqn import TargetNetwork
-from literate_rl.encoders import entrance
+from literate_rl.encoders import OwnEncoder, entrance
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
@@ -535,6 +535,8 @@ def make_discrete_sac_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 2,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> DiscreteSoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
@@ -544,6 +546,7 @@ def make_discrete_sac_policy(
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
@@ -552,7 +555,7 @@ def make_discrete_sac_policy(
     number = int(space.n)
 
     def chain() -> nn.Sequential:
-        front, inputs = entrance(states)
+        front, inputs = entrance(states, encoder=encoder)
         return nn.Sequential(*front, *layers(inputs, hidden, number))
 
     # The policy's row holds a logit for each action, a critic's row a value.

@@ -31,7 +31,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.encoders import Convolutions, PictureEncoder, entrance
+from literate_rl.encoders import (
+    Convolutions,
+    OwnEncoder,
+    PictureEncoder,
+    ShapedEncoder,
+    entrance,
+)
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError, linear_schedule
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
@@ -558,6 +564,7 @@ def make_q_policy(
     dueling: bool = False,
     *,
     convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build an ε-greedy policy for the spaces of one environment.
 
@@ -568,12 +575,13 @@ def make_q_policy(
         hidden: Width of the hidden layers.
         dueling: Whether the network separates a state's value from the advantages.
         convolutions: Those of each picture, as in ``make_encoder``.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     discrete = as_discrete(action_space)
     num_actions = int(discrete.n)
-    layers, size = entrance(as_space(observation_space), convolutions)
+    layers, size = entrance(as_space(observation_space), convolutions, encoder)
     # Two hidden layers, unless a picture has been through its own.
-    if not (layers and isinstance(layers[0], PictureEncoder)):
+    if not (layers and isinstance(layers[0], PictureEncoder | ShapedEncoder)):
         layers += [nn.Linear(size, hidden), nn.ReLU()]
         layers += [nn.Linear(hidden, hidden), nn.ReLU()]
         size = hidden

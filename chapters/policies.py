@@ -33,7 +33,13 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
-from literate_rl.encoders import Convolutions, PictureEncoder, entrance
+from literate_rl.encoders import (
+    Convolutions,
+    OwnEncoder,
+    PictureEncoder,
+    ShapedEncoder,
+    entrance,
+)
 from literate_rl.workshop.episodes import EvalMode, env_seed
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
@@ -524,8 +530,8 @@ def behind(
     front: list[nn.Module], size: int, hidden: int, outputs: int, gain: float
 ) -> nn.Sequential:
     """Build what stands behind an ``entrance``; ``gain`` as in ``mlp``."""
-    # The features of a picture come from hidden layers already.
-    if front and isinstance(front[0], PictureEncoder):
+    # The features of a picture come from hidden layers already, and yours as you like.
+    if front and isinstance(front[0], PictureEncoder | ShapedEncoder):
         return nn.Sequential(*front, orthogonal(nn.Linear(size, outputs), gain))
     return nn.Sequential(*front, *mlp(size, hidden, outputs, gain))
 
@@ -540,6 +546,7 @@ def make_policy(
     *,
     share_encoder: bool = False,
     convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build the policy that fits the spaces of one environment.
 
@@ -549,26 +556,27 @@ def make_policy(
         action_space: A Discrete space or a box of vectors, likewise.
         hidden: Width of the hidden layers.
         normalize: Whether the policy normalises its observations; vectors only.
-        share_encoder: Whether actor and critic share an encoder of pictures, which both
-            of their losses move.
+        share_encoder: Whether actor and critic share an encoder, which both of their
+            losses move.
         convolutions: Those of each picture, as in ``make_encoder``.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit, or an argument does not fit them.
     """
     seen, actions = as_space(observation_space), make_actions(as_space(action_space))
-    front, size = entrance(seen, convolutions)
+    front, size = entrance(seen, convolutions, encoder)
     fits = not (front and normalize)
-    check_that(fits, f"normalize must be False where there are pictures, got {seen}")
+    check_that(fits, f"normalize must be False with an encoder, got {seen}")
     fits = bool(front) or not share_encoder
-    check_that(fits, f"share_encoder must be False without pictures, got {seen}")
+    check_that(fits, f"share_encoder must be False without an encoder, got {seen}")
     if isinstance(actions, CategoricalActions):
         actor: nn.Module = behind(front, size, hidden, actions.num_actions, gain=0.01)
     else:
         means = actions.low.size
         actor = WithDeviations(behind(front, size, hidden, means, gain=0.01), means)
     if not share_encoder:
-        front, _ = entrance(seen, convolutions)
+        front, _ = entrance(seen, convolutions, encoder)
     critic = behind(front, size, hidden, 1, gain=1.0)
     network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
     policy = Policy(network, actions)

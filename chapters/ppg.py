@@ -40,7 +40,7 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,
 )
-from literate_rl.encoders import ConvolutionalEncodingNetwork, entrance
+from literate_rl.encoders import ConvolutionalEncodingNetwork, OwnEncoder, entrance
 from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
@@ -491,12 +491,19 @@ class PartsEncodingNetwork(nn.Module):
     Args:
         space: What the environment shows.
         hidden: Number of features, kept as ``output_size``.
+        encoder: An encoder of your own, or None.
         row: The space of the flat rows, which says nothing else.
     """
 
-    def __init__(self, space: spaces.Space[Any], hidden: int, row: spaces.Box) -> None:
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        hidden: int,
+        encoder: OwnEncoder | None,
+        row: spaces.Box,
+    ) -> None:
         super().__init__()
-        front, size = entrance(space)
+        front, size = entrance(space, encoder=encoder)
         last = orthogonal(nn.Linear(size, hidden))
         self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
 
@@ -515,6 +522,8 @@ def make_phasic_policy(
     detach: Detach = "always",
     hidden: Count = 64,
     normalize: bool = False,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build a policy on the disjoint network.
 
@@ -526,28 +535,29 @@ def make_phasic_policy(
         detach: When a shared encoder is cut off from the value's gradient.
         hidden: Width of the hidden layers.
         normalize: Whether the policy normalises its observations.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
     hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
     actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
     shape = (isinstance(box, spaces.Box) and box.shape) or ()
-    encoder: Callable[..., Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
+    make: partial[Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
     # What was normalised holds no bytes any more, so the encoder must not scale it.
     seen = spaces.Box(-10.0, 10.0, shape) if normalize else box
-    if len(shape) == 3:
-        encoder = partial(ConvolutionalEncodingNetwork, hidden=hidden)
-    elif len(shape) != 1:
-        words = f"normalize must be False with several pictures or parts, got {box}"
+    if encoder is not None or len(shape) not in (1, 3):
+        words = f"normalize must be False with such an encoder, got {box}"
         check_that(not normalize, words)
         # Only the encoder knows what the parts of a row are.
-        encoder = partial(PartsEncodingNetwork, box, hidden)
+        make = partial(PartsEncodingNetwork, box, hidden, encoder)
         seen = spaces.Box(-math.inf, math.inf, (spaces.flatdim(box),))
+    elif len(shape) == 3:
+        make = partial(ConvolutionalEncodingNetwork, hidden=hidden)
     network = DisjointPolicyValueNetwork(
-        seen, action_space, encoder, share_encoder, detach=detach
+        seen, action_space, make, share_encoder, detach=detach
     )
     normalizer = RunningMoments(*shape) if normalize else None
     policy = Policy(PhasicNetwork(network, normalizer), actions)
-    policy.reads_bytes = len(shape) != 1 and not normalize
+    policy.reads_bytes = make.func is not EncodingNetwork and not normalize
     return policy
 
 

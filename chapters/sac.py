@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from literate_rl.ddpg import bounded_box
 from literate_rl.dqn import TargetNetwork
-from literate_rl.encoders import action_critics, entrance
+from literate_rl.encoders import OwnEncoder, action_critics, entrance
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
@@ -873,6 +873,8 @@ def make_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     hold: Count = 1,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> SoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
@@ -883,14 +885,15 @@ def make_sac_policy(
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
         hold: Steps for which one noise is used.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), roomy_box(as_space(action_space))
-    (front, inputs), size = entrance(states), space.shape[0]
+    (front, inputs), size = entrance(states, encoder=encoder), space.shape[0]
     network = GaussianRows(inputs, hidden, size, front)
-    critics = action_critics(num_critics, states, size, hidden)
+    critics = action_critics(num_critics, states, size, hidden, encoder)
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
     return SoftPolicy(network, actions, critics)
 

@@ -437,9 +437,13 @@ def test_a_recipe_of_vectors_is_what_it_always_was() -> None:
 @pytest.mark.parametrize(
     ("seen", "options", "message"),
     [
-        (BYTES, {"normalize": True}, "normalize must be False where there are pictu"),
-        (STICK, {"normalize": True}, "normalize must be False where there are pictu"),
-        (gym.spaces.Box(-1, 1, (3,)), {"share_encoder": True}, "must be False without"),
+        (BYTES, {"normalize": True}, "normalize must be False with an encoder"),
+        (STICK, {"normalize": True}, "normalize must be False with an encoder"),
+        (
+            gym.spaces.Box(-1, 1, (3,)),
+            {"share_encoder": True},
+            "share_encoder must be False without an",
+        ),
         (gym.spaces.Box(-1, 1, (3,)), {"convolutions": ((4, 3, 1),)}, "must be None"),
     ],
 )

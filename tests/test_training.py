@@ -20,7 +20,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor, nn
-from worlds import Sampled, left_alone, modes, moody
+from worlds import Eye, Sampled, left_alone, make_eye, modes, moody
 
 from literate_rl import actors, impala, policies
 from literate_rl.actors import actors_settings
@@ -36,7 +36,7 @@ from literate_rl.contract_models import (
     StateValue,
 )
 from literate_rl.contracts import ContractError
-from literate_rl.encoders import PartsEncoder, PictureEncoder
+from literate_rl.encoders import PartsEncoder, PictureEncoder, ShapedEncoder
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
 from literate_rl.workshop import training
@@ -687,6 +687,87 @@ def test_actors_in_other_processes_have_encoders() -> None:
         network = learner.policy.network
         assert isinstance(network.actor[0], PictureEncoder)
         train_a_little(learner)
+
+
+# --- An encoder of one's own ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", ["picture", "parts", "float32", "Discrete"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_encoder_of_ones_own_learns_comes_back_and_goes_on(
+    name: str, seen: str, tmp_path: Path
+) -> None:
+    env = f"tests/Seen-{seen}-{'box' if name in DDPG_LIKE else 'list'}-v0"
+    with small_learner(name, env, encoder=make_eye) as learner:
+        eyes = [part for part in learner.policy.modules() if isinstance(part, Eye)]
+        first = [eye.layer.weight.detach().clone() for eye in eyes]
+        settings = settings_of_run(name, env, learner.config, {"encoder": make_eye})
+        with Run(tmp_path / "run", settings) as run:
+            train_a_little(learner)
+            run.save(learner)
+        # Each has first weights of its own, and all of them learn.
+        for eye, weight in zip(eyes, first, strict=True):
+            assert sum(torch.equal(weight, other) for other in first) == 1
+            later = name in ("td3", "hddpg") and eye is eyes[0]
+            assert later or not torch.equal(eye.layer.weight, weight)
+        row = torch.as_tensor(flat_env(env).reset(seed=1)[0])[None].float()
+        policy = load(tmp_path / "run", encoder=make_eye)
+        with torch.no_grad(), EvalMode(learner.policy):
+            assert torch.equal(policy.act(row, 0.0), learner.policy.act(row, 0.0))
+    assert run.settings["models"] == {"encoder": "worlds:make_eye"}
+    with pytest.raises(ValueError, match=r"must be loaded with encoder=make_eye"):
+        load(tmp_path / "run")
+    with small_learner(name, env, encoder=make_eye) as again:
+        with Run(tmp_path / "run", resume=True) as run:
+            run.restore(again)
+        train_a_little(again)
+
+
+def test_a_module_is_copied_for_each_network() -> None:
+    eye = Eye()
+    with small_learner("sac", "tests/Seen-picture-list-v0", encoder=eye) as learner:
+        eyes = [part for part in learner.policy.modules() if isinstance(part, Eye)]
+        assert len({id(x) for x in (*eyes, eye)}) == 4
+        assert all(torch.equal(x.layer.weight, eye.layer.weight) for x in eyes)
+        train_a_little(learner)
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (
+            {"encoder": nn.Linear(200, 3)},
+            "^encoder must have its number .*, got Linear",
+        ),
+        ({"encoder": Eye(), "qnet": nn.Linear(3, 2)}, "models of your own .* be qnet"),
+    ],
+)
+def test_encoders_that_do_not_fit_are_refused(models: Any, message: str) -> None:
+    with (
+        pytest.raises(ValueError, match=message),
+        small_learner("dqn", "tests/Seen-picture-list-v0", **models),
+    ):
+        pass
+
+
+def test_an_encoder_that_returns_something_else_is_told_so() -> None:
+    eye = Eye()
+    eye.output_size = 4
+    encoder = ShapedEncoder(SEEN["picture"], eye)
+    with pytest.raises(ValueError, match=r"must return \(3, 4\), got \(3, 5\)"):
+        encoder(torch.zeros(3, 200))
+
+
+def test_train_takes_an_encoder_and_keeps_it(tmp_path: Path) -> None:
+    small = {"total_steps": 64, "num_envs": 2, "num_steps": 8, "progress": False}
+    env = "tests/Seen-picture-list-v0"
+    agent = train("PPO", env, encoder=Eye(), **small)
+    run = agent.save(tmp_path / "a")
+    assert np.array_equal(
+        evaluate(load(run, encoder=Eye()), env, 2), evaluate(agent.policy, env, 2)
+    )
+    state = torch.zeros(3, 10, 10, 2, dtype=torch.uint8)
+    assert agent.act({"state": state}).shape == (3,)
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "td3"])

@@ -94,6 +94,7 @@ class Command(Generic[Config]):
             first, and has to be named again to resume.
         actor: An actor of your own, likewise.
         critic: A critic of your own, likewise.
+        encoder: An encoder of your own for our networks, likewise, but for the check.
         config: Settings of the algorithm.
     """
 
@@ -106,6 +107,7 @@ class Command(Generic[Config]):
     qnet: str | None = None
     actor: str | None = None
     critic: str | None = None
+    encoder: str | None = None
 
     @property
     def models(self) -> dict[str, str]:

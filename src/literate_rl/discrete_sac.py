@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 8ae7490b099eea3f
+# Generated from chapters/discrete_sac.py (edit there); digest 1c0e19402c0941ac
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.dqn import TargetNetwork
-from literate_rl.encoders import entrance
+from literate_rl.encoders import OwnEncoder, entrance
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
@@ -201,6 +201,8 @@ def make_discrete_sac_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 2,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> DiscreteSoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
@@ -210,6 +212,7 @@ def make_discrete_sac_policy(
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
@@ -218,7 +221,7 @@ def make_discrete_sac_policy(
     number = int(space.n)
 
     def chain() -> nn.Sequential:
-        front, inputs = entrance(states)
+        front, inputs = entrance(states, encoder=encoder)
         return nn.Sequential(*front, *layers(inputs, hidden, number))
 
     # The policy's row holds a logit for each action, a critic's row a value.

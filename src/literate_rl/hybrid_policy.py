@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_policy.py (edit there); digest 62f2d2bea024ecd9
+# Generated from chapters/hybrid_policy.py (edit there); digest bfa0877898e8f953
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.encoders import entrance
+from literate_rl.encoders import OwnEncoder, entrance
 from literate_rl.hybrid_action import (
     HybridAction,
     HybridDistribution,
@@ -23,7 +23,12 @@ from literate_rl.hybrid_action import (
 from literate_rl.policies import ActorCritic, Policy, RunningMoments, behind
 from literate_rl.workshop.fast import hybrid_terms
 from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.workshop.nests import as_space, first_row, plain_space
+from literate_rl.workshop.nests import (
+    as_space,
+    first_row,
+    name_of_model,
+    plain_space,
+)
 from literate_rl.workshop.signatures import (
     Bool,
     Float,
@@ -207,6 +212,8 @@ def make_hybrid_policy(
     mask: ArrayLike | Tensor | None = None,
     hidden: int = 64,
     normalize: bool = False,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build the policy that fits an environment with hybrid actions.
 
@@ -217,11 +224,14 @@ def make_hybrid_policy(
         mask: As in ``HybridActions.from_space``, and required in the same cases.
         hidden: Width of the critic's two hidden layers.
         normalize: Whether the policy normalises its observations; vectors only.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     observation_space = as_space(observation_space)
-    (front, size), (other, _) = (entrance(observation_space) for _ in range(2))
+    (front, size), (other, _) = (
+        entrance(observation_space, encoder=encoder) for _ in range(2)
+    )
     fits = not (front and normalize)
-    check_that(fits, "normalize must be False where there are pictures")
+    check_that(fits, "normalize must be False with an encoder")
     actions = HybridActions.from_space(as_space(action_space), mask)
     seen = spaces.Box(-np.inf, np.inf, (size,))
     network = HybridPolicyNetwork.from_space(seen, actions.space, actions.mask)
@@ -233,12 +243,14 @@ def make_hybrid_policy(
 
     policy = Policy(both, actions)
     # What a checkpoint needs; the mask may have come from the space, or as an array.
-    recipe = {
+    recipe: dict[str, Any] = {
         "observation_space": plain_space(observation_space),
         "action_space": plain_space(actions.space),
         "mask": actions.mask.tolist(),
         "hidden": hidden,
         "normalize": normalize,
     }
+    if encoder is not None:
+        recipe["models"] = {"encoder": name_of_model(encoder)}
     policy.recipe = "make_hybrid_policy", recipe
     return policy

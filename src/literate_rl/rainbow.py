@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 943b7e1450e181e3
+# Generated from chapters/rainbow.py (edit there); digest 0a7abcca1b4d5075
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from literate_rl.dqn import (
 )
 from literate_rl.encoders import (
     ConvolutionalEncodingNetwork,
+    OwnEncoder,
     entrance,
     has_pictures,
 )
@@ -135,11 +136,13 @@ class PictureLayer(nn.Module):
         return features
 
 
-def picture_layer(space: spaces.Space[Any], outputs: int) -> nn.Module:
-    """Return a first layer for a space with pictures."""
-    if isinstance(space, spaces.Box) and len(space.shape) == 3:
+def picture_layer(
+    space: spaces.Space[Any], outputs: int, encoder: OwnEncoder | None = None
+) -> nn.Module:
+    """Return a first layer for pictures, or with an encoder of your own."""
+    if encoder is None and isinstance(space, spaces.Box) and len(space.shape) == 3:
         return PictureLayer(space, outputs)
-    front, size = entrance(space)
+    front, size = entrance(space, encoder=encoder)
     return nn.Sequential(*front, nn.Linear(size, outputs))
 
 
@@ -147,7 +150,7 @@ class RainbowNetwork(nn.Module):
     """A network for the logits of N distributions over K atoms.
 
     Args:
-        inputs: Size of an observation, or a space with pictures.
+        inputs: Size of an observation, or a first layer with ``hidden`` outputs.
         num_actions: Number of actions N.
         num_atoms: Number of atoms K; 1 for values without a distribution.
         hidden: Width of the hidden layers.
@@ -162,7 +165,7 @@ class RainbowNetwork(nn.Module):
     @checked
     def __init__(
         self,
-        inputs: Count | spaces.Space[Any],
+        inputs: Count | nn.Module,
         num_actions: Count,
         num_atoms: Count,
         hidden: Count,
@@ -174,8 +177,8 @@ class RainbowNetwork(nn.Module):
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
         # The first layer has no noise.
-        if isinstance(inputs, spaces.Space):
-            self.first = picture_layer(inputs, hidden)
+        if isinstance(inputs, nn.Module):
+            self.first: nn.Module = inputs
         else:
             self.first = nn.Linear(inputs, hidden)
         # The last layer has a row for each action, and one more for the value.
@@ -296,6 +299,8 @@ def make_rainbow_policy(
     noisy: bool = True,
     sigma: NonNegative = 0.1,
     hold: Count = 1,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> RainbowPolicy:
     """Build the policy that fits the spaces of one environment.
 
@@ -311,11 +316,15 @@ def make_rainbow_policy(
         noisy: Whether the last two layers are noisy.
         sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     seen, discrete = as_space(observation_space), as_discrete(action_space)
     num_actions = int(discrete.n)
     pictures = len(seen.shape or ()) == 3 or has_pictures(seen)
-    inputs: Any = seen if pictures else as_vectors(seen).shape[0]
+    if pictures or encoder is not None:
+        inputs: Any = picture_layer(seen, hidden, encoder)
+    else:
+        inputs = as_vectors(seen).shape[0]
     network = RainbowNetwork(
         inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest b5b8a07b11f556e1
+# Generated from chapters/sac.py (edit there); digest 8f7e8439b1d516a8
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from literate_rl.ddpg import bounded_box
 from literate_rl.dqn import TargetNetwork
-from literate_rl.encoders import action_critics, entrance
+from literate_rl.encoders import OwnEncoder, action_critics, entrance
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
@@ -376,6 +376,8 @@ def make_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     hold: Count = 1,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> SoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
@@ -386,14 +388,15 @@ def make_sac_policy(
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
         hold: Steps for which one noise is used.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), roomy_box(as_space(action_space))
-    (front, inputs), size = entrance(states), space.shape[0]
+    (front, inputs), size = entrance(states, encoder=encoder), space.shape[0]
     network = GaussianRows(inputs, hidden, size, front)
-    critics = action_critics(num_critics, states, size, hidden)
+    critics = action_critics(num_critics, states, size, hidden, encoder)
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
     return SoftPolicy(network, actions, critics)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest d67505dbc3dc6e18
+# Generated from chapters/workshop/cli.py (edit there); digest bfe5a57336533471
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Command(Generic[Config]):
             first, and has to be named again to resume.
         actor: An actor of your own, likewise.
         critic: A critic of your own, likewise.
+        encoder: An encoder of your own for our networks, likewise, but for the check.
         config: Settings of the algorithm.
     """
 
@@ -83,6 +84,7 @@ class Command(Generic[Config]):
     qnet: str | None = None
     actor: str | None = None
     critic: str | None = None
+    encoder: str | None = None
 
     @property
     def models(self) -> dict[str, str]:

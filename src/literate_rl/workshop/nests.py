@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 8d531f29eab348ec
+# Generated from chapters/workshop/nests.py (edit there); digest 5fd4b70f56dea3bc
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -185,8 +185,14 @@ def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
     return spaces.Box(low, high, dtype=dtype)
 
 
-MODELS = ("qnet", "actor", "critic")
+MODELS = ("qnet", "actor", "critic", "encoder")
 Make = TypeVar("Make", bound=Callable[..., Any])
+
+
+def name_of_model(model: Any) -> str:
+    """Return the name of a model's class, or of the function that makes one."""
+    name: str = getattr(model, "__qualname__", type(model).__qualname__)
+    return name
 
 
 def remembered(make: Make) -> Make:
@@ -204,7 +210,7 @@ def remembered(make: Make) -> Make:
             if later and x == parameter.default:
                 continue
             if name in MODELS:
-                arguments.setdefault("models", {})[name] = type(x).__qualname__
+                arguments.setdefault("models", {})[name] = name_of_model(x)
             else:
                 space = name.endswith("_space")
                 arguments[name] = plain_space(as_space(x)) if space else x
