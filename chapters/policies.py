@@ -595,7 +595,7 @@ def make_policy(
 
 
 # %% tags=["export"]
-def kept_dtype(policy: Any, envs: VectorEnv[Any, Any, Any]) -> Any:
+def kept_dtype(policy: PolicyLike, envs: VectorEnv[Any, Any, Any]) -> Any:
     """Return NumPy's type in which a policy's rollouts keep observations."""
     own = envs.single_observation_space.dtype
     small = own is not None and own.itemsize == 1

@@ -909,11 +909,15 @@ def settings_of_run(
     }
 
 
-def import_model(where: str) -> Any:
-    """Make a model from ``module:name`` of a class or function without arguments."""
+def import_model(role: str, where: str) -> Any:
+    """Make a model from ``module:name`` of a class or function without arguments.
+
+    A function that makes an encoder is returned as it is: it waits for the space.
+    """
     module, _, name = where.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)()
+        make = getattr(importlib.import_module(module), name)
+        return make if role == "encoder" and not isinstance(make, type) else make()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also one that calls `sys.exit`

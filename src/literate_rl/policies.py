@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 64b64d9df54aac47
+# Generated from chapters/policies.py (edit there); digest 222253a0d67d0526
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ def make_policy(
     return policy
 
 
-def kept_dtype(policy: Any, envs: VectorEnv[Any, Any, Any]) -> Any:
+def kept_dtype(policy: PolicyLike, envs: VectorEnv[Any, Any, Any]) -> Any:
     """Return NumPy's type in which a policy's rollouts keep observations."""
     own = envs.single_observation_space.dtype
     small = own is not None and own.itemsize == 1
