@@ -801,8 +801,9 @@ def has_pictures(space: spaces.Space[Any]) -> bool:
 #
 # **An encoder of your own** is any module that has its number of features as `output_size`. You hand
 # it to the same functions, or to `train`, as `encoder=`. It gets a batch of observations in their own
-# shape, as floats. Each network has a copy of it; if you hand over a function that makes one from the
-# space, each network has one with first weights of its own.
+# shape, as floats; scaling bytes is up to you. Each network has a copy of it. If you hand over a
+# function that makes one from the space, such as `partial(PictureEncoder, hidden=64)`, each network
+# has one with first weights of its own.
 
 
 # %% tags=["export"]

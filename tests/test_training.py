@@ -39,6 +39,8 @@ from literate_rl.contracts import ContractError
 from literate_rl.encoders import PartsEncoder, PictureEncoder, ShapedEncoder
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
+from literate_rl.policies import make_policy
+from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.workshop import training
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import MODELS
@@ -756,6 +758,40 @@ def test_an_encoder_that_returns_something_else_is_told_so() -> None:
     encoder = ShapedEncoder(SEEN["picture"], eye)
     with pytest.raises(ValueError, match=r"must return \(3, 4\), got \(3, 5\)"):
         encoder(torch.zeros(3, 200))
+
+
+@pytest.mark.parametrize("encoder", [None, make_eye], ids=["chosen", "own"])
+def test_a_shared_encoder_comes_back_as_one(encoder: Any, tmp_path: Path) -> None:
+    env = "tests/Seen-picture-list-v0"
+    torch.manual_seed(1)
+    own = {} if encoder is None else {"encoder": encoder}
+    policy = make_policy(SEEN["picture"], DONE["list"], share_encoder=True, **own)
+    config = PPOConfig(num_envs=2, num_steps=4, num_minibatches=1, num_epochs=1)
+    learner = PPO(policy, make_envs(partial(flat_env, env), 2), config)
+    with Run(tmp_path / "run", {}) as run, ended(learner):
+        train_a_little(learner)
+        run.save(learner)
+    again = load(tmp_path / "run", **own)
+    obs = torch.randint(256, (5, 200)).float()
+    assert torch.equal(again(obs), policy(obs))
+    assert torch.equal(again.value(obs), policy.value(obs))
+    assert again.network.actor[0] is again.network.critic[0]
+
+
+def test_a_partial_of_ours_is_an_encoder_of_ones_own() -> None:
+    smaller = partial(PictureEncoder, hidden=7)
+    policy = make_policy(SEEN["picture"], DONE["list"], encoder=smaller)
+    obs = torch.randint(256, (2, 5, 200), dtype=torch.uint8)
+    inner = policy.network.actor[0].encoder
+    assert inner.output_size == 7
+    expected = policy.network.actor[1](inner(obs))
+    assert torch.equal(policy(obs), expected)
+
+
+def test_pictures_are_not_normalised() -> None:
+    env = "tests/Seen-picture-list-v0"
+    with pytest.raises(ValueError, match=r"^normalize must be False with an"):
+        train("PPO", env, normalize_obs=True, progress=False)
 
 
 def test_train_takes_an_encoder_and_keeps_it(tmp_path: Path) -> None:

@@ -570,7 +570,7 @@ def legible_refusal(actions: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if str(error).startswith("encoder"):
+        if str(error).startswith(("encoder", "normalize")):
             raise  # it is not about actions
         raise ValueError(
             f"the environment's actions must be {actions}: {error}"

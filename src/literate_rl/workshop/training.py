@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 188db4079f13e42f
+# Generated from chapters/workshop/training.py (edit there); digest e0b95984e3da6dba
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -462,7 +462,7 @@ def legible_refusal(actions: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if str(error).startswith("encoder"):
+        if str(error).startswith(("encoder", "normalize")):
             raise  # it is not about actions
         raise ValueError(
             f"the environment's actions must be {actions}: {error}"
