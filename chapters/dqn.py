@@ -572,7 +572,8 @@ def make_q_policy(
         observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
             in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
-        hidden: Width of the hidden layers.
+        hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
+            your own, there are none.
         dueling: Whether the network separates a state's value from the advantages.
         convolutions: Those of each picture, as in ``make_encoder``.
         encoder: An encoder of your own, as in ``ShapedEncoder``.

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest a9c256f2da2c1e23
+# Generated from chapters/dqn.py (edit there); digest f71460e9ede753e3
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ def make_q_policy(
         observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
             in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
-        hidden: Width of the hidden layers.
+        hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
+            your own, there are none.
         dueling: Whether the network separates a state's value from the advantages.
         convolutions: Those of each picture, as in ``make_encoder``.
         encoder: An encoder of your own, as in ``ShapedEncoder``.

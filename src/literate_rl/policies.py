@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 222253a0d67d0526
+# Generated from chapters/policies.py (edit there); digest d024c807bb2f3c46
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -362,7 +362,8 @@ def make_policy(
         observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
             in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space or a box of vectors, likewise.
-        hidden: Width of the hidden layers.
+        hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
+            your own, there are none.
         normalize: Whether the policy normalises its observations; vectors only.
         share_encoder: Whether actor and critic share an encoder, which both of their
             losses move.
