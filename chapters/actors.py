@@ -41,6 +41,7 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
+from literate_rl.policies import kept_dtype
 from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.interfaces import (
     Act,
@@ -326,14 +327,14 @@ def slot_layout(
     actor.
     """
     steps, device = (unroll_len, envs.num_envs), next(policy.parameters()).device
-    shape = envs.single_observation_space.shape or ()
+    shape, kept = envs.single_observation_space.shape or (), kept_dtype(policy, envs)
     # What an action looks like is best found out by asking the policy once.
     with torch.no_grad(), EvalMode(policy):
         obs = torch.zeros((envs.num_envs, *shape), device=device)
         action = policy.act(obs, 0.0).cpu().numpy()
     unroll: list[Any] = [
-        ("obs_plus_1", np.float32, (unroll_len + 1, envs.num_envs, *shape)),
-        ("next_obs", np.float32, (*steps, *shape)),
+        ("obs_plus_1", kept, (unroll_len + 1, envs.num_envs, *shape)),
+        ("next_obs", kept, (*steps, *shape)),
         ("action", action.dtype, (unroll_len, *action.shape)),
     ]
     unroll += [(name, np.bool_, steps) for name in ("terminated", "truncated")]
@@ -383,7 +384,7 @@ class Actor(Generic[AnyPolicy]):
         self.weights = weights_of(self.policy)
         self.act = make_act(self.policy) if make_act else self.policy.act
         self.generator = torch.Generator().manual_seed(seed)
-        self.collector = Collector(envs, self.policy.to_env, np.float32)
+        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
         self.collector.reset(env_seed(seed, 0))
 
     def work(self, weights: Weights, out: Any) -> None:

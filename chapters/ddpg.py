@@ -37,17 +37,17 @@ from literate_rl.dqn import (
     TargetNetwork,
     q_target,
 )
+from literate_rl.encoders import OwnEncoder, action_critics, entrance
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.nests import (
     action_box,
-    as_float_vectors,
     as_space,
     open_ended,
     remembered,
 )
-from literate_rl.workshop.networks import ActionCritic, Critics, Stretch, layers
+from literate_rl.workshop.networks import Critics, Stretch, layers
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -630,8 +630,9 @@ def DDPG(  # noqa: N802 (the field's name)
 # ## A policy for the spaces of an environment
 #
 # The networks have two hidden layers ({doc}`workshop/networks`). The actor's numbers go through
-# `tanh`, which is stretched to the bounds of each; for a list a softmax takes its place. Policies of
-# your own models are built in {doc}`workshop/own_models`.
+# `tanh`, which is stretched to the bounds of each; for a list a softmax takes its place. Pictures go
+# through an encoder first ({doc}`encoders`); actor and critics have one each. Policies of your own
+# models are built in {doc}`workshop/own_models`.
 
 
 # %% tags=["export", "hide-input"]
@@ -642,28 +643,32 @@ def make_ddpg_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 1,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A bounded box of vectors, or a Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), as_space(action_space)
-    actions, inputs = actions_of(space), as_float_vectors(states).shape[0]
+    actions, (front, inputs) = actions_of(space), entrance(states, encoder=encoder)
     # Continuous actions have bounds, discrete ones probabilities.
     last: nn.Module
     if isinstance(space, spaces.Discrete):
         size, last = actions.num_actions, nn.Softmax(-1)
     else:
         size, last = len(actions.low), Stretch(*actions.bounds)
-    actor = nn.Sequential(layers(inputs, hidden, size), last)
-    critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
+    actor = nn.Sequential(*front, layers(inputs, hidden, size), last)
+    critics = action_critics(num_critics, states, size, hidden, encoder)
     return Policy(ActorCritics(actor, critics), actions)
 
 

@@ -27,6 +27,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.dqn import TargetNetwork
+from literate_rl.encoders import OwnEncoder, entrance
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
@@ -36,7 +37,6 @@ from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import (
     as_discrete,
-    as_float_vectors,
     as_space,
     remembered,
 )
@@ -523,7 +523,8 @@ class DiscreteCritics(nn.ModuleList):
 
 
 # %% [markdown]
-# What is left is to build a policy for an environment, of our own networks.
+# What is left is to build a policy for an environment, of our own networks. Where it shows
+# pictures, each has an encoder of its own ({doc}`encoders`).
 
 
 # %% tags=["export", "hide-input"]
@@ -534,25 +535,31 @@ def make_discrete_sac_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 2,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> DiscreteSoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     space, states = as_discrete(action_space), as_space(observation_space)
-    inputs, number = as_float_vectors(states).shape[0], int(space.n)
+    number = int(space.n)
+
+    def chain() -> nn.Sequential:
+        front, inputs = entrance(states, encoder=encoder)
+        return nn.Sequential(*front, *layers(inputs, hidden, number))
+
     # The policy's row holds a logit for each action, a critic's row a value.
-    network = layers(inputs, hidden, number)
-    critics = DiscreteCritics(
-        layers(inputs, hidden, number) for _ in range(num_critics)
-    )
+    network, critics = chain(), DiscreteCritics(chain() for _ in range(num_critics))
     actions = CategoricalActions(number, int(space.start))
     return DiscreteSoftPolicy(network, actions, critics)
 

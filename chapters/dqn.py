@@ -31,12 +31,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
+from literate_rl.encoders import (
+    Convolutions,
+    OwnEncoder,
+    PictureEncoder,
+    ShapedEncoder,
+    entrance,
+)
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError, linear_schedule
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm
-from literate_rl.workshop.nests import as_discrete, as_vectors, remembered
+from literate_rl.workshop.nests import as_discrete, as_space, remembered
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -542,7 +549,9 @@ def dueling_layer(num_actions: int) -> nn.Linear:
 
 
 # %% [markdown]
-# The network and ε-greedy together make a policy.
+# The network and ε-greedy together make a policy. A picture goes through an encoder
+# ({doc}`encoders`), whose features need no more hidden layers: for a screen of Atari that is the
+# network of the paper.
 
 
 # %% tags=["export"]
@@ -553,21 +562,32 @@ def make_q_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 128,
     dueling: bool = False,
+    *,
+    convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build an ε-greedy policy for the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
-        hidden: Width of the hidden layers.
+        hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
+            your own, there are none.
         dueling: Whether the network separates a state's value from the advantages.
+        convolutions: Those of each picture, as in ``make_encoder``.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
-    box, discrete = as_vectors(observation_space), as_discrete(action_space)
+    discrete = as_discrete(action_space)
     num_actions = int(discrete.n)
-    # Two hidden layers, then the output: N values, or a value and N advantages.
-    layers = [nn.Linear(box.shape[0], hidden), nn.ReLU()]
-    layers += [nn.Linear(hidden, hidden), nn.ReLU()]
-    layers += [nn.Linear(hidden, num_actions + dueling)]
+    layers, size = entrance(as_space(observation_space), convolutions, encoder)
+    # Two hidden layers, unless a picture has been through its own.
+    if not (layers and isinstance(layers[0], PictureEncoder | ShapedEncoder)):
+        layers += [nn.Linear(size, hidden), nn.ReLU()]
+        layers += [nn.Linear(hidden, hidden), nn.ReLU()]
+        size = hidden
+    # The output: N values, or a value and N advantages.
+    layers += [nn.Linear(size, num_actions + dueling)]
     if dueling:
         layers += [dueling_layer(num_actions)]
     actions = EpsilonGreedy(num_actions, int(discrete.start))

@@ -21,8 +21,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.networks import orthogonal
+from literate_rl.workshop.nests import as_vectors
+from literate_rl.workshop.networks import ActionCritic, Critics, orthogonal
 from literate_rl.workshop.signatures import Count, Fault, check_that, checked
 
 __all__ = [
@@ -41,6 +43,8 @@ __all__ = [
     "PartsEncoder",
     "PictureEncoder",
     "RowEncoder",
+    "ShapedEncoder",
+    "entrance",
     "make_encoder",
 ]
 
@@ -784,6 +788,101 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
     return asked or min(sides) >= 3
 
 
+def has_pictures(space: spaces.Space[Any]) -> bool:
+    """Say whether a space is a picture or has one among its parts."""
+    parts = [part for _, part in named_parts(space, "observation_space")]
+    return any(isinstance(x, spaces.Box) and is_picture(x, False) for x in parts)
+
+
+# %% [markdown]
+# A policy for vectors needs no encoder in front of its hidden layers. So all functions of this book
+# that build one, such as `make_policy`, begin with `entrance`: it returns an encoder where there are
+# pictures, and nothing else.
+#
+# **An encoder of your own** is any module that has its number of features as `output_size`. You hand
+# it to the same functions, or to `train`, as `encoder=`. It gets a batch of observations in their own
+# shape, as floats; scaling bytes is up to you. Each network has a copy of it. If you hand over a
+# function that makes one from the space, such as `partial(PictureEncoder, hidden=64)`, each network
+# has one with first weights of its own.
+
+
+# %% tags=["export"]
+OwnEncoder = nn.Module | Callable[[spaces.Space[Any]], nn.Module]
+
+
+class ShapedEncoder(nn.Module):
+    """Gives observations their shape back for an encoder of your own.
+
+    Args:
+        space: What one environment shows. What is no Box stays a flat row.
+        encoder: Module from ``(N, *shape)`` to features, with their number as
+            ``output_size``; or a function from the space to such a module.
+    """
+
+    def __init__(self, space: spaces.Space[Any], encoder: OwnEncoder) -> None:
+        super().__init__()
+        made = isinstance(encoder, nn.Module)
+        self.encoder: Any = copy.deepcopy(encoder) if made else encoder(space)
+        self.output_size = getattr(self.encoder, "output_size", 0)
+        fits = isinstance(self.output_size, int) and self.output_size > 0
+        words = "encoder must have its number of features as output_size"
+        check_that(fits, f"{words}, got {type(self.encoder).__name__}")
+        self.shape: tuple[int, ...] = (spaces.flatdim(space),)
+        if isinstance(space, spaces.Box):
+            self.shape = space.shape
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``(*B, F)`` of observations, shaped or flat."""
+        lead = front(obs, self.shape)
+        features: Tensor = self.encoder(as_floats(obs, self).reshape(-1, *self.shape))
+        wanted, given = (math.prod(lead), self.output_size), tuple(features.shape)
+        check_that(given == wanted, f"encoder must return {wanted}, got {given}")
+        return features.view(*lead, self.output_size)
+
+
+def entrance(
+    space: spaces.Space[Any],
+    convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
+) -> tuple[list[nn.Module], int]:
+    """Return what observations go through first, and the size of what comes out.
+
+    Args:
+        space: A box of vectors, or a space with pictures.
+        convolutions: Those of each picture, as in ``make_encoder``.
+        encoder: One of your own, as in ``ShapedEncoder``; then any space will do.
+
+    Raises:
+        ValueError: If it is another space.
+    """
+    if encoder is not None:
+        words = "convolutions must be None with an encoder of your own"
+        check_that(convolutions is None, words)
+        own = ShapedEncoder(space, encoder)
+        return [own], own.output_size
+    if has_pictures(space):
+        encoder = make_encoder(space, convolutions=convolutions)
+        return [encoder], encoder.output_size
+    check_that(
+        convolutions is None, f"convolutions must be None without pictures, got {space}"
+    )
+    return [], as_vectors(space).shape[0]
+
+
+def action_critics(
+    number: int,
+    space: spaces.Space[Any],
+    size: int,
+    hidden: int,
+    encoder: OwnEncoder | None = None,
+) -> Critics:
+    """Build critics of actions of a size, each with an entrance of its own."""
+    entrances = [entrance(space, encoder=encoder) for _ in range(number)]
+    return Critics(
+        ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
+    )
+
+
 # %% [markdown]
 # Here is what becomes of some spaces:
 
@@ -816,11 +915,13 @@ except ValueError as error:
     print("", *textwrap.wrap(str(error), 70), sep="\n")
 
 # %% [markdown]
-# The encoder's features go into whatever stood there before. A policy for Breakout by hand, with a
-# layer for the logits and one for the value, each behind an encoder of its own:
+# The encoder's features go into whatever stood there before. `make_policy` puts one layer behind an
+# encoder of a picture, and hidden layers behind one of several parts, because the numbers among them
+# have been through none yet. Here is its policy for Breakout by hand, with a layer for the logits and
+# one for the value, each behind an encoder of its own:
 
 # %%
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 
 
 def behind_encoder(space, outputs, gain):
@@ -838,6 +939,10 @@ row = frames["game"].flatten()  # what an agent gets from `flat_env`
 print("probabilities of stay, left, right:", policy(row).softmax(-1).detach())
 
 # %% tags=["claims"]
+torch.manual_seed(1)
+made = make_policy(minatar, spaces.Discrete(3))
+assert torch.equal(policy(row), made(row)), "what make_policy builds"
+assert torch.equal(policy.value(row), made.value(row))
 assert torch.equal(policy(row), policy(frames["game"])), "flat or shaped"
 assert (policy(row).softmax(-1) - 1 / 3).abs().max() < 0.05, (
     "hardly any preference at first"
@@ -933,7 +1038,7 @@ assert 0.03 < cell.std() < 0.032
 assert (1 - cell.mean()) / cell.std() > 30, "more than 30"
 
 # %% [markdown]
-# Do *not* normalise planes or one-hot rows this way. A cell in which the ball is in one frame of a
+# Do *not* normalise planes or one-hot rows this way; `make_policy` refuses it. A cell in which the ball is in one frame of a
 # thousand has a standard deviation of 0.03, and its 1 would become more than 30.
 #
 # ## One encoder or two
@@ -968,8 +1073,9 @@ picture
 
 # %% [markdown]
 # - **On-policy** (PPO, A2C, IMPALA) there is one loss, the sum of the policy's and the value's.
-#   Both move a shared encoder, and a weight says how much the value's counts. {doc}`ppg` shows how
-#   the two pull in different directions, and what it does about it.
+#   Both move a shared encoder, and a weight says how much the value's counts. `make_policy` shares
+#   it with `share_encoder=True`. {doc}`ppg` shows how the two losses pull in different directions,
+#   and what it does about it.
 # - **Off-policy** (DDPG, TD3, SAC) the actor climbs the critic. If the actor's gradient could move
 #   the encoder, it could make the critic promise more by changing *what the critic sees*, and
 #   nothing in the world would have got better. So the critics' loss alone moves the encoder

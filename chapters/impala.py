@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
+from literate_rl.policies import kept_dtype
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
@@ -594,7 +594,7 @@ class IMPALA:
         self.device = self.learner.parameters[0].device
         # An actor that never falls behind is the policy itself.
         self.actor = copy.deepcopy(policy) if config.lag else policy
-        self.collector = Collector(envs, policy.to_env, np.float32)
+        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
         preference = 0.6 if config.priority else 0.0
         self.memory = UnrollBuffer(
             config.replay_buffer_size, config.max_use, preference

@@ -33,6 +33,13 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
+from literate_rl.encoders import (
+    Convolutions,
+    OwnEncoder,
+    PictureEncoder,
+    ShapedEncoder,
+    entrance,
+)
 from literate_rl.workshop.episodes import EvalMode, env_seed
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
@@ -44,10 +51,10 @@ from literate_rl.workshop.interfaces import (
 from literate_rl.workshop.nests import (
     action_box,
     as_space,
-    as_vectors,
     open_ended,
     remembered,
 )
+from literate_rl.workshop.networks import orthogonal
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -382,8 +389,7 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
     sizes = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
     linear = [nn.Linear(*size) for size in sizes]
     for layer, scale in zip(linear, (math.sqrt(2), math.sqrt(2), gain), strict=True):
-        nn.init.orthogonal_(layer.weight, scale)
-        nn.init.zeros_(layer.bias)
+        orthogonal(layer, scale)
     return nn.Sequential(linear[0], nn.Tanh(), linear[1], nn.Tanh(), linear[2])
 
 
@@ -450,11 +456,14 @@ class Policy(nn.Module):
     Attributes:
         recipe: Name of a public function that builds the same policy, and its
             arguments as plain values, for checkpoints.
+        reads_bytes: Whether the network takes bytes as they are. If not, loops make
+            floats of all observations.
     """
 
     network: Any  # of a class of its own
     actions: Any
     recipe: tuple[str, dict[str, Any]] = ("", {})
+    reads_bytes: bool = False
 
     def __init__(self, network: nn.Module, actions: ActionDistribution) -> None:
         super().__init__()
@@ -500,8 +509,10 @@ class Policy(nn.Module):
 
 
 # %% [markdown]
-# A policy is usually built from the two spaces of an environment, by `make_policy`. (Checkpoints
-# hold spaces as plain values, which `plain_space` writes and `as_space` reads: {doc}`workshop/nests`.)
+# A policy is usually built from the two spaces of an environment, by `make_policy`. Where an agent
+# sees pictures, an *encoder* makes features of them, which {doc}`encoders` explains. It has hidden
+# layers of its own, so behind it a single layer is enough. (Checkpoints hold spaces as plain values,
+# which `plain_space` writes and `as_space` reads: {doc}`workshop/nests`.)
 
 
 # %% tags=["export", "hide-input"]
@@ -515,6 +526,16 @@ def make_actions(
     return GaussianActions(box.low, box.high, box.dtype)
 
 
+def behind(
+    front: list[nn.Module], size: int, hidden: int, outputs: int, gain: float
+) -> nn.Sequential:
+    """Build what stands behind an ``entrance``; ``gain`` as in ``mlp``."""
+    # The features of a picture come from hidden layers already, and yours as you like.
+    if front and isinstance(front[0], PictureEncoder | ShapedEncoder):
+        return nn.Sequential(*front, orthogonal(nn.Linear(size, outputs), gain))
+    return nn.Sequential(*front, *mlp(size, hidden, outputs, gain))
+
+
 @checked
 @remembered
 def make_policy(
@@ -522,25 +543,46 @@ def make_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     normalize: bool = False,
+    *,
+    share_encoder: bool = False,
+    convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build the policy that fits the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space or a box of vectors, likewise.
-        hidden: Width of the hidden layers.
-        normalize: Whether the policy normalises its observations.
+        hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
+            your own, there are none.
+        normalize: Whether the policy normalises its observations; vectors only.
+        share_encoder: Whether actor and critic share an encoder, which both of their
+            losses move.
+        convolutions: Those of each picture, as in ``make_encoder``.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
+
+    Raises:
+        ValueError: If the spaces do not fit, or an argument does not fit them.
     """
-    box, actions = as_vectors(observation_space), make_actions(as_space(action_space))
-    size, actor = box.shape[0], nn.Module()
+    seen, actions = as_space(observation_space), make_actions(as_space(action_space))
+    front, size = entrance(seen, convolutions, encoder)
+    fits = not (front and normalize)
+    check_that(fits, f"normalize must be False with an encoder, got {seen}")
+    fits = bool(front) or not share_encoder
+    check_that(fits, f"share_encoder must be False without an encoder, got {seen}")
     if isinstance(actions, CategoricalActions):
-        actor = mlp(size, hidden, actions.num_actions, gain=0.01)
+        actor: nn.Module = behind(front, size, hidden, actions.num_actions, gain=0.01)
     else:
         means = actions.low.size
-        actor = WithDeviations(mlp(size, hidden, means, gain=0.01), means)
-    critic = mlp(size, hidden, 1, gain=1.0)
+        actor = WithDeviations(behind(front, size, hidden, means, gain=0.01), means)
+    if not share_encoder:
+        front, _ = entrance(seen, convolutions, encoder)
+    critic = behind(front, size, hidden, 1, gain=1.0)
     network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
-    return Policy(network, actions)
+    policy = Policy(network, actions)
+    policy.reads_bytes = bool(front)
+    return policy
 
 
 # %% [markdown]
@@ -549,10 +591,18 @@ def make_policy(
 # Whatever a loop learns with, it lets the policy act for some steps, over and over. A `Runner`
 # does that. It draws all noise of a rollout at once, from one generator, so that a run can be
 # repeated. And it takes fresh environments at each checkpoint: a run that is resumed there has no
-# others, and one that was never stopped must do the same to be the same run.
+# others, and one that was never stopped must do the same to be the same run. Observations are kept as
+# floats, but for pictures of bytes or of truth values, which would be four times as large.
 
 
 # %% tags=["export"]
+def kept_dtype(policy: PolicyLike, envs: VectorEnv[Any, Any, Any]) -> Any:
+    """Return NumPy's type in which a policy's rollouts keep observations."""
+    own = envs.single_observation_space.dtype
+    small = own is not None and own.itemsize == 1
+    return own if small and getattr(policy, "reads_bytes", False) else np.float32
+
+
 class Runner:
     """Lets a policy act for a rollout at a time.
 
@@ -583,7 +633,7 @@ class Runner:
         self.device = next(policy.parameters()).device
         self.num_steps, self.seed = num_steps, seed
         self.checkpoint_interval = checkpoint_interval
-        self.collector = Collector(envs, policy.to_env, np.float32)
+        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
         # With one step a rollout might hold a reset and nothing else.
         fits = num_steps > 1 or not self.collector.resets_later
         check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")

@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,15 +33,15 @@ from torch import Tensor, nn
 
 from literate_rl.ddpg import bounded_box
 from literate_rl.dqn import TargetNetwork
+from literate_rl.encoders import OwnEncoder, action_critics, entrance
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, compared
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
-from literate_rl.workshop.nests import as_float_vectors, as_space, remembered
+from literate_rl.workshop.nests import as_space, remembered
 from literate_rl.workshop.networks import (
-    ActionCritic,
     Critics,
     Stretch,
     layers,
@@ -584,9 +585,11 @@ class SoftPolicy(Policy):
 class GaussianRows(nn.Module):
     """Two hidden layers, then means and logarithms of standard deviations."""
 
-    def __init__(self, inputs: int, hidden: int, size: int) -> None:
+    def __init__(
+        self, inputs: int, hidden: int, size: int, front: Sequence[nn.Module] = ()
+    ) -> None:
         super().__init__()
-        self.net = layers(inputs, hidden, 2 * size)
+        self.net = nn.Sequential(*front, *layers(inputs, hidden, 2 * size))
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return means and logarithms of standard deviations, side by side."""
@@ -858,7 +861,8 @@ def SAC(  # noqa: N802 (the field's name)
 
 
 # %% [markdown]
-# What is left is to build a policy for an environment, whose actions need bounds.
+# What is left is to build a policy for an environment, whose actions need bounds. Where it shows
+# pictures, actor and critics have an encoder each ({doc}`encoders`).
 
 
 # %% tags=["export", "hide-input"]
@@ -870,23 +874,27 @@ def make_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     hold: Count = 1,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> SoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A bounded box of vectors, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
         hold: Steps for which one noise is used.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), roomy_box(as_space(action_space))
-    inputs, size = as_float_vectors(states).shape[0], space.shape[0]
-    network = GaussianRows(inputs, hidden, size)
-    critics = Critics(ActionCritic(inputs, size, hidden) for _ in range(num_critics))
+    (front, inputs), size = entrance(states, encoder=encoder), space.shape[0]
+    network = GaussianRows(inputs, hidden, size, front)
+    critics = action_critics(num_critics, states, size, hidden, encoder)
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
     return SoftPolicy(network, actions, critics)
 

@@ -810,6 +810,39 @@ def test_a_network_of_ones_own_trains_and_resumes(mine, capsys):
     assert int(table(mine / "runs/a")[-1][0]) == 1000
 
 
+EYE = """
+from torch import nn
+
+class Eye(nn.Module):
+    output_size = 5
+
+    def __init__(self, size=4):
+        super().__init__()
+        self.layer = nn.Linear(size, 5)
+
+    def forward(self, x):
+        return self.layer(x)
+
+def fitting(space):
+    return Eye(space.shape[0])
+"""
+
+
+@pytest.mark.parametrize("maker", ["Eye", "fitting"])
+def test_an_encoder_of_ones_own_trains_and_resumes(mine, maker):
+    (mine / "myeyes.py").write_text(EYE)
+    sys.modules.pop("myeyes", None)
+    named = ["--encoder", f"myeyes:{maker}"]
+    main(["dqn", *named, "--name", "a", *TINY_DQN])
+    settings = json.loads((mine / "runs/a/settings.json").read_text())
+    assert settings["models"] == {"encoder": f"myeyes:{maker}"}
+    edit_config(mine / "runs/a", total_steps=1000)
+    with pytest.raises(SystemExit, match=f"add --encoder myeyes:{maker}"):
+        main(["dqn", "--resume", "runs/a"])
+    main(["dqn", "--resume", "runs/a", *named])
+    assert int(table(mine / "runs/a")[-1][0]) == 1000
+
+
 ACTOR = """
 from literate_rl.contract_models import CategoricalActor, StateValue
 

@@ -23,6 +23,7 @@ from literate_rl.ddpg import (
     OneHotActions,
     make_ddpg_policy,
 )
+from literate_rl.discrete_sac import make_discrete_sac_policy
 from literate_rl.dqn import DQN, DQNConfig, QLearning, make_q_policy
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, make_policy
@@ -616,3 +617,30 @@ def test_hooks_of_an_actors_weights_are_called(make: Any, config: Any) -> None:
     weight.register_post_accumulate_grad_hook(lambda x: heard.append("after"))
     learner.learn()
     assert heard == ["gradient", "after"]
+
+
+# --- Encoders -------------------------------------------------------------------------
+
+PICTURES = {
+    "picture": spaces.Box(0, 255, (6, 6, 2), np.uint8),
+    "parts": spaces.Dict(a=spaces.Box(0, 255, (6, 6), np.uint8), b=SEEN),
+}
+
+
+@pytest.mark.parametrize("seen", PICTURES)
+def test_networks_with_an_encoder_are_left_to_the_plain_forms(seen: str) -> None:
+    space = PICTURES[seen]
+    for policy in (make_policy(space, LISTED), make_policy(space, BOX)):
+        with pytest.raises(ValueError, match="must be a chain of known layers"):
+            numpy_act(policy)
+    for dueling in (False, True):
+        values = make_q_policy(space, LISTED, dueling=dueling)
+        with pytest.raises(ValueError, match="must be a chain of known layers"):
+            numpy_act(values)
+        with pytest.raises(ValueError, match="must have chains of Linear and ReLU"):
+            fused_q_error(values)
+    for filling in (make_ddpg_policy(space, BOX), make_sac_policy(space, BOX)):
+        with pytest.raises(ValueError, match="must have critics of ours"):
+            fused_critic_error(filling)
+    with pytest.raises(ValueError, match="policy"):
+        numpy_act(make_discrete_sac_policy(space, LISTED))

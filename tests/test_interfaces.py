@@ -145,9 +145,18 @@ POLICIES: dict[str, list[Any]] = {
         partial(make_discrete_sac_policy, VECTOR, LIST),
     ],
 }
+SEEING = [
+    partial(make_policy, PICTURE, LIST),
+    partial(make_policy, PICTURE, FORCES, share_encoder=True),
+    partial(make_q_policy, PICTURE, LIST, convolutions=[[4, 3, 2]], dueling=True),
+    partial(make_ddpg_policy, PICTURE, FORCES),
+    partial(make_sac_policy, PICTURE, FORCES),
+    partial(make_discrete_sac_policy, PICTURE, LIST),
+]
+KINDS = POLICIES | {"make_seeing": SEEING}
 MAKERS = [
     pytest.param(make, id=f"{name} {number}")
-    for name, makers in POLICIES.items()
+    for name, makers in KINDS.items()
     for number, make in enumerate(makers)
 ]
 # Of these `numpy_act` knows network and rule.
@@ -162,9 +171,15 @@ def test_no_maker_of_policies_is_forgotten() -> None:
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_policy_remembers_how_it_was_built(make: Any) -> None:
     recipe = name, arguments = make().recipe
-    given = inspect.signature(make.func).bind(*make.args, **make.keywords)
+    signature = inspect.signature(make.func)
+    given = signature.bind(*make.args, **make.keywords)
     given.apply_defaults()
     wanted = given.arguments
+    # What came later than others is told where it is not the default.
+    later = [x for x in signature.parameters.values() if x.kind is x.KEYWORD_ONLY]
+    for x in later:
+        if wanted[x.name] == x.default:
+            del wanted[x.name]
     models = {key: wanted.pop(key) for key in MODELS if key in wanted}
     named = {key: type(x).__name__ for key, x in models.items()}
     assert arguments.get("models", {}) == named

@@ -233,6 +233,22 @@ def test_a_space_comes_back_from_plain_values(space: spaces.Space) -> None:
     assert as_space(space) is space
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiBinary(3),
+        spaces.MultiBinary((2, 2)),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiDiscrete([[2, 3]], np.int32, start=[[1, -1]]),
+        spaces.Dict(a=spaces.MultiBinary(2), b=spaces.MultiDiscrete([4])),
+    ],
+)
+def test_several_choices_come_back_from_plain_values(space: spaces.Space) -> None:
+    again = as_space(json.loads(json.dumps(plain_space(space))))
+    assert again == space
+    assert [x.shape for x in leaves(again)] == [x.shape for x in leaves(space)]
+
+
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 def test_bounds_that_mean_none_come_back_as_they_are(kind: Any) -> None:
     most = np.finfo(kind).max

@@ -17,9 +17,11 @@ import torch
 from fuzz import assert_held
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from literate_rl.agents import Collector, Rollout, make_envs
+from literate_rl.encoders import make_encoder
 from literate_rl.policies import (
     CategoricalActions,
     GaussianActions,
@@ -31,6 +33,7 @@ from literate_rl.policies import (
     make_policy,
 )
 from literate_rl.workshop.episodes import env_seed
+from literate_rl.workshop.fast_forms import numpy_act
 
 
 def discrete(
@@ -343,6 +346,112 @@ def reversed_box() -> gym.spaces.Box:
 def test_spaces_that_do_not_fit_are_named(spaces: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_policy(*spaces)
+
+
+# --- Pictures -------------------------------------------------------------------------
+
+BYTES = gym.spaces.Box(0, 255, (10, 10, 2), np.uint8)
+STICK = gym.spaces.Dict(
+    camera=BYTES, angles=gym.spaces.Box(-1, 1, (2,)), keys=gym.spaces.MultiBinary(2)
+)
+
+
+def glances(space: gym.Space[Any], *lead: int) -> Tensor:
+    """Return flat observations of a space."""
+    size = gym.spaces.flatdim(space)
+    return torch.randint(256, (*lead, size)).float()
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("seen", [BYTES, STICK], ids=["picture", "parts"])
+@pytest.mark.parametrize(
+    "space", [gym.spaces.Discrete(3), gym.spaces.Box(-1, 1, (2,))], ids=["list", "box"]
+)
+def test_a_policy_sees_pictures_through_an_encoder(
+    space: gym.Space[Any], seen: gym.Space[Any], share: bool
+) -> None:
+    policy = make_policy(seen, space, 8, share_encoder=share)
+    obs = glances(seen, 4, 5)
+    row, value = policy(obs), policy.value(obs)
+    assert row.shape == (4, 5, 3 if space == gym.spaces.Discrete(3) else 4)
+    assert value.shape == (4, 5)
+    # Two networks that fit by themselves: what is behind the encoder starts small.
+    assert row[..., :2].abs().max() < value.abs().max()
+    actor, critic = policy.network.actor, policy.network.critic
+    actor = getattr(actor, "mean", actor)
+    assert type(actor[0]) is type(critic[0]) is type(make_encoder(seen))
+    assert (actor[0] is critic[0]) == share
+    # Behind a picture stands one layer, beside numbers there are hidden ones.
+    assert len(actor) == len(critic) == (2 if seen is BYTES else 6)
+    # A plain copy comes from the recipe, and does the same.
+    again = make_policy(**json.loads(json.dumps(policy.recipe[1])))
+    again.load_state_dict(policy.state_dict())
+    assert torch.equal(again.act(obs, 0.0), policy.act(obs, 0.0))
+    assert again.recipe == policy.recipe
+    with pytest.raises(ValueError, match="must be a chain of known layers"):
+        numpy_act(policy)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_who_moves_an_encoder(share: bool) -> None:
+    policy = make_policy(BYTES, gym.spaces.Discrete(3), share_encoder=share)
+    obs = glances(BYTES, 6)
+    log_prob, _ = policy.evaluate_actions(obs, torch.arange(6) % 3)
+    losses = log_prob.square().sum(), policy.value(obs).square().sum()
+    for loss, moved in zip(losses, ("actor", "critic"), strict=True):
+        for name in ("actor", "critic"):
+            weight = getattr(policy.network, name)[0].features.weight
+            (grad,) = torch.autograd.grad(
+                loss, weight, retain_graph=True, allow_unused=True
+            )
+            assert (grad is not None and bool(grad.any())) == (share or name == moved)
+
+
+def test_the_layers_start_as_those_of_vectors_do() -> None:
+    policy = make_policy(BYTES, gym.spaces.Discrete(3))
+    for layer, gain in ((policy.network.actor[1], 0.01), (policy.network.critic[1], 1)):
+        weight = layer.weight.detach()
+        torch.testing.assert_close(weight @ weight.T, gain**2 * torch.eye(len(weight)))
+        assert not layer.bias.any()
+
+
+def test_convolutions_can_be_chosen_and_are_remembered() -> None:
+    wish = ((4, 3, 2), (5, 2, 1))
+    policy = make_policy(BYTES, gym.spaces.Discrete(3), convolutions=wish)
+    assert policy.network.actor[0].convolutions[0].weight.shape == (4, 2, 3, 3)
+    assert policy.recipe[1]["convolutions"] == wish
+    again = make_policy(**policy.recipe[1])
+    again.load_state_dict(policy.state_dict())
+
+
+def test_a_recipe_of_vectors_is_what_it_always_was() -> None:
+    vectors, two = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
+    policy = make_policy(vectors, two, share_encoder=False, convolutions=None)
+    names = ["observation_space", "action_space", "hidden", "normalize"]
+    assert [*policy.recipe[1]] == names
+    weights = [f"{i}.{x}" for i in (0, 2, 4) for x in ("weight", "bias")]
+    wanted = [f"network.{net}.{x}" for net in ("actor", "critic") for x in weights]
+    assert [*policy.state_dict()] == wanted
+
+
+@pytest.mark.parametrize(
+    ("seen", "options", "message"),
+    [
+        (BYTES, {"normalize": True}, "normalize must be False with an encoder"),
+        (STICK, {"normalize": True}, "normalize must be False with an encoder"),
+        (
+            gym.spaces.Box(-1, 1, (3,)),
+            {"share_encoder": True},
+            "share_encoder must be False without an",
+        ),
+        (gym.spaces.Box(-1, 1, (3,)), {"convolutions": ((4, 3, 1),)}, "must be None"),
+    ],
+)
+def test_what_does_not_fit_pictures_or_vectors_is_refused(
+    seen: gym.Space[Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_policy(seen, gym.spaces.Discrete(2), **options)
 
 
 # --- Moments --------------------------------------------------------------------------

@@ -20,8 +20,9 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor, nn
-from worlds import Sampled, left_alone, modes, moody
+from worlds import Eye, Sampled, left_alone, make_eye, modes, moody
 
+from literate_rl import actors, impala, policies
 from literate_rl.actors import actors_settings
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import (
@@ -35,9 +36,13 @@ from literate_rl.contract_models import (
     StateValue,
 )
 from literate_rl.contracts import ContractError
+from literate_rl.encoders import PartsEncoder, PictureEncoder, ShapedEncoder
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
+from literate_rl.policies import make_policy
+from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.workshop import training
+from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.own_models import make_qnet_policy
 from literate_rl.workshop.runs import OwnModels, Run, fit, flat_env, load
@@ -56,6 +61,7 @@ from literate_rl.workshop.training import (
     train,
     work_of_update,
 )
+from literate_rl.workshop.worlds import Moving
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 800, "progress": False}
@@ -420,7 +426,17 @@ SEEN: dict[str, spaces.Space[Any]] = {
     "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
     "Tuple": spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)))),
     "Dict": spaces.Dict({"a": spaces.MultiBinary(2), "b": spaces.Discrete(2)}),
+    "picture": spaces.Box(0, 255, (10, 10, 2), np.uint8),
+    "planes": spaces.Box(0, 1, (4, 6, 7), np.bool_),
+    "gray": spaces.Box(0, 255, (6, 6), np.uint8),
+    "stack": spaces.Box(0, 1, (2, 5, 5, 3)),
+    "parts": spaces.Dict(
+        camera=spaces.Box(0, 255, (6, 6, 3), np.uint8),
+        body=spaces.Tuple((spaces.Box(-1, 1, (2,)), spaces.Discrete(3, start=1))),
+        keys=spaces.MultiBinary(2),
+    ),
 }
+PICTURES = ("picture", "planes", "gray", "stack", "parts")
 DONE = {
     "list": spaces.Discrete(3, start=5),
     "box": spaces.Box(np.float32([-2, 0.1]), np.float32([2, 0.3])),
@@ -452,6 +468,8 @@ for name, space in SEEN.items():
 for name, space in DONE.items():
     world = partial(Sampled, SEEN["float32"], space)
     gym.register(f"tests/Done-{name.replace(' ', '-')}-v0", world)
+world = partial(Sampled, spaces.Box(0, 255, (3, 8, 8), np.uint8), Moving().action_space)
+gym.register("tests/Hybrid-v0", world)
 
 # The shortest iteration with an update in it.
 SMALL: dict[str, Any] = {
@@ -583,6 +601,209 @@ def test_every_agent_learns_from_every_kind_of_observation(
             with small_learner(name, env) as learner:
                 train_a_little(learner)
                 assert np.isfinite(evaluate(learner.policy, env, 2)).all()
+
+
+@pytest.mark.parametrize("seen", PICTURES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_agent_has_an_encoder_where_there_are_pictures(
+    name: str, seen: str
+) -> None:
+    env = f"tests/Seen-{seen}-{'box' if name in DDPG_LIKE else 'list'}-v0"
+    with small_learner(name, env) as learner:
+        found = [type(part) for part in learner.policy.modules()]
+        kind = PartsEncoder if seen == "parts" else PictureEncoder
+        assert any(issubclass(part, kind) for part in found)
+        # Each critic has one of its own, and so has each actor.
+        loop = "error" if hasattr(learner, "error") else "acting"
+        assert loop not in handed_in(learner)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_has_learned_from_pictures_acts_comes_back_and_goes_on(
+    name: str, tmp_path: Path
+) -> None:
+    env = f"tests/Seen-parts-{'box' if name in DDPG_LIKE else 'list'}-v0"
+    with small_learner(name, env) as learner:
+        settings = settings_of_run(name, env, learner.config, {})
+        with Run(tmp_path / "run", settings) as run:
+            learner.iterate()
+            run.save(learner)
+        policy = load(tmp_path / "run")
+        assert policy.recipe == learner.policy.recipe
+        obs, _ = flat_env(env).reset(seed=1)
+        row = torch.as_tensor(obs)[None].float()
+        with torch.no_grad(), EvalMode(learner.policy):
+            assert torch.equal(policy.act(row, 0.0), learner.policy.act(row, 0.0))
+    with small_learner(name, env) as again:
+        with Run(tmp_path / "run", resume=True) as run:
+            run.restore(again)
+        kept, now = policy.state_dict(), again.policy.state_dict()
+        assert all(torch.equal(x, now[key]) for key, x in kept.items())
+        train_a_little(again)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_hybrid_actions_follow_from_pictures_too(name: str, tmp_path: Path) -> None:
+    with small_learner(name, "tests/Hybrid-v0") as learner:
+        kinds = [type(part) for part in learner.policy.modules()]
+        assert sum(issubclass(kind, PictureEncoder) for kind in kinds) == 2
+        with Run(tmp_path / "run", {}) as run:
+            train_a_little(learner)
+            run.save(learner)
+        policy = load(tmp_path / "run")
+        row = torch.randint(256, (5, 3 * 8 * 8)).float()
+        for one in (policy, learner.policy.eval()):
+            assert torch.equal(one.act(row, 0.0), policy.act(row, 0.0))
+
+
+@pytest.mark.parametrize("seen", ["picture", "gray", "planes", "stack"])
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_bytes_are_kept_as_bytes_which_changes_nothing(
+    name: str, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, ends, own = f"tests/Seen-{seen}-list-v0", [], SEEN[seen].dtype
+    project, got = PictureEncoder.project, set()
+
+    def note(encoder: PictureEncoder, obs: Tensor) -> Tensor:
+        got.add(obs.numpy().dtype)
+        return project(encoder, obs)
+
+    monkeypatch.setattr(PictureEncoder, "project", note)
+    for as_floats in (False, True):
+        if as_floats:
+            for module in (policies, impala, actors):
+                monkeypatch.setattr(module, "kept_dtype", lambda *_: np.float32)
+        with small_learner(name, env) as learner:
+            got.clear()
+            train_a_little(learner)
+        assert got == {np.dtype(np.float32) if as_floats else own}
+        ends.append(learner.policy.state_dict())
+    assert all(torch.equal(x, ends[1][key]) for key, x in ends[0].items())
+
+
+def test_actors_in_other_processes_have_encoders() -> None:
+    maze = "literate_rl/Maze-v0"
+    with small_learner(
+        "impala", maze, replace(actors_settings(maze), actors=1, transport="shared")
+    ) as learner:
+        network = learner.policy.network
+        assert isinstance(network.actor[0], PictureEncoder)
+        train_a_little(learner)
+
+
+# --- An encoder of one's own ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", ["picture", "parts", "float32", "Discrete"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_encoder_of_ones_own_learns_comes_back_and_goes_on(
+    name: str, seen: str, tmp_path: Path
+) -> None:
+    env = f"tests/Seen-{seen}-{'box' if name in DDPG_LIKE else 'list'}-v0"
+    with small_learner(name, env, encoder=make_eye) as learner:
+        eyes = [part for part in learner.policy.modules() if isinstance(part, Eye)]
+        first = [eye.layer.weight.detach().clone() for eye in eyes]
+        settings = settings_of_run(name, env, learner.config, {"encoder": make_eye})
+        with Run(tmp_path / "run", settings) as run:
+            train_a_little(learner)
+            run.save(learner)
+        # Each has first weights of its own, and all of them learn.
+        for eye, weight in zip(eyes, first, strict=True):
+            assert sum(torch.equal(weight, other) for other in first) == 1
+            later = name in ("td3", "hddpg") and eye is eyes[0]
+            assert later or not torch.equal(eye.layer.weight, weight)
+        row = torch.as_tensor(flat_env(env).reset(seed=1)[0])[None].float()
+        policy = load(tmp_path / "run", encoder=make_eye)
+        with torch.no_grad(), EvalMode(learner.policy):
+            assert torch.equal(policy.act(row, 0.0), learner.policy.act(row, 0.0))
+    assert run.settings["models"] == {"encoder": "worlds:make_eye"}
+    with pytest.raises(ValueError, match=r"must be loaded with encoder=make_eye"):
+        load(tmp_path / "run")
+    with small_learner(name, env, encoder=make_eye) as again:
+        with Run(tmp_path / "run", resume=True) as run:
+            run.restore(again)
+        train_a_little(again)
+
+
+def test_a_module_is_copied_for_each_network() -> None:
+    eye = Eye()
+    with small_learner("sac", "tests/Seen-picture-list-v0", encoder=eye) as learner:
+        eyes = [part for part in learner.policy.modules() if isinstance(part, Eye)]
+        assert len({id(x) for x in (*eyes, eye)}) == 4
+        assert all(torch.equal(x.layer.weight, eye.layer.weight) for x in eyes)
+        train_a_little(learner)
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (
+            {"encoder": nn.Linear(200, 3)},
+            "^encoder must have its number .*, got Linear",
+        ),
+        ({"encoder": Eye(), "qnet": nn.Linear(3, 2)}, "models of your own .* be qnet"),
+    ],
+)
+def test_encoders_that_do_not_fit_are_refused(models: Any, message: str) -> None:
+    with (
+        pytest.raises(ValueError, match=message),
+        small_learner("dqn", "tests/Seen-picture-list-v0", **models),
+    ):
+        pass
+
+
+def test_an_encoder_that_returns_something_else_is_told_so() -> None:
+    eye = Eye()
+    eye.output_size = 4
+    encoder = ShapedEncoder(SEEN["picture"], eye)
+    with pytest.raises(ValueError, match=r"must return \(3, 4\), got \(3, 5\)"):
+        encoder(torch.zeros(3, 200))
+
+
+@pytest.mark.parametrize("encoder", [None, make_eye], ids=["chosen", "own"])
+def test_a_shared_encoder_comes_back_as_one(encoder: Any, tmp_path: Path) -> None:
+    env = "tests/Seen-picture-list-v0"
+    torch.manual_seed(1)
+    own = {} if encoder is None else {"encoder": encoder}
+    policy = make_policy(SEEN["picture"], DONE["list"], share_encoder=True, **own)
+    config = PPOConfig(num_envs=2, num_steps=4, num_minibatches=1, num_epochs=1)
+    learner = PPO(policy, make_envs(partial(flat_env, env), 2), config)
+    with Run(tmp_path / "run", {}) as run, ended(learner):
+        train_a_little(learner)
+        run.save(learner)
+    again = load(tmp_path / "run", **own)
+    obs = torch.randint(256, (5, 200)).float()
+    assert torch.equal(again(obs), policy(obs))
+    assert torch.equal(again.value(obs), policy.value(obs))
+    assert again.network.actor[0] is again.network.critic[0]
+
+
+def test_a_partial_of_ours_is_an_encoder_of_ones_own() -> None:
+    smaller = partial(PictureEncoder, hidden=7)
+    policy = make_policy(SEEN["picture"], DONE["list"], encoder=smaller)
+    obs = torch.randint(256, (2, 5, 200), dtype=torch.uint8)
+    inner = policy.network.actor[0].encoder
+    assert inner.output_size == 7
+    expected = policy.network.actor[1](inner(obs))
+    assert torch.equal(policy(obs), expected)
+
+
+def test_pictures_are_not_normalised() -> None:
+    env = "tests/Seen-picture-list-v0"
+    with pytest.raises(ValueError, match=r"^normalize must be False with an"):
+        train("PPO", env, normalize_obs=True, progress=False)
+
+
+def test_train_takes_an_encoder_and_keeps_it(tmp_path: Path) -> None:
+    small = {"total_steps": 64, "num_envs": 2, "num_steps": 8, "progress": False}
+    env = "tests/Seen-picture-list-v0"
+    agent = train("PPO", env, encoder=Eye(), **small)
+    run = agent.save(tmp_path / "a")
+    assert np.array_equal(
+        evaluate(load(run, encoder=Eye()), env, 2), evaluate(agent.policy, env, 2)
+    )
+    state = torch.zeros(3, 10, 10, 2, dtype=torch.uint8)
+    assert agent.act({"state": state}).shape == (3,)
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "td3"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import signal
 import time
@@ -125,13 +126,35 @@ class Sampled(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.observation_space.seed(seed)
+        if seed is not None:  # without one the samples go on
+            self.observation_space.seed(seed)
         return self.look(), {}
 
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), action
         ended = bool(self.np_random.random() < 0.2)
         return self.look(), float(self.np_random.normal()), ended, False, {}
+
+
+class Eye(nn.Module):
+    """An encoder of a reader's own: it wants a batch of floats in their own shape."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape, self.output_size = shape or (10, 10, 2), 5
+        self.layer = nn.Linear(math.prod(self.shape), 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1:] == self.shape
+        assert x.is_floating_point()
+        seen: Tensor = self.layer(x.flatten(1)).relu()
+        return seen
+
+
+def make_eye(space: spaces.Space[Any]) -> Eye:
+    """Make one that fits a space; what is no Box comes flat."""
+    box = isinstance(space, spaces.Box)
+    return Eye(*(space.shape or ()) if box else (spaces.flatdim(space),))
 
 
 class Rows(nn.Sequential):

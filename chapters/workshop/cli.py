@@ -94,6 +94,8 @@ class Command(Generic[Config]):
             first, and has to be named again to resume.
         actor: An actor of your own, likewise.
         critic: A critic of your own, likewise.
+        encoder: An encoder of your own for our networks: a class without arguments, or
+            a function from the space of observations. It is named again likewise.
         config: Settings of the algorithm.
     """
 
@@ -106,6 +108,7 @@ class Command(Generic[Config]):
     qnet: str | None = None
     actor: str | None = None
     critic: str | None = None
+    encoder: str | None = None
 
     @property
     def models(self) -> dict[str, str]:
@@ -175,7 +178,7 @@ def start(algorithm: str, command: Command[Any], place: Place) -> tuple[Run, Lea
     if name is None:
         name = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
     directory = run_directory(name)
-    models = {name: import_model(where) for name, where in command.models.items()}
+    models = {name: import_model(name, where) for name, where in command.models.items()}
     learner = make_learner(algorithm, env, config, models, place=place)
     # Models are stored as they were typed, so that they can be typed again.
     settings = settings_of_run(algorithm, env, config, {}) | {"models": command.models}
@@ -214,7 +217,7 @@ def resume(
             option = f"--{name} {shlex.quote(model)}"
             raise ValueError(f"the run has a model of your own: add {option}")
     check_unchanged(algorithm, config, command)
-    models = {name: import_model(where) for name, where in command.models.items()}
+    models = {name: import_model(name, where) for name, where in command.models.items()}
     learner = make_learner(algorithm, env, config, models, place=place)
     run.restore(learner)
     return run, learner

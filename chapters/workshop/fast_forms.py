@@ -500,7 +500,7 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
     check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
     for critic in critics:
-        known = computes(critic, ActionCritic)
+        known = computes(critic, ActionCritic) and not len(critic.front)
         kind = type(critic).__name__
         check_that(known, f"{words}, got {kind}, which is another one or has hooks")
         chains.append(chain_layers(critic.net))

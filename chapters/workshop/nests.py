@@ -193,16 +193,23 @@ def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
 
 # %% tags=["export"]
 def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
-    """Describe a nest of Tuple, Dict, Discrete and Box by plain values."""
+    """Describe a space by plain values: a nest, or what stands at its ends."""
     if isinstance(space, spaces.Tuple):
         return {"tuple": [plain_space(child) for child in space.spaces]}
     if isinstance(space, spaces.Dict):
         return {"dict": {key: plain_space(x) for key, x in space.spaces.items()}}
     if isinstance(space, spaces.Discrete):
         return {"n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiBinary):
+        row = len(space.shape) == 1
+        return {"binary": space.shape[0] if row else list(space.shape)}
+    if isinstance(space, spaces.MultiDiscrete):
+        many = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {**many, "dtype": str(space.dtype)}
     if not isinstance(space, spaces.Box):
         raise ValueError(
-            f"space must be a nest of Tuple, Dict, Discrete and Box, got {space}"
+            "space must be a nest of Tuple, Dict, Discrete, MultiBinary, MultiDiscrete "
+            f"and Box, got {space}"
         )
     bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
     return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
@@ -221,7 +228,11 @@ def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
         return spaces.Dict([(key, as_space(child)) for key, child in children])
     if "n" in plain:
         return spaces.Discrete(plain["n"], start=plain["start"])
+    if "binary" in plain:
+        return spaces.MultiBinary(plain["binary"])
     dtype = np.dtype(plain["dtype"]).type
+    if "nvec" in plain:
+        return spaces.MultiDiscrete(plain["nvec"], dtype, start=plain["start"])
     low, high = (
         np.array(plain[key], dtype).reshape(plain["shape"]) for key in ("low", "high")
     )
@@ -231,12 +242,20 @@ def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
 # %% [markdown]
 # A policy remembers its *recipe*: the name of the function that has built it, and the arguments as
 # plain values. That is what a checkpoint needs in order to build the policy again. Models of one's
-# own cannot be described so, and the recipe only names their classes.
+# own cannot be described so, and the recipe only names their classes. An argument that a function
+# was given later than others is taken by name only, and is left out of the recipe where it has its
+# default: so a policy that needs it not has the recipe that it always had.
 
 
 # %% tags=["export"]
-MODELS = ("qnet", "actor", "critic")
+MODELS = ("qnet", "actor", "critic", "encoder")
 Make = TypeVar("Make", bound=Callable[..., Any])
+
+
+def name_of_model(model: Any) -> str:
+    """Return the name of a model's class, or of the function that makes one."""
+    name: str = getattr(model, "__qualname__", type(model).__qualname__)
+    return name
 
 
 def remembered(make: Make) -> Make:
@@ -249,8 +268,12 @@ def remembered(make: Make) -> Make:
         given.apply_defaults()
         arguments: dict[str, Any] = {}
         for name, x in given.arguments.items():
+            parameter = signature.parameters[name]
+            later = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+            if later and x == parameter.default:
+                continue
             if name in MODELS:
-                arguments.setdefault("models", {})[name] = type(x).__qualname__
+                arguments.setdefault("models", {})[name] = name_of_model(x)
             else:
                 space = name.endswith("_space")
                 arguments[name] = plain_space(as_space(x)) if space else x
@@ -271,11 +294,6 @@ def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
         raise ValueError(f"observation_space must be a box of vectors, got {box}")
     return box
-
-
-def as_float_vectors(observation_space: spaces.Space[Any]) -> spaces.Box:
-    """Return a box of vectors as our networks see it: floats, also where it counts."""
-    return spaces.Box(-np.inf, np.inf, as_vectors(observation_space).shape)
 
 
 def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Discrete:

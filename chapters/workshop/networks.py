@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,9 +55,12 @@ def layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 # %% tags=["export"]
-def orthogonal(layer: Any) -> Any:
-    """Give a layer orthogonal weights, for what a ReLU leaves of them; no bias."""
-    nn.init.orthogonal_(layer.weight, math.sqrt(2))
+def orthogonal(layer: Any, gain: float = math.sqrt(2)) -> Any:
+    """Give a layer orthogonal weights times a gain, and no bias.
+
+    The default suits what a ReLU leaves of a signal.
+    """
+    nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
 
@@ -73,18 +77,26 @@ class ActionCritic(nn.Module):
     """Two hidden layers from an observation and an action to the action's value.
 
     Args:
-        inputs: Numbers in an observation.
+        inputs: Numbers in an observation, or in what ``front`` makes of it.
         size: Numbers in an action.
         hidden: Width of the hidden layers.
+        front: What observations go through first: nothing, or an encoder.
     """
 
-    def __init__(self, inputs: int, size: int, hidden: int = 64) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        size: int,
+        hidden: int = 64,
+        front: Sequence[nn.Module] = (),
+    ) -> None:
         super().__init__()
+        self.front = nn.Sequential(*front)
         self.net = layers(inputs + size, hidden, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the values of actions, ``(*B, 1)``."""
-        q: Tensor = self.net(torch.cat([obs, action], -1))
+        q: Tensor = self.net(torch.cat([self.front(obs), action], -1))
         return q
 
 

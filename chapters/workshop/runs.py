@@ -59,6 +59,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
+from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
@@ -1011,11 +1012,12 @@ def count_stored(weights: dict[str, torch.Tensor]) -> int:
 
 
 class OwnModels(TypedDict, total=False):
-    """Models of your own, by their names in the contract."""
+    """Models of your own, by their names in the contract, or an encoder."""
 
     qnet: nn.Module
     actor: nn.Module
     critic: nn.Module | Sequence[nn.Module]
+    encoder: OwnEncoder
 
 
 def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
@@ -1104,9 +1106,10 @@ def todays_form(state: Any) -> Any:
     """Return a checkpoint as it is written today, whichever version wrote it."""
     try:
         maker, arguments = state["policy"]["recipe"]
-        own = "models" in arguments
+        given = arguments.get("models", ())
+        own = any(name in given for name in ("qnet", "actor", "critic"))
         today, names = MOVED[maker, own]
-    except (LookupError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return state
 
     def moved(part: Any) -> Any:

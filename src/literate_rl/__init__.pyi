@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 459ddfa004d02427
+# Generated from chapters/*.py (edit there); digest 0d1e1795f5374e5b
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -69,6 +69,8 @@ from .encoders import (
     PartsEncoder as PartsEncoder,
     PictureEncoder as PictureEncoder,
     RowEncoder as RowEncoder,
+    ShapedEncoder as ShapedEncoder,
+    entrance as entrance,
     make_encoder as make_encoder,
 )
 from .hybrid_action import (

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 036a397f899f8f0e
+# Generated from chapters/discrete_sac.py (edit there); digest 1c0e19402c0941ac
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.dqn import TargetNetwork
+from literate_rl.encoders import OwnEncoder, entrance
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
@@ -21,7 +22,6 @@ from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import (
     as_discrete,
-    as_float_vectors,
     as_space,
     remembered,
 )
@@ -201,25 +201,31 @@ def make_discrete_sac_policy(
     action_space: spaces.Space[Any] | dict[str, Any],
     hidden: Count = 64,
     num_critics: Count = 2,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> DiscreteSoftPolicy:
     """Build an actor and critics for the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors, or what ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     space, states = as_discrete(action_space), as_space(observation_space)
-    inputs, number = as_float_vectors(states).shape[0], int(space.n)
+    number = int(space.n)
+
+    def chain() -> nn.Sequential:
+        front, inputs = entrance(states, encoder=encoder)
+        return nn.Sequential(*front, *layers(inputs, hidden, number))
+
     # The policy's row holds a logit for each action, a critic's row a value.
-    network = layers(inputs, hidden, number)
-    critics = DiscreteCritics(
-        layers(inputs, hidden, number) for _ in range(num_critics)
-    )
+    network, critics = chain(), DiscreteCritics(chain() for _ in range(num_critics))
     actions = CategoricalActions(number, int(space.start))
     return DiscreteSoftPolicy(network, actions, critics)
 

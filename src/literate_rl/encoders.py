@@ -1,10 +1,11 @@
-# Generated from chapters/encoders.py (edit there); digest c522da47c9aad778
+# Generated from chapters/encoders.py (edit there); digest 8be71602df44dec7
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.networks import orthogonal
+from literate_rl.workshop.nests import as_vectors
+from literate_rl.workshop.networks import ActionCritic, Critics, orthogonal
 from literate_rl.workshop.signatures import Count, Fault, check_that, checked
 
 __all__ = [
@@ -23,6 +25,8 @@ __all__ = [
     "PartsEncoder",
     "PictureEncoder",
     "RowEncoder",
+    "ShapedEncoder",
+    "entrance",
     "make_encoder",
 ]
 
@@ -304,6 +308,88 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
     _, (_, *sides) = read_planes(space.shape)
     # Without a wish, what is too small for three cells by three stays a row.
     return asked or min(sides) >= 3
+
+
+def has_pictures(space: spaces.Space[Any]) -> bool:
+    """Say whether a space is a picture or has one among its parts."""
+    parts = [part for _, part in named_parts(space, "observation_space")]
+    return any(isinstance(x, spaces.Box) and is_picture(x, False) for x in parts)
+
+
+OwnEncoder = nn.Module | Callable[[spaces.Space[Any]], nn.Module]
+
+
+class ShapedEncoder(nn.Module):
+    """Gives observations their shape back for an encoder of your own.
+
+    Args:
+        space: What one environment shows. What is no Box stays a flat row.
+        encoder: Module from ``(N, *shape)`` to features, with their number as
+            ``output_size``; or a function from the space to such a module.
+    """
+
+    def __init__(self, space: spaces.Space[Any], encoder: OwnEncoder) -> None:
+        super().__init__()
+        made = isinstance(encoder, nn.Module)
+        self.encoder: Any = copy.deepcopy(encoder) if made else encoder(space)
+        self.output_size = getattr(self.encoder, "output_size", 0)
+        fits = isinstance(self.output_size, int) and self.output_size > 0
+        words = "encoder must have its number of features as output_size"
+        check_that(fits, f"{words}, got {type(self.encoder).__name__}")
+        self.shape: tuple[int, ...] = (spaces.flatdim(space),)
+        if isinstance(space, spaces.Box):
+            self.shape = space.shape
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``(*B, F)`` of observations, shaped or flat."""
+        lead = front(obs, self.shape)
+        features: Tensor = self.encoder(as_floats(obs, self).reshape(-1, *self.shape))
+        wanted, given = (math.prod(lead), self.output_size), tuple(features.shape)
+        check_that(given == wanted, f"encoder must return {wanted}, got {given}")
+        return features.view(*lead, self.output_size)
+
+
+def entrance(
+    space: spaces.Space[Any],
+    convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
+) -> tuple[list[nn.Module], int]:
+    """Return what observations go through first, and the size of what comes out.
+
+    Args:
+        space: A box of vectors, or a space with pictures.
+        convolutions: Those of each picture, as in ``make_encoder``.
+        encoder: One of your own, as in ``ShapedEncoder``; then any space will do.
+
+    Raises:
+        ValueError: If it is another space.
+    """
+    if encoder is not None:
+        words = "convolutions must be None with an encoder of your own"
+        check_that(convolutions is None, words)
+        own = ShapedEncoder(space, encoder)
+        return [own], own.output_size
+    if has_pictures(space):
+        encoder = make_encoder(space, convolutions=convolutions)
+        return [encoder], encoder.output_size
+    check_that(
+        convolutions is None, f"convolutions must be None without pictures, got {space}"
+    )
+    return [], as_vectors(space).shape[0]
+
+
+def action_critics(
+    number: int,
+    space: spaces.Space[Any],
+    size: int,
+    hidden: int,
+    encoder: OwnEncoder | None = None,
+) -> Critics:
+    """Build critics of actions of a size, each with an entrance of its own."""
+    entrances = [entrance(space, encoder=encoder) for _ in range(number)]
+    return Critics(
+        ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
+    )
 
 
 class ConvolutionalEncodingNetwork(PictureEncoder):

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_policy.py (edit there); digest 5c78d778e85bb626
+# Generated from chapters/hybrid_policy.py (edit there); digest bfa0877898e8f953
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from literate_rl.encoders import OwnEncoder, entrance
 from literate_rl.hybrid_action import (
     HybridAction,
     HybridDistribution,
@@ -19,10 +20,15 @@ from literate_rl.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.policies import ActorCritic, Policy, RunningMoments, mlp
+from literate_rl.policies import ActorCritic, Policy, RunningMoments, behind
 from literate_rl.workshop.fast import hybrid_terms
 from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.workshop.nests import as_space, first_row, plain_space
+from literate_rl.workshop.nests import (
+    as_space,
+    first_row,
+    name_of_model,
+    plain_space,
+)
 from literate_rl.workshop.signatures import (
     Bool,
     Float,
@@ -206,34 +212,45 @@ def make_hybrid_policy(
     mask: ArrayLike | Tensor | None = None,
     hidden: int = 64,
     normalize: bool = False,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build the policy that fits an environment with hybrid actions.
 
     Args:
-        observation_space: A box with one dimension, or what ``plain_space`` made of it.
+        observation_space: A box with one dimension, or a space with pictures, which
+            come flat; or what ``plain_space`` made of it.
         action_space: Space of one action, likewise.
         mask: As in ``HybridActions.from_space``, and required in the same cases.
         hidden: Width of the critic's two hidden layers.
-        normalize: Whether the policy normalises its observations.
+        normalize: Whether the policy normalises its observations; vectors only.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     observation_space = as_space(observation_space)
-    actions = HybridActions.from_space(as_space(action_space), mask)
-    network = HybridPolicyNetwork.from_space(
-        observation_space, actions.space, actions.mask
+    (front, size), (other, _) = (
+        entrance(observation_space, encoder=encoder) for _ in range(2)
     )
-    size = spaces.flatdim(observation_space)
-    critic = mlp(size, hidden, 1, gain=1.0)
+    fits = not (front and normalize)
+    check_that(fits, "normalize must be False with an encoder")
+    actions = HybridActions.from_space(as_space(action_space), mask)
+    seen = spaces.Box(-np.inf, np.inf, (size,))
+    network = HybridPolicyNetwork.from_space(seen, actions.space, actions.mask)
+    # Pictures go through encoders first, one for the actor and one for the critic.
+    network.encoder = nn.Sequential(*front, *network.encoder)
+    critic = behind(other, size, hidden, 1, gain=1.0)
     normalizer = RunningMoments(size) if normalize else None
     both = ActorCritic(HybridRows(network), critic, normalizer)
 
     policy = Policy(both, actions)
     # What a checkpoint needs; the mask may have come from the space, or as an array.
-    recipe = {
+    recipe: dict[str, Any] = {
         "observation_space": plain_space(observation_space),
         "action_space": plain_space(actions.space),
         "mask": actions.mask.tolist(),
         "hidden": hidden,
         "normalize": normalize,
     }
+    if encoder is not None:
+        recipe["models"] = {"encoder": name_of_model(encoder)}
     policy.recipe = "make_hybrid_policy", recipe
     return policy

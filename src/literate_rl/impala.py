@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest e935ad93fd8d9ec2
+# Generated from chapters/impala.py (edit there); digest 6b4726f0c39b2a4e
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
+from literate_rl.policies import kept_dtype
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
@@ -240,7 +240,7 @@ class IMPALA:
         self.device = self.learner.parameters[0].device
         # An actor that never falls behind is the policy itself.
         self.actor = copy.deepcopy(policy) if config.lag else policy
-        self.collector = Collector(envs, policy.to_env, np.float32)
+        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
         preference = 0.6 if config.priority else 0.0
         self.memory = UnrollBuffer(
             config.replay_buffer_size, config.max_use, preference

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest ea1a45092679e1f5
+# Generated from chapters/rainbow.py (edit there); digest 0a7abcca1b4d5075
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from literate_rl.dqn import (
     TargetNetwork,
     q_target,
 )
+from literate_rl.encoders import (
+    ConvolutionalEncodingNetwork,
+    OwnEncoder,
+    entrance,
+    has_pictures,
+)
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
-from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -131,11 +136,21 @@ class PictureLayer(nn.Module):
         return features
 
 
+def picture_layer(
+    space: spaces.Space[Any], outputs: int, encoder: OwnEncoder | None = None
+) -> nn.Module:
+    """Return a first layer for pictures, or with an encoder of your own."""
+    if encoder is None and isinstance(space, spaces.Box) and len(space.shape) == 3:
+        return PictureLayer(space, outputs)
+    front, size = entrance(space, encoder=encoder)
+    return nn.Sequential(*front, nn.Linear(size, outputs))
+
+
 class RainbowNetwork(nn.Module):
     """A network for the logits of N distributions over K atoms.
 
     Args:
-        inputs: Size of an observation, or the space of pictures.
+        inputs: Size of an observation, or a first layer with ``hidden`` outputs.
         num_actions: Number of actions N.
         num_atoms: Number of atoms K; 1 for values without a distribution.
         hidden: Width of the hidden layers.
@@ -150,7 +165,7 @@ class RainbowNetwork(nn.Module):
     @checked
     def __init__(
         self,
-        inputs: Count | spaces.Box,
+        inputs: Count | nn.Module,
         num_actions: Count,
         num_atoms: Count,
         hidden: Count,
@@ -162,8 +177,8 @@ class RainbowNetwork(nn.Module):
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
         # The first layer has no noise.
-        if isinstance(inputs, spaces.Box):
-            self.first: nn.Module = PictureLayer(inputs, hidden)
+        if isinstance(inputs, nn.Module):
+            self.first: nn.Module = inputs
         else:
             self.first = nn.Linear(inputs, hidden)
         # The last layer has a row for each action, and one more for the value.
@@ -284,12 +299,14 @@ def make_rainbow_policy(
     noisy: bool = True,
     sigma: NonNegative = 0.1,
     hold: Count = 1,
+    *,
+    encoder: OwnEncoder | None = None,
 ) -> RainbowPolicy:
     """Build the policy that fits the spaces of one environment.
 
     Args:
-        observation_space: A box of vectors or of pictures, which may come flat; or what
-            ``plain_space`` made of it.
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_atoms: Atoms of a distribution; 1 for values alone.
@@ -299,13 +316,15 @@ def make_rainbow_policy(
         noisy: Whether the last two layers are noisy.
         sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
-    box, discrete = as_space(observation_space), as_discrete(action_space)
+    seen, discrete = as_space(observation_space), as_discrete(action_space)
     num_actions = int(discrete.n)
-    if isinstance(box, spaces.Box) and len(box.shape) == 3:
-        inputs: Any = box
+    pictures = len(seen.shape or ()) == 3 or has_pictures(seen)
+    if pictures or encoder is not None:
+        inputs: Any = picture_layer(seen, hidden, encoder)
     else:
-        inputs = as_vectors(box).shape[0]
+        inputs = as_vectors(seen).shape[0]
     network = RainbowNetwork(
         inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )

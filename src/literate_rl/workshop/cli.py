@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest d67505dbc3dc6e18
+# Generated from chapters/workshop/cli.py (edit there); digest 06dc57939e9fc68b
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class Command(Generic[Config]):
             first, and has to be named again to resume.
         actor: An actor of your own, likewise.
         critic: A critic of your own, likewise.
+        encoder: An encoder of your own for our networks: a class without arguments, or
+            a function from the space of observations. It is named again likewise.
         config: Settings of the algorithm.
     """
 
@@ -83,6 +85,7 @@ class Command(Generic[Config]):
     qnet: str | None = None
     actor: str | None = None
     critic: str | None = None
+    encoder: str | None = None
 
     @property
     def models(self) -> dict[str, str]:
@@ -137,7 +140,7 @@ def start(algorithm: str, command: Command[Any], place: Place) -> tuple[Run, Lea
     if name is None:
         name = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
     directory = run_directory(name)
-    models = {name: import_model(where) for name, where in command.models.items()}
+    models = {name: import_model(name, where) for name, where in command.models.items()}
     learner = make_learner(algorithm, env, config, models, place=place)
     # Models are stored as they were typed, so that they can be typed again.
     settings = settings_of_run(algorithm, env, config, {}) | {"models": command.models}
@@ -169,7 +172,7 @@ def resume(
             option = f"--{name} {shlex.quote(model)}"
             raise ValueError(f"the run has a model of your own: add {option}")
     check_unchanged(algorithm, config, command)
-    models = {name: import_model(where) for name, where in command.models.items()}
+    models = {name: import_model(name, where) for name, where in command.models.items()}
     learner = make_learner(algorithm, env, config, models, place=place)
     run.restore(learner)
     return run, learner

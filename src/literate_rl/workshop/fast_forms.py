@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 1c4c217c54eaf67c
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 9c02d9a8804969d4
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
     check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
     chains = []
     for critic in critics:
-        known = computes(critic, ActionCritic)
+        known = computes(critic, ActionCritic) and not len(critic.front)
         kind = type(critic).__name__
         check_that(known, f"{words}, got {kind}, which is another one or has hooks")
         chains.append(chain_layers(critic.net))

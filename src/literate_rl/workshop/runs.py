@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 0a60cf42d640affb
+# Generated from chapters/workshop/runs.py (edit there); digest 3c35965c8263608a
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
+from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
@@ -728,11 +729,12 @@ def count_stored(weights: dict[str, torch.Tensor]) -> int:
 
 
 class OwnModels(TypedDict, total=False):
-    """Models of your own, by their names in the contract."""
+    """Models of your own, by their names in the contract, or an encoder."""
 
     qnet: nn.Module
     actor: nn.Module
     critic: nn.Module | Sequence[nn.Module]
+    encoder: OwnEncoder
 
 
 def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
@@ -815,9 +817,10 @@ def todays_form(state: Any) -> Any:
     """Return a checkpoint as it is written today, whichever version wrote it."""
     try:
         maker, arguments = state["policy"]["recipe"]
-        own = "models" in arguments
+        given = arguments.get("models", ())
+        own = any(name in given for name in ("qnet", "actor", "critic"))
         today, names = MOVED[maker, own]
-    except (LookupError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return state
 
     def moved(part: Any) -> Any:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 2ffa1f9fff320c56
+# Generated from chapters/workshop/training.py (edit there); digest a7e0bb7343efb59c
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ from literate_rl.dqn import (
     dqn_settings,
     make_q_policy,
 )
+from literate_rl.encoders import has_pictures
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
@@ -99,7 +100,7 @@ from literate_rl.workshop.own_models import (
     own_model,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
-from literate_rl.workshop.nests import MODELS
+from literate_rl.workshop.nests import MODELS, name_of_model
 from literate_rl.workshop.runs import OwnModels, Run, about, fit, flat_env, sync
 
 __all__ = ["Agent", "Options", "train"]
@@ -129,10 +130,11 @@ def train(
             end models of your own are back where they were, and ours are on the CPU.
         check: Whether models of your own are checked against the contract first.
         progress: Whether to show a progress bar.
-        options: Models of your own (``qnet``, or ``actor`` and ``critic``) and settings
-            of the algorithm (``total_steps``, ``seed``, ...). The defaults suit the
-            environment. Settings that shape our own networks, such as ``hidden``,
-            ``dueling`` or ``noisy``, have no effect on models of your own.
+        options: Models of your own (``qnet``, or ``actor`` and ``critic``) or an
+            ``encoder`` of your own for our networks, and settings of the algorithm
+            (``total_steps``, ``seed``, ...). The defaults suit the environment.
+            Settings that shape our own networks, such as ``hidden``, ``dueling`` or
+            ``noisy``, have no effect on models of your own.
 
     Raises:
         ContractError: If a model of your own breaks the contract; nothing is trained.
@@ -434,13 +436,15 @@ def make_learner(
 ) -> Learner:
     """Build a learner, with models of your own if they keep the contract."""
     known = ALGORITHMS[algorithm]
-    if models and set(models) != set(known.models):
+    # Our networks take an encoder of your own, and models of your own have theirs.
+    own = models.keys() != {"encoder"} and bool(models)
+    if own and set(models) != set(known.models):
         wanted = " and ".join(known.models) or "none"
         raise ValueError(
             f"models of your own for {algorithm} must be {wanted}, "
             f"got {' and '.join(models)}"
         )
-    if models and check:
+    if own and check:
         family = known.contract or algorithm
         check_model(family, env=partial(gym.make, env), **models)
     seed_everything(config.seed)
@@ -458,6 +462,8 @@ def legible_refusal(actions: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
+        if str(error).startswith(("encoder", "normalize")):
+            raise  # it is not about actions
         raise ValueError(
             f"the environment's actions must be {actions}: {error}"
         ) from error
@@ -483,75 +489,76 @@ def shown(env: Env) -> Spaces:
     return getattr(env, "env", env).observation_space, env.action_space
 
 
-def flat(env: Env) -> Spaces:
-    """Return an environment's spaces, observations as vectors."""
-    return env.observation_space, env.action_space
-
-
-def pictures_or_vectors(env: Env) -> Spaces:
-    """Return an environment's spaces: only pictures are not flattened."""
-    return shown(env) if len(shown(env)[0].shape or ()) == 3 else flat(env)
+def pictures_or_vectors(env: Env, models: Models) -> Spaces:
+    """Return an environment's spaces: what an encoder reads as it is, else vectors."""
+    seen, done = shown(env)
+    return (seen if models or has_pictures(seen) else env.observation_space), done
 
 
 def actor_critic(env: Env, config: Any, models: Models) -> PolicyLike:
     """Build an actor and a critic of states."""
-    if models:
+    if "actor" in models:
         return make_contract_policy(*shown(env), **models)
     hybrid = isinstance(env.action_space, spaces.Tuple | spaces.Dict)
     make = make_hybrid_policy if hybrid else make_policy
-    return make(*flat(env), normalize=getattr(config, "normalize_obs", False))
+    normalize = getattr(config, "normalize_obs", False)
+    return make(*pictures_or_vectors(env, models), normalize=normalize, **models)
 
 
 def phasic(env: Env, config: PPGConfig, models: Models) -> PolicyLike:
     """Build a policy with two values."""
     encoder = config.share_encoder, config.detach
-    seen = pictures_or_vectors(env)
-    return make_phasic_policy(*seen, *encoder, normalize=config.normalize_obs)
+    seen, normalize = pictures_or_vectors(env, models), config.normalize_obs
+    return make_phasic_policy(*seen, *encoder, normalize=normalize, **models)
 
 
 def q_values(env: Env, config: DQNConfig, models: Models) -> PolicyLike:
     """Build a network that values each action."""
-    if models:
+    if "qnet" in models:
         return make_qnet_policy(*shown(env), **models)
-    return make_q_policy(*flat(env), config.hidden, config.dueling)
+    seen = pictures_or_vectors(env, models)
+    return make_q_policy(*seen, config.hidden, config.dueling, **models)
 
 
 def q_atoms(env: Env, config: RainbowConfig, models: Models) -> PolicyLike:
     """Build a network with a distribution of the return for each action."""
-    if models:
+    if "qnet" in models:
         support = [config.value_min, config.value_max]
         return make_qnet_policy(*shown(env), **models, support=support)
-    return rainbow_policy(*pictures_or_vectors(env), config)
+    return rainbow_policy(*pictures_or_vectors(env, models), config, **models)
 
 
 def rainbow_policy(
     observation_space: spaces.Space[Any],
     action_space: spaces.Space[Any],
     config: RainbowConfig,
+    **models: Any,
 ) -> RainbowPolicy:
     """Build Rainbow's policy as its settings say."""
     size = ("hidden", "num_atoms", "value_min", "value_max")
     parts = ("dueling", "noisy", "sigma", "hold")
     chosen = {name: getattr(config, name) for name in size + parts}
-    return make_rainbow_policy(observation_space, action_space, **chosen)
+    return make_rainbow_policy(observation_space, action_space, **chosen, **models)
 
 
 def deterministic(env: Env, config: Any, models: Models) -> PolicyLike:
     """Build an actor that draws nothing, and critics of actions."""
     number = getattr(config, "num_critics", 1)
-    if models:
+    if "actor" in models:
         return make_own_ddpg_policy(*shown(env), **models, num_critics=number)
-    return make_ddpg_policy(*flat(env), config.hidden, number)
+    seen = pictures_or_vectors(env, models)
+    return make_ddpg_policy(*seen, config.hidden, number, **models)
 
 
 def soft(env: Env, config: SACConfig, models: Models) -> PolicyLike:
     """Build an actor that draws, and critics, for a box or for actions from a list."""
     sizes = config.hidden, config.num_critics
-    if models:
+    if "actor" in models:
         return make_own_sac_policy(*shown(env), **models, num_critics=sizes[1])
+    seen = pictures_or_vectors(env, models)
     if isinstance(env.action_space, spaces.Discrete):
-        return make_discrete_sac_policy(*flat(env), *sizes)
-    return make_sac_policy(*flat(env), *sizes, config.hold)
+        return make_discrete_sac_policy(*seen, *sizes, **models)
+    return make_sac_policy(*seen, *sizes, config.hold, **models)
 
 
 Build = Callable[[], SyncVectorEnv]
@@ -750,7 +757,7 @@ def settings_of_run(
 ) -> dict[str, Any]:
     """Return the settings that are stored in the directory of a run."""
     names = {
-        name: f"{type(model).__module__}:{type(model).__qualname__}"
+        name: f"{getattr(model, '__module__', '')}:{name_of_model(model)}"
         for name, model in models.items()
     }
     return {
@@ -761,11 +768,15 @@ def settings_of_run(
     }
 
 
-def import_model(where: str) -> Any:
-    """Make a model from ``module:name`` of a class or function without arguments."""
+def import_model(role: str, where: str) -> Any:
+    """Make a model from ``module:name`` of a class or function without arguments.
+
+    A function that makes an encoder is returned as it is: it waits for the space.
+    """
     module, _, name = where.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)()
+        make = getattr(importlib.import_module(module), name)
+        return make if role == "encoder" and not isinstance(make, type) else make()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also one that calls `sys.exit`
