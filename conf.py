@@ -131,7 +131,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"(jaxtyping\..*|math\.inf|.*\.(Any(Callable|Policy)|Plan|Config|Annotated))",
     ),
-    ("py:class", r"(Spec|Convolutions|finite|below|at_least|one_each|OmitArgPrefixes)"),
+    ("py:class", r"(Spec|Convolutions|OwnEncoder|finite|below|at_least|one_each|OmitArgPrefixes)"),
     ("py:class", r"(literate_rl\.actors\.Worker|literate_rl\..*\.Fault)"),
     ("py:class", r"(torch\.dtype|tempfile\.TemporaryDirectory|Played)"),
     ("py:obj", r".*\.(cli\.Config|AnyPolicy)"),
