@@ -1044,8 +1044,8 @@ assert (1 - cell.mean()) / cell.std() > 30, "more than 30"
 # ## One encoder or two
 #
 # Actor and critic look at the same picture, and most of the work is done in the encoder. Should
-# they share it? That saves almost half of the weights and their time, and each can use what the
-# other finds. But then somebody has to decide **who may move it**:
+# they share it? That saves almost half of the weights, and each can use what the other finds. But
+# then somebody has to decide **who may move it**:
 
 # %% tags=["hide-input"]
 picture = Picture(
