@@ -245,7 +245,8 @@ def test_chunks_are_consecutive_steps_of_one_environment(length: int | None) -> 
         batch.obs[..., 0] = 8 * number + torch.arange(8)[:, None]
         batch.obs[..., 1] = torch.arange(3)
         aux.observe(batch, torch.zeros(8, 3), torch.zeros(8, 3, 3))
-    obs, target, row = side_by_side(*aux.buffer)
+    obs, target, row, mask = side_by_side(*aux.buffer)
+    assert mask == ()
     size = length or 8
     assert obs.shape == (size, 48 // size, 4)
     assert target.shape == row.shape[:2] == (size, 48 // size)

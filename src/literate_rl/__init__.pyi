@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 0d1e1795f5374e5b
+# Generated from chapters/*.py (edit there); digest 5ec210c6db2b394a
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -88,6 +88,9 @@ from .hybrid_policy import (
 from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
+)
+from .masks import (
+    legal as legal,
 )
 from .disjoint_network import (
     CategoricalProjectionNetwork as CategoricalProjectionNetwork,

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 1c0e19402c0941ac
+# Generated from chapters/discrete_sac.py (edit there); digest ded8514c1e5ad3e8
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ class DiscreteSoftPolicy(Policy):
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
-    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def log_probs(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the log-probabilities of all actions; nothing is drawn."""
-        row: Tensor = self(obs)
-        return row.log_softmax(-1)
+        return self.legal(self(obs), mask).log_softmax(-1)
 
 
 class DiscreteSoftPolicyLike(PolicyLike, Protocol):
@@ -93,7 +94,9 @@ class DiscreteSoftPolicyLike(PolicyLike, Protocol):
     critics: DiscreteCritics
     log_alpha: nn.Parameter
 
-    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def log_probs(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the log-probabilities of all actions, with gradient."""
         ...
 
@@ -130,7 +133,8 @@ class DiscreteSoftActorCritic(Algorithm):
         judges = set(policy.critics.parameters())
         self.actor = [p for p in policy.parameters() if p not in judges]
         # A list has no unit.
-        wanted_entropy = list_entropy(action_space, config.target_entropy)
+        self.target_entropy = config.target_entropy
+        wanted_entropy = list_entropy(action_space, self.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, 0.0, wanted_entropy)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
@@ -138,7 +142,7 @@ class DiscreteSoftActorCritic(Algorithm):
         policy = self.policy
         with torch.no_grad(), EvalMode(policy):
             # 1. How likely is each action next, and what is the next state worth?
-            log_prob = policy.log_probs(batch.next_obs, generator)
+            log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
             next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
             value = expected_soft_value(next_q, log_prob, alpha).unsqueeze(0)
             # 2. The target, {eq}`soft-target`. After a termination nothing is added.
@@ -146,15 +150,22 @@ class DiscreteSoftActorCritic(Algorithm):
         # 3. How far is each critic from it, for the action that was taken?
         return compared(policy.critics.taken(batch.obs, batch.action), aim)
 
-    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def ascent(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return minus the soft values of states, and the temperature's loss."""
         policy = self.policy
-        log_prob = policy.log_probs(obs, generator)
+        log_prob = policy.log_probs(obs, generator, mask=mask)
         # The gradient goes through the probabilities. To them the values are constants.
         with torch.no_grad(), EvalMode(policy.critics):
             q = policy.critics(obs)
         value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
-        return -value.mean() + self.temperature.loss(mean_surprise(log_prob.detach()))
+        entropy, target = mean_surprise(log_prob.detach()), None
+        # Where little is legal, little can be left to chance: {eq}`list-entropy` with
+        # the number of what is legal in each state.
+        if mask is not None and self.target_entropy is None:
+            target = mask.sum(-1).log().mean().item() / 2
+        return -value.mean() + self.temperature.loss(entropy, target)
 
     def metrics(self) -> dict[str, float]:
         """Return temperature and mean entropy."""

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest db3bab11e9031416
+# Generated from chapters/workshop/interfaces.py (edit there); digest 843d3853cbcf7b54
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -134,9 +134,10 @@ class ActorCriticLike(PolicyLike, Protocol):
         ...
 
 
-def refuse_mask(mask: Tensor | None) -> None:
-    """Raise if somebody says which actions are legal."""
-    check_that(mask is None, "mask must be None: this policy knows no legal actions")
+def refuse_mask(mask: Tensor | None, who: object) -> None:
+    """Raise if somebody says which actions are legal to one who cannot mind it."""
+    name = type(who).__name__
+    check_that(mask is None, f"mask must be None: {name} cannot leave out actions")
 
 
 class Error(Protocol):
@@ -193,7 +194,10 @@ class Algorithm(Protocol):
         ...
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Return what the actor loses, or None where there is no actor."""
+        """Return what the actor loses, or None where there is no actor.
+
+        One that acts where not everything is legal also gets ``mask``.
+        """
         return None
 
     def explore(self, step: int) -> None:

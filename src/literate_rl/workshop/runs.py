@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3c35965c8263608a
+# Generated from chapters/workshop/runs.py (edit there); digest d01f13f1c89478c5
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -41,7 +41,16 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.encoders import OwnEncoder
-from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
+from literate_rl.workshop.episodes import (
+    EvalMode,
+    Held,
+    as_argument,
+    env_seed,
+    follow_masks,
+    read_masks,
+    told,
+    warn_unended,
+)
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.signatures import Count, checked
@@ -947,14 +956,16 @@ def play(
 ) -> float:
     """Play a greedy episode in the only copy of an environment; look at each step."""
     device = next(policy.parameters()).device
-    obs, _ = envs.reset(seed=env_seed(seed, 0))
+    obs, infos = envs.reset(seed=env_seed(seed, 0))
+    mask = read_masks(infos, np.ones(1, bool))
     total, acting = 0.0, EvalMode(policy)
     for _ in range(max_episode_steps):
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
         with acting:
-            action = policy.to_env(policy.act(state, 0.0).cpu())
-        obs, reward, terminated, truncated, _ = envs.step(action)
+            action = policy.act(state, 0.0, **as_argument(mask)).cpu()
+        obs, reward, terminated, truncated, infos = envs.step(policy.to_env(action))
+        mask, _ = follow_masks(mask, infos, terminated, truncated)
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
