@@ -23,7 +23,7 @@ from worlds import Fenced
 from literate_rl.agents import Collector, make_envs
 from literate_rl.dqn import EpsilonGreedy, QLearning, dqn_settings, make_q_policy
 from literate_rl.evaluation import evaluate
-from literate_rl.masks import legal
+from literate_rl.masks import MaskFromMethod, MaskFromObservation, WithoutMask, legal
 from literate_rl.policies import CategoricalActions, make_policy
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
@@ -511,3 +511,59 @@ def test_agents_of_continuous_actions_refuse_masks_in_a_sentence(
             train(algorithm, "FencedBox-v0", total_steps=400, progress=False)
     finally:
         del gym.registry["FencedBox-v0"]
+
+
+# --- Adapters -------------------------------------------------------------------------
+
+
+class Asked(Fenced):
+    """Has the method that sb3-contrib asks for, and says nothing."""
+
+    def look(self, over: bool = False) -> Any:
+        return super().look(over)[0], {"seen": 1}
+
+    def action_masks(self) -> list[bool]:
+        return [bool(x) for x in self.mask]
+
+
+class Dictionary(Fenced):
+    """Shows its mask as PettingZoo's games do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mask = spaces.Box(0, 1, (4,), np.int8)
+        parts = {"observation": self.observation_space, "action_mask": mask}
+        self.observation_space = spaces.Dict(parts)
+
+    def look(self, over: bool = False) -> Any:
+        obs, infos = super().look(over)
+        return {"observation": obs, **infos}, {"seen": 1}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: MaskFromMethod(Asked()), lambda: MaskFromObservation(Dictionary())],
+)
+def test_an_adapted_environment_is_like_one_with_masks(make: Any) -> None:
+    policy = make_policy(*SPACES)
+    assert make().observation_space == SPACES[0]
+    assert make().reset(seed=0)[1]["seen"] == 1
+    rollouts = []
+    for env in (make, Fenced):
+        collector = Collector(make_envs(env, 2), policy.to_env)
+        collector.reset(1)
+        act = lambda obs, mask: policy.act(obs, 0.0, mask=mask)  # noqa: E731
+        rollouts.append(collector.collect(act, 20))
+    assert rollouts[0].mask is not None
+    for one, two in zip(*rollouts, strict=True):
+        torch.testing.assert_close(one, two, equal_nan=True, rtol=0, atol=0)
+
+
+def test_a_mask_can_be_taken_away() -> None:
+    env = WithoutMask(MaskFromMethod(Asked()))
+    obs, infos = env.reset(seed=0)
+    assert infos == {"seen": 1}
+    index = 3 + int(np.flatnonzero(obs[:4])[0])
+    assert env.step(index)[-1] == {"seen": 1}
+    with pytest.raises(ValueError, match="env must show a Dict of observation and"):
+        MaskFromObservation(Fenced())

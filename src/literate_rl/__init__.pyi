@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 5ec210c6db2b394a
+# Generated from chapters/*.py (edit there); digest d71deeb25122fbb7
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -90,6 +90,9 @@ from .hybrid_ppo import (
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )
 from .masks import (
+    MaskFromMethod as MaskFromMethod,
+    MaskFromObservation as MaskFromObservation,
+    WithoutMask as WithoutMask,
     legal as legal,
 )
 from .disjoint_network import (

@@ -1,14 +1,18 @@
-# Generated from chapters/masks.py (edit there); digest 483c7d4809662efa
-"""Legal actions: rows in which what is not allowed has no chance."""
+# Generated from chapters/masks.py (edit there); digest c12d1f2d67446427
+"""Legal actions: rows in which what is not allowed has no chance, and adapters."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import gymnasium as gym
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from literate_rl.workshop.signatures import Bool, Float, check_that, checked
 
-__all__ = ["legal"]
+__all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask", "legal"]
 
 
 @checked
@@ -25,5 +29,56 @@ def legal(
     """
     some = mask.any(-1).all()
     check_that(some, "mask must leave a legal action, got a row without one")
-    # No network's logit is as low. Minus infinity would be lower, and times zero NaN.
+    # Minus infinity would be lower still, but the entropy has it times zero, and that
+    # is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
+
+
+Env = gym.Wrapper[Any, Any, Any, Any]
+
+
+class MaskFromMethod(Env):
+    """Says in ``infos`` what a method ``action_masks()`` of the environment returns."""
+
+    def told(self, obs: Any, *others: Any) -> Any:
+        """Return the same, with the mask in ``infos``."""
+        *flags, infos = others
+        mask = self.env.get_wrapper_attr("action_masks")()
+        return obs, *flags, {**infos, "action_mask": mask}
+
+    def reset(self, **options: Any) -> Any:
+        """Begin an episode."""
+        return self.told(*self.env.reset(**options))
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        return self.told(*self.env.step(action))
+
+
+class MaskFromObservation(MaskFromMethod):
+    """Takes observations apart that hold an ``observation`` and its ``action_mask``."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        parts: Any = space.spaces if isinstance(space, spaces.Dict) else {}
+        words = "env must show a Dict of observation and action_mask"
+        check_that(
+            parts.keys() >= {"observation", "action_mask"}, f"{words}, got {space}"
+        )
+        self.observation_space = parts["observation"]
+
+    def told(self, obs: Any, *others: Any) -> Any:
+        """Return the same, with the mask in ``infos``."""
+        *flags, infos = others
+        return obs["observation"], *flags, {**infos, "action_mask": obs["action_mask"]}
+
+
+class WithoutMask(MaskFromMethod):
+    """Takes the masks away, for agents that know none."""
+
+    def told(self, obs: Any, *others: Any) -> Any:
+        """Return the same, with no mask in ``infos``."""
+        *flags, infos = others
+        rest = {name: x for name, x in infos.items() if name != "action_mask"}
+        return obs, *flags, rest
