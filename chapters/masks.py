@@ -153,6 +153,7 @@ def legal(
     """
     some = mask.any(-1).all()
     check_that(some, "mask must leave a legal action, got a row without one")
+    # A softmax of this is {eq}`masked-softmax`, with the gradient {eq}`masked-gradient`.
     # Minus infinity would be lower still, but the entropy has it times zero, and that
     # is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
@@ -338,7 +339,7 @@ assert after["with masks"] > after["without"] + 50
 # \mathbb E_{a \sim \pi_m} \bigl[ A(a) \, \nabla \log \pi(a) \bigr]
 # = \mathbb E_{a \sim \pi_m} \bigl[ A(a) \, \nabla \log \pi_m(a) \bigr]
 # + \mathbb E_{a \sim \pi_m} [A(a)] \, \nabla \log p_{\text{legal}} ,
-# $$ (masked-bias)
+# $$ (def-masked-bias)
 #
 # of which only the first part is the gradient of the return. The second part vanishes where the mean
 # advantage is zero, that is with a perfect baseline. (So PPO, whose critic soon is a good one, may get

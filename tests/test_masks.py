@@ -45,6 +45,8 @@ def masks_of(*batch: int, seed: int = 0) -> Tensor:
     return mask
 
 
+@pytest.mark.equation("masked-softmax")
+@pytest.mark.equation("masked-gradient")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_it_is_the_distribution_of_the_legal_actions_alone(
@@ -348,6 +350,7 @@ def test_what_is_illegal_next_plays_no_role_in_a_target(
     assert not torch.allclose(found[0.0, True], found[50.0, True])
 
 
+@pytest.mark.equation("masked-bootstrap")
 def test_the_target_of_dqn_is_a_maximum_over_the_legal() -> None:
     policy, batch = make_q_policy(*SPACES, 8), batch_of()
     config = replace(dqn_settings(FENCED), double=False)

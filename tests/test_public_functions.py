@@ -105,7 +105,8 @@ def auxiliary(random: Random) -> Call:
 
 
 # What a signature cannot say: standard deviations are positive, a mask fits a tree or
-# leaves something legal, a clip needs old values. These calls are built, all others are drawn.
+# leaves something legal, a clip needs old values. These calls are built, all others are
+# drawn.
 BUILT: dict[str, Callable[[Random], Call]] = {
     "ppo_policy_error_continuous": continuous,
     "importance_weights": lambda r: {

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest b3cd269bf0192a15
+# Generated from chapters/dqn.py (edit there); digest 2799db076f099fc3
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -342,6 +342,7 @@ class QLearning(Exploring):
             next_q = self.target.network(batch.next_obs)
             # If the older copy chooses too, this is the target {eq}`q-target`.
             chooser = self.policy(batch.next_obs) if self.config.double else next_q
+            # Where not everything is legal next, {eq}`masked-bootstrap`.
             chooser = self.policy.legal(chooser, batch.next_mask)
             aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
         # The current value of the action that was taken.

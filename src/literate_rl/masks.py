@@ -1,4 +1,4 @@
-# Generated from chapters/masks.py (edit there); digest c12d1f2d67446427
+# Generated from chapters/masks.py (edit there); digest ed9ea68f3402b11d
 """Legal actions: rows in which what is not allowed has no chance, and adapters."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def legal(
     """
     some = mask.any(-1).all()
     check_that(some, "mask must leave a legal action, got a row without one")
+    # A softmax of this is {eq}`masked-softmax`, with the gradient {eq}`masked-gradient`.
     # Minus infinity would be lower still, but the entropy has it times zero, and that
     # is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
