@@ -153,7 +153,8 @@ def legal(
     """
     some = mask.any(-1).all()
     check_that(some, "mask must leave a legal action, got a row without one")
-    # A softmax of this is {eq}`masked-softmax`, with the gradient {eq}`masked-gradient`.
+    # A softmax of this is {eq}`masked-softmax`. No gradient comes to what is written
+    # over, {eq}`masked-gradient`.
     # Minus infinity would be lower still, but the entropy has it times zero, and that
     # is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
@@ -259,6 +260,7 @@ assert batch.mask.gather(-1, batch.action.unsqueeze(-1)).all(), "only legal ones
 # | IMPALA | by $\pi_m$ | both policies of the ratio are masked | the same |
 # | DQN, Rainbow, Ape-X | the best legal action, or a random legal one | – | {eq}`masked-bootstrap`, by the mask of the next state |
 # | SAC for lists | by $\pi_m$ | the entropy of $\pi_m$, whose target is half of $\log \sum_j m_j$ | a sum over what is legal next |
+# | agents of hybrid actions | a mask says which *types* are legal ({doc}`hybrid_policy`) | as PPO | as PPO |
 # | SAC, TD3, DDPG, policies of numbers | refuse a mask: a list of actions says nothing about a box | | |
 #
 # A rollout has the fields `mask` and `next_mask`, and so have the memory and its batches

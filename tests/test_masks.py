@@ -23,8 +23,10 @@ from worlds import Fenced
 from literate_rl.agents import Collector, make_envs
 from literate_rl.dqn import EpsilonGreedy, QLearning, dqn_settings, make_q_policy
 from literate_rl.evaluation import evaluate
+from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.masks import MaskFromMethod, MaskFromObservation, WithoutMask, legal
 from literate_rl.policies import CategoricalActions, make_policy
+from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
 from literate_rl.workshop.runs import play
@@ -372,6 +374,59 @@ def test_the_temperature_aims_at_what_the_masks_leave() -> None:
     algorithm.ascent(batch.obs, torch.Generator(), mask=batch.mask)
     algorithm.ascent(batch.obs, torch.Generator())
     assert aims == [pytest.approx(batch.mask.sum(-1).log().mean().item() / 2), None]
+
+
+# --- Hybrid actions -------------------------------------------------------------------
+
+
+class Forbidding(gym.Wrapper):
+    """Says which types of action are legal, and fails at any other."""
+
+    def told(self, infos: dict[str, Any]) -> dict[str, Any]:
+        self.mask = self.np_random.random(3) < 0.5
+        self.mask[self.np_random.integers(3)] = True
+        return {**infos, "action_mask": self.mask}
+
+    def reset(self, **options: Any) -> Any:
+        obs, infos = self.env.reset(**options)
+        return obs, self.told(infos)
+
+    def step(self, action: Any) -> Any:
+        assert self.mask[action[0]], "this type is illegal"
+        *rest, infos = self.env.step(action)
+        return *rest, self.told(infos)
+
+
+def test_a_hybrid_policy_chooses_among_the_legal_types() -> None:
+    make = lambda: Forbidding(gym.make("literate_rl/Moving-v0"))  # noqa: E731
+    envs = make_envs(make, 4)
+    policy = make_hybrid_policy(envs.single_observation_space, envs.single_action_space)
+    config = replace(ppo_settings("literate_rl/Moving-v0"), **SMALL["ppo"])
+    PPO(policy, envs, config).iterate()
+    assert np.isfinite(evaluate(policy, make, 2)).all()
+
+    # An illegal type is like one whose logit is far below all others.
+    generator = torch.Generator().manual_seed(1)
+    mask, actions = masks_of(20)[:, 1:4], policy.actions
+    mask[:, 0] |= ~mask.any(-1)
+    row = torch.randn(20, 3 + 2 * 2, generator=generator).double()
+    row[:, 5:] = row[:, 5:].exp()
+    rows = [row.clone().requires_grad_() for _ in range(2)]
+    far = rows[1] - 1e4 * torch.nn.functional.pad(~mask, (0, 4)).double()
+    found = []
+    for left in (actions.legal(rows[0], mask), far):
+        noise = actions.noise(1, 20, generator.manual_seed(2))[0].double()
+        action = actions.choose(left, noise).detach()
+        other = left.detach().roll(1, 0)
+        other[:, :3] = left[:, :3].detach() / 2
+        found.append((action, *actions.evaluate(left, action), actions.kl(left, other)))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two)
+    for terms, source in zip(found, rows, strict=True):
+        torch.stack(terms[1:]).sum().backward()
+        assert source.grad.isfinite().all()
+    torch.testing.assert_close(rows[0].grad, rows[1].grad)
+    assert (rows[0].grad[:, :3][~mask] == 0).all()
 
 
 # --- Fast forms -----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-# Generated from chapters/masks.py (edit there); digest ed9ea68f3402b11d
+# Generated from chapters/masks.py (edit there); digest b30a935f0b9b7589
 """Legal actions: rows in which what is not allowed has no chance, and adapters."""
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def legal(
     """
     some = mask.any(-1).all()
     check_that(some, "mask must leave a legal action, got a row without one")
-    # A softmax of this is {eq}`masked-softmax`, with the gradient {eq}`masked-gradient`.
+    # A softmax of this is {eq}`masked-softmax`. No gradient comes to what is written
+    # over, {eq}`masked-gradient`.
     # Minus infinity would be lower still, but the entropy has it times zero, and that
     # is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
