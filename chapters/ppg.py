@@ -45,9 +45,8 @@ from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
-from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, remembered
-from literate_rl.workshop.networks import orthogonal
+from literate_rl.workshop.networks import orthogonal, eval_mode
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -763,7 +762,7 @@ class AuxiliaryPhase:
     def snapshot(self, data: Chunks) -> Any:
         """Return rows that describe the policy as it is now, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
-        with EvalMode(self.policy):
+        with eval_mode(self.policy):
             rows = [self.policy(data.take(piece).obs) for piece in pieces]
         return side_by_side(*rows)
 
@@ -848,7 +847,7 @@ class PPGAlgorithm:
         batch = self.ppo.collect()
         if not self.config.aux_enabled:
             return self.ppo.update(batch)
-        with torch.no_grad(), EvalMode(self.policy):
+        with torch.no_grad(), eval_mode(self.policy):
             row = self.policy(batch.obs)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
