@@ -40,13 +40,17 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,
 )
-from literate_rl.encoders import ConvolutionalEncodingNetwork, OwnEncoder, entrance
+from literate_rl.encoders import (
+    ConvolutionalEncodingNetwork,
+    OwnEncoder,
+    PartsEncodingNetwork,
+)
 from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
 from literate_rl.workshop.nests import as_space, map_nest, remembered
-from literate_rl.workshop.networks import orthogonal, eval_mode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -481,34 +485,6 @@ def one_row(rows: Sequence[Tensor]) -> Tensor:
 #
 # Network and action distribution together are the policy. The action distributions are those
 # of {doc}`policies` and {doc}`hybrid_policy`.
-
-
-# %% tags=["export", "hide-input"]
-class PartsEncodingNetwork(nn.Module):
-    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
-
-    Args:
-        space: What the environment shows.
-        hidden: Number of features, kept as ``output_size``.
-        encoder: An encoder of your own, or None.
-        row: The space of the flat rows, which says nothing else.
-    """
-
-    def __init__(
-        self,
-        space: spaces.Space[Any],
-        hidden: int,
-        encoder: OwnEncoder | None,
-        row: spaces.Box,
-    ) -> None:
-        super().__init__()
-        front, size = entrance(space, encoder=encoder)
-        last = orthogonal(nn.Linear(size, hidden))
-        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
-
-    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*B, F)``, and the state as it came."""
-        return self.layers(observation), state
 
 
 # %% tags=["export"]

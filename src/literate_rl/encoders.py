@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 8be71602df44dec7
+# Generated from chapters/encoders.py (edit there); digest 061d68569dcf48ff
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -418,3 +418,30 @@ class ConvolutionalEncodingNetwork(PictureEncoder):
     ) -> tuple[Tensor, Any]:
         """Return features ``(*B, F)`` of pictures, and the state as it came."""
         return self.project(observation).tanh(), state
+
+
+class PartsEncodingNetwork(nn.Module):
+    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
+
+    Args:
+        space: What the environment shows.
+        hidden: Number of features, kept as ``output_size``.
+        encoder: An encoder of your own, or None.
+        row: The space of the flat rows, which says nothing else.
+    """
+
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        hidden: int,
+        encoder: OwnEncoder | None,
+        row: spaces.Box,
+    ) -> None:
+        super().__init__()
+        front, size = entrance(space, encoder=encoder)
+        last = orthogonal(nn.Linear(size, hidden))
+        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*B, F)``, and the state as it came."""
+        return self.layers(observation), state
