@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 061d68569dcf48ff
+# Generated from chapters/encoders.py (edit there); digest e251270a1a70393b
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -386,7 +386,7 @@ def action_critics(
     encoder: OwnEncoder | None = None,
 ) -> Critics:
     """Build critics of actions of a size, each with an entrance of its own."""
-    entrances = [entrance(space, encoder=encoder) for _ in range(number)]
+    entrances = (entrance(space, encoder=encoder) for _ in range(number))
     return Critics(
         ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
     )
