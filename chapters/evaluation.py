@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
 from literate_rl.workshop.episodes import (
-    EvalMode,
     Masks,
     as_argument,
     env_seed,
@@ -42,6 +41,7 @@ from literate_rl.workshop.episodes import (
     read_masks,
     warn_unended,
 )
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -186,7 +186,7 @@ def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> 
 # a means of learning and not the aim. Each episode gets an environment of its own, and only the
 # first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
-# a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `EvalMode` a
+# a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `eval_mode` a
 # policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/episodes`,
 # as is `env_seed`, which draws a seed that no other run shares. `flat_env` makes an environment
 # whose observations are vectors, {doc}`workshop/runs`.)
@@ -223,9 +223,8 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    acting = EvalMode(policy)
     for _ in range(max_episode_steps):
-        with acting:
+        with eval_mode(policy):
             action = greedy(policy, obs, mask)
         obs, reward, terminated, truncated, infos = envs.step(action)
         mask, _ = follow_masks(mask, infos, terminated, truncated)

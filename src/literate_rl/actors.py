@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest aed89a8235774bff
+# Generated from chapters/actors.py (edit there); digest 12515c8ac14bbaf7
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from literate_rl.impala import (
 )
 from literate_rl.policies import kept_dtype
 from literate_rl.workshop.episodes import (
-    EvalMode,
     as_argument,
     check_num_envs,
     env_seed,
     read_masks,
 )
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
     ActorCriticLike,
@@ -133,7 +133,7 @@ def slot_layout(
     # What an action looks like is best found out by asking the policy once, and whether
     # there are masks by a reset.
     mask = read_masks(envs.reset(seed=0)[1], np.ones(envs.num_envs, bool))
-    with torch.no_grad(), EvalMode(policy):
+    with torch.no_grad(), eval_mode(policy):
         obs = torch.zeros((envs.num_envs, *shape), device=device)
         action = policy.act(obs, 0.0, **as_argument(mask)).cpu().numpy()
     unroll: list[Any] = [

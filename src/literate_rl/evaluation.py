@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 60c454cb5d7a60f7
+# Generated from chapters/evaluation.py (edit there); digest 5176117f312ced31
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
 from literate_rl.workshop.episodes import (
-    EvalMode,
     Masks,
     as_argument,
     env_seed,
@@ -24,6 +23,7 @@ from literate_rl.workshop.episodes import (
     read_masks,
     warn_unended,
 )
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -72,9 +72,8 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    acting = EvalMode(policy)
     for _ in range(max_episode_steps):
-        with acting:
+        with eval_mode(policy):
             action = greedy(policy, obs, mask)
         obs, reward, terminated, truncated, infos = envs.step(action)
         mask, _ = follow_masks(mask, infos, terminated, truncated)

@@ -1,9 +1,10 @@
-# Generated from chapters/loop.py (edit there); digest 4ab669391da93a53
+# Generated from chapters/loop.py (edit there); digest 2d00865890ac3215
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +18,11 @@ from torch import Tensor
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.episodes import (
-    EvalMode,
     as_argument,
     check_num_envs,
     env_seed,
 )
-from literate_rl.workshop.fast import clip_gradient
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
 from literate_rl.workshop.signatures import (
     Count,
@@ -196,10 +196,10 @@ class OffPolicy:
         def act(obs: Tensor, **mask: Tensor) -> Tensor:
             return self.act(obs.to(self.device, torch.float32), next(rows), **mask)
 
-        returns, losses, acting = [], [], EvalMode(self.policy)
+        returns, losses = [], []
         for _ in range(config.rounds):
             # A few steps with the policy as it is now; the buffer keeps them.
-            with acting:
+            with eval_mode(self.policy):
                 rollout = self.collector.collect(act, config.rollout_len)
             self.buffer.push(rollout)
             returns.append(rollout.episode_return)
@@ -246,8 +246,8 @@ class OffPolicy:
         # update, or all the way now and then.
         self.updates += 1
         if self.updates % config.target_interval == 0:
-            if self.actor:
-                self.climb(batch.obs, batch.mask)
+            # Where there is an actor, it climbs by what is legal.
+            self.climb(batch.obs, batch.mask if self.actor else None)
             if self.algorithm.target is not None:
                 self.algorithm.target.follow(config.tau)
         return QError(error.loss.detach(), error.td_error, error.value)
@@ -266,7 +266,13 @@ class OffPolicy:
         for parameter in self.parameters:
             parameter.grad = None
         backward()
-        clip_gradient(parameters, self.config.max_grad_norm)
+        bound = self.config.max_grad_norm
+        if bound < math.inf:
+            # The norm of all gradients in one call. Few are so long that they are cut.
+            grads = [p.grad for p in parameters if p.grad is not None]
+            norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
+            if (share := bound / (norm + 1e-6)) < 1:
+                torch._foreach_mul_(grads, share)
         self.optimizer.step()
 
     def sample(self) -> Batch:

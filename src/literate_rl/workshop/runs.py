@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest d01f13f1c89478c5
+# Generated from chapters/workshop/runs.py (edit there); digest d22fc77f7612abc9
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from tqdm import tqdm
 
 from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import (
-    EvalMode,
     Held,
     as_argument,
     env_seed,
@@ -51,6 +50,7 @@ from literate_rl.workshop.episodes import (
     told,
     warn_unended,
 )
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.signatures import Count, checked
@@ -958,11 +958,11 @@ def play(
     device = next(policy.parameters()).device
     obs, infos = envs.reset(seed=env_seed(seed, 0))
     mask = read_masks(infos, np.ones(1, bool))
-    total, acting = 0.0, EvalMode(policy)
+    total = 0.0
     for _ in range(max_episode_steps):
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        with acting:
+        with eval_mode(policy):
             action = policy.act(state, 0.0, **as_argument(mask)).cpu()
         obs, reward, terminated, truncated, infos = envs.step(policy.to_env(action))
         mask, _ = follow_masks(mask, infos, terminated, truncated)
