@@ -166,30 +166,7 @@ def legal(
 # legal too: the race of a draw adds noise to the row, and so does ε-greedy, but none of it is as large
 # as the lowest number is low. So what is legal races alone, and a random action of ε-greedy is drawn
 # uniformly from it.
-
-# %%
-from literate_rl.dqn import EpsilonGreedy
-from literate_rl.policies import CategoricalActions
-
-row = torch.tensor([1.0, 0.0, 9.0, 0.5]).expand(10_000, -1)
-generator = torch.Generator().manual_seed(1)
-shares = {}
-for actions in (CategoricalActions(4), EpsilonGreedy(4)):
-    actions.epsilon = 0.3
-    noise = actions.noise(1, 10_000, generator)[0]
-    chosen = actions.choose(actions.legal(row, allowed.expand(10_000, -1)), noise)
-    name = type(actions).__name__
-    shares[name] = chosen.bincount(minlength=4) / len(chosen)
-    print(f"{name:18s}", " ".join(f"{share:.3f}" for share in shares[name]))
-
-# %% tags=["claims"]
-drawn, greedy = shares.values()
-assert drawn[2] == greedy[2] == 0, "none of it is as large"
-expected = legal(row[0], allowed).softmax(-1)
-assert (drawn - expected).abs().max() < 0.02, "what is legal races alone"
-assert (greedy - torch.tensor([0.8, 0.1, 0.0, 0.1])).abs().max() < 0.02, "uniformly"
-
-# %% [markdown]
+#
 # ## Where masks come from, and where they go
 #
 # Gymnasium's Taxi {cite:p}`dietterich2000` fetches a passenger and takes him to his hotel. Four actions
@@ -571,6 +548,9 @@ def answer(q, mask, epsilon):
 
 
 # %% tags=["hide-input"]
+from literate_rl.dqn import EpsilonGreedy
+
+
 def shares_of(q, mask, epsilon):
     """Draw very often: the share of each action, to two digits."""
     actions = EpsilonGreedy(len(q))

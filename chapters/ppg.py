@@ -751,7 +751,8 @@ class AuxiliaryPhase:
 
     def legal(self, row: Tensor, part: Chunks) -> Tensor:
         """Return rows that leave out what is illegal in some chunks."""
-        return row if part.mask == () else self.policy.legal(row, part.mask)
+        known = isinstance(part.mask, Tensor)
+        return self.policy.legal(row, part.mask) if known else row
 
     def learn(self, part: Chunks) -> Tensor:
         """Take one step of the optimiser on a minibatch; return means and a norm."""

@@ -333,7 +333,11 @@ class Rings:
         form = {name: ((rings, *x.shape[2:]), x.dtype) for name, x in arrays.items()}
         if not self.fields:
             self.reserve(form)
-        elif form != self.form:
+        # Runs of older versions knew no masks: all they did was legal.
+        for name in {*masks} - self.form.keys():
+            self.form[name] = form[name]
+            self.fields[name] = np.ones((self.places, form[name][0][1]), bool)
+        if form != self.form:
             raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
 
         # Rows in which nothing happened are left out, so each ring counts its own

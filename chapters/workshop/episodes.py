@@ -258,8 +258,8 @@ def follow_masks(
         later: Whether a copy is reset in the step after an end, as in ``NEXT_STEP``.
     """
     if before is None:
-        rule = "infos must have action_mask at each reset too"
-        refuse_copies(np.full(len(terminated), "action_mask" in infos), rule)
+        if "action_mask" in infos:
+            raise ValueError("infos must have action_mask at each reset too, got none")
         return None, None
     # Where a copy is reset in the same step, the next state is never a last one.
     acting = ~terminated if later else np.ones(len(terminated), bool)

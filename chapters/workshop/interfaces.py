@@ -175,8 +175,11 @@ class ActorCriticLike(PolicyLike, Protocol):
 
 def refuse_mask(mask: Tensor | None, who: object) -> None:
     """Raise if somebody says which actions are legal to one who cannot mind it."""
-    name = type(who).__name__
-    check_that(mask is None, f"mask must be None: {name} cannot leave out actions")
+    words = (
+        f"mask must be None: {type(who).__name__} cannot leave out actions, and SAC, "
+        "TD3, DDPG and policies of numbers never can; WithoutMask takes masks away"
+    )
+    check_that(mask is None, words)
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 96c011346b9cfc21
+# Generated from chapters/ppg.py (edit there); digest 652d058189943b98
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -405,7 +405,8 @@ class AuxiliaryPhase:
 
     def legal(self, row: Tensor, part: Chunks) -> Tensor:
         """Return rows that leave out what is illegal in some chunks."""
-        return row if part.mask == () else self.policy.legal(row, part.mask)
+        known = isinstance(part.mask, Tensor)
+        return self.policy.legal(row, part.mask) if known else row
 
     def learn(self, part: Chunks) -> Tensor:
         """Take one step of the optimiser on a minibatch; return means and a norm."""

@@ -1,4 +1,4 @@
-# Generated from chapters/windows.py (edit there); digest 32fc6e75703514df
+# Generated from chapters/windows.py (edit there); digest 5f906cc72f1d747a
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
@@ -81,7 +81,11 @@ class Rings:
         form = {name: ((rings, *x.shape[2:]), x.dtype) for name, x in arrays.items()}
         if not self.fields:
             self.reserve(form)
-        elif form != self.form:
+        # Runs of older versions knew no masks: all they did was legal.
+        for name in {*masks} - self.form.keys():
+            self.form[name] = form[name]
+            self.fields[name] = np.ones((self.places, form[name][0][1]), bool)
+        if form != self.form:
             raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
 
         # Rows in which nothing happened are left out, so each ring counts its own
