@@ -1,4 +1,4 @@
-# Generated from chapters/masks.py (edit there); digest b30a935f0b9b7589
+# Generated from chapters/masks.py (edit there); digest dd1d829c66478428
 """Legal actions: rows in which what is not allowed has no chance, and adapters."""
 
 from __future__ import annotations
@@ -36,17 +36,12 @@ def legal(
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
 
 
-Env = gym.Wrapper[Any, Any, Any, Any]
+class Adapter(gym.Wrapper[Any, Any, Any, Any]):
+    """Passes on what an environment returns, as ``told`` tells it."""
 
-
-class MaskFromMethod(Env):
-    """Says in ``infos`` what a method ``action_masks()`` of the environment returns."""
-
-    def told(self, obs: Any, *others: Any) -> Any:
-        """Return the same, with the mask in ``infos``."""
-        *flags, infos = others
-        mask = self.env.get_wrapper_attr("action_masks")()
-        return obs, *flags, {**infos, "action_mask": mask}
+    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return an observation and what is said beside it."""
+        return obs, infos
 
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
@@ -54,10 +49,23 @@ class MaskFromMethod(Env):
 
     def step(self, action: Any) -> Any:
         """Take a step."""
-        return self.told(*self.env.step(action))
+        obs, *rest, infos = self.env.step(action)
+        obs, infos = self.told(obs, infos)
+        return obs, *rest, infos
 
 
-class MaskFromObservation(MaskFromMethod):
+class MaskFromMethod(Adapter):
+    """Says in ``infos`` what a method ``action_masks()`` of the environment returns."""
+
+    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return them, with the mask in ``infos``."""
+        return obs, {
+            **infos,
+            "action_mask": self.env.get_wrapper_attr("action_masks")(),
+        }
+
+
+class MaskFromObservation(Adapter):
     """Takes observations apart that hold an ``observation`` and its ``action_mask``."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -70,17 +78,14 @@ class MaskFromObservation(MaskFromMethod):
         )
         self.observation_space = parts["observation"]
 
-    def told(self, obs: Any, *others: Any) -> Any:
-        """Return the same, with the mask in ``infos``."""
-        *flags, infos = others
-        return obs["observation"], *flags, {**infos, "action_mask": obs["action_mask"]}
+    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return them, with the mask in ``infos``."""
+        return obs["observation"], {**infos, "action_mask": obs["action_mask"]}
 
 
-class WithoutMask(MaskFromMethod):
+class WithoutMask(Adapter):
     """Takes the masks away, for agents that know none."""
 
-    def told(self, obs: Any, *others: Any) -> Any:
-        """Return the same, with no mask in ``infos``."""
-        *flags, infos = others
-        rest = {name: x for name, x in infos.items() if name != "action_mask"}
-        return obs, *flags, rest
+    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return them, without a mask."""
+        return obs, {name: x for name, x in infos.items() if name != "action_mask"}
