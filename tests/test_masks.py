@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -29,7 +30,7 @@ from literate_rl.policies import CategoricalActions, make_policy
 from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
-from literate_rl.workshop.runs import play
+from literate_rl.workshop.runs import load, play
 from literate_rl.workshop.training import ALGORITHMS, make_learner, train
 
 FENCED = "worlds:Fenced-v0"
@@ -476,12 +477,25 @@ def test_another_idea_of_what_is_legal_gets_no_fused_error() -> None:
 # --- Acting after training ------------------------------------------------------------
 
 
-def test_an_agent_of_train_acts_legally_and_plays_on_film() -> None:
-    agent = train("dqn", FENCED, total_steps=8, progress=False, hidden=8)
+class Values(torch.nn.Linear):
+    """A Q network of one's own."""
+
+    def forward(self, state: Tensor) -> Tensor:
+        return super().forward(state)
+
+
+@pytest.mark.parametrize("models", [{}, {"qnet": Values(5, 4)}])
+def test_an_agent_of_train_acts_legally_and_plays_on_film(
+    models: Any, tmp_path: Path
+) -> None:
+    agent = train("dqn", FENCED, total_steps=8, progress=False, hidden=8, **models)
     state = torch.zeros(4, 5)
     mask = np.eye(4, dtype=np.int8)
-    assert agent.act({"state": state}, mask=mask).tolist() == [0, 1, 2, 3]
-    assert len(set(agent.act({"state": state}).tolist())) == 1
+    assert agent.act({"state": state}, mask=mask).flatten().tolist() == [0, 1, 2, 3]
+    loaded = load(agent.save(tmp_path / "run"), **models)
+    allowed = torch.from_numpy(mask == 1)
+    assert loaded.act(state, 0.0, mask=allowed).tolist() == [0, 1, 2, 3]
+    assert len(set(agent.act({"state": state}).flatten().tolist())) == 1
     with pytest.raises(ValueError, match="zeros and ones"):
         agent.act({"state": state}, mask=2 * mask)
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 2d79fb2b13228e2b
+# Generated from chapters/workshop/episodes.py (edit there); digest 634e5818db6731da
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ Masks = NDArray[np.bool_]
 
 def as_masks(given: Any) -> Masks:
     """Return masks ``(B, N)`` of zeros and ones as booleans."""
-    rows = [np.asarray(row) for row in given]
+    # Where there are several choices, a mask may have a part for each.
+    rows = [np.hstack(x) if isinstance(x, tuple) else np.asarray(x) for x in given]
     numbers = np.array(rows) if len({row.shape for row in rows}) == 1 else np.zeros(0)
     if numbers.ndim != 2 or not ((numbers == 0) | (numbers == 1)).all():
         got = [row.tolist() for row in rows]
