@@ -306,7 +306,9 @@ assert curves["without"][-1] < -190, "the cost of 200 steps"
 assert after["with masks"] > after["without"] + 50
 
 # %% [markdown]
-# ## Trap: a mask while acting only
+# ## Traps
+#
+# ### Trap: a mask while acting only
 #
 # It is tempting to mask where the actions are drawn and to leave the loss as it is. The actions are
 # legal, nothing fails, and often something is learned. But three things are wrong.
