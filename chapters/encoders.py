@@ -877,7 +877,9 @@ def action_critics(
     encoder: OwnEncoder | None = None,
 ) -> Critics:
     """Build critics of actions of a size, each with an entrance of its own."""
-    entrances = [entrance(space, encoder=encoder) for _ in range(number)]
+    # One after another, so that a file that asks for a billion is refused at the first
+    # ones that are too many ({doc}`workshop/runs`).
+    entrances = (entrance(space, encoder=encoder) for _ in range(number))
     return Critics(
         ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
     )

@@ -24,7 +24,8 @@ from literate_rl.evaluation import evaluate
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop import cli
-from literate_rl.workshop.cli import Command, main, settings_of
+from literate_rl.workshop.cli import Command
+from literate_rl.workshop.commands import main
 from literate_rl.workshop.runs import (
     Run,
     fit,
@@ -32,7 +33,7 @@ from literate_rl.workshop.runs import (
     load_checkpoint,
     save_checkpoint,
 )
-from literate_rl.workshop.training import ALGORITHMS
+from literate_rl.workshop.training import ALGORITHMS, settings_of
 
 # One worker, so that `whole` is made once.
 pytestmark = pytest.mark.xdist_group("cli")
@@ -137,7 +138,7 @@ def test_progress_is_shown_beside_the_output(whole):
     assert f"{STEPS}/{STEPS}" in err
     assert "Traceback" not in err
     assert "arning" not in err
-    assert "steps/s=" in err
+    assert "return=" in err
     assert "KL=" in err
 
 
@@ -244,12 +245,6 @@ def test_help_shows_the_defaults_that_suit_the_environment(capsys):
     assert ppo_settings("Acrobot-v1").total_steps != PPOConfig().total_steps
 
 
-def test_help_without_an_algorithm_names_the_algorithms(capsys):
-    names = "ppo,ppg,impala,a2c,a3c,dqn,dqnper,rainbow,ddpg,ddpgper,hddpg,td3,sac"
-    names += ",dqnapex,rainbowapex,ddpgapex,apex"
-    assert f"{{{names}}}" in help_of(["--help"], capsys)
-
-
 def test_an_error_is_one_line_and_no_traceback(tmp_path):
     done = run(tmp_path, "--env", "Nothing-v0")
     assert done.returncode == 1
@@ -294,8 +289,7 @@ EXPONENT = "priority_exponent is the replay buffer's alpha, temperature is SAC's
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "algorithm"),
-        ("sarsa", "invalid choice: 'sarsa'"),
+        ("sarsa", "there is no command 'sarsa'"),
         ("ppo --no-such-option 1", "no-such-option"),
         ("ppo --num-envs 0", "num_envs must be at least 1, got 0"),
         ("ppo --env Pendulum-v1 --gamma 2", "gamma must be at least 0 and at most 1"),
@@ -571,7 +565,7 @@ def test_the_algorithm_is_that_of_the_run(whole, tmp_path, monkeypatch):
     copied(whole, tmp_path)
     before = snapshot(tmp_path)
     message = refusal(["ppg", "--resume", "runs/b"])
-    assert message.endswith("algorithm is 'ppo', but the command is 'ppg'")
+    assert message.endswith("algorithm is 'ppo', not 'ppg'")
     assert snapshot(tmp_path) == before
 
 

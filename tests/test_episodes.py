@@ -31,11 +31,14 @@ from literate_rl.workshop.episodes import (
     check_final,
     check_num_envs,
     env_maker,
+    check_seen,
     env_seed,
+    mean_return,
     on_cpu,
     plain_actions,
     resets_later,
 )
+from literate_rl.workshop.nests import plain_space
 from literate_rl.workshop.runs import flat_env
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -468,3 +471,35 @@ def test_a_scripted_module_has_modes_too() -> None:
         assert torch.equal(net(state), net(state))
     assert net.training
     assert not torch.equal(net(state), net(state))
+
+
+# --- Returns, and what a policy expects -----------------------------------------------
+
+
+def test_a_mean_of_returns_knows_what_it_is_the_mean_of() -> None:
+    none = float("nan")
+    table = torch.tensor([[1.0, none], [none, 4.0], [none, none]])
+    mean = mean_return(table)
+    assert (mean, mean.returns) == (2.5, (1.0, 4.0))
+    assert mean == table.nanmean().item()
+    empty = mean_return(table[2:])
+    assert empty != empty
+    assert empty.returns == ()
+
+
+def test_a_policy_that_has_learned_from_something_else_is_told() -> None:
+    envs = make_envs("CartPole-v1")
+    for space in (spaces.Box(-1, 1, (4,)), plain_space(spaces.MultiBinary(4))):
+        check_seen(Recipe({"observation_space": space}), envs)
+    for silent in (nn.Linear(4, 2), Recipe({}), Recipe({"hidden": 3})):
+        check_seen(silent, envs)
+    five = Recipe({"observation_space": spaces.Box(-1, 1, (5,))})
+    with pytest.raises(ValueError, match=r"must show 5 numbers, .* got 4: with wrapp"):
+        check_seen(five, envs)
+    envs.close()
+
+
+class Recipe(nn.Module):
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.recipe = ("", arguments)

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 7712ddd500e2e1ba
+# Generated from chapters/apex.py (edit there); digest 95ad910d17036ff3
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from literate_rl.loop import OffPolicy
 from literate_rl.policies import Policy
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.episodes import EvalMode, mean_return
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike, Stateful
 from literate_rl.workshop.signatures import (
     Count,
@@ -282,9 +282,7 @@ class Apex(RemoteLearner):
         losses: dict[str, float] = learner.mean_losses(
             [learner.learn() for _ in range(due)]
         )
-        return {
-            "charts/episodic_return": rollout.episode_return.nanmean().item()
-        } | losses
+        return {"charts/episodic_return": mean_return(rollout.episode_return)} | losses
 
 
 @checked

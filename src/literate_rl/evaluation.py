@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 19938fd8f3845d17
+# Generated from chapters/evaluation.py (edit there); digest 709abdbbeb087d99
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import EvalMode, env_seed, warn_unended
+from literate_rl.workshop.episodes import EvalMode, check_seen, env_seed, warn_unended
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -58,6 +58,7 @@ def evaluate(
     # One environment for each episode. They are stepped together, so that the network
     # sees one batch of observations and not many single ones.
     envs = make_envs(partial(flat_env, env), episodes)
+    check_seen(policy, envs)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
 
     # All play until the last of the first episodes is over.

@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 0d32f34de117bc85
+# Generated from chapters/loop.py (edit there); digest 5370dd368152e1d3
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from torch import Tensor
 
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
+from literate_rl.workshop.episodes import (
+    EvalMode,
+    check_num_envs,
+    env_seed,
+    mean_return,
+)
 from literate_rl.workshop.fast import clip_gradient
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
 from literate_rl.workshop.signatures import (
@@ -204,7 +209,7 @@ class OffPolicy:
 
         self.iteration += 1
         return {
-            "charts/episodic_return": torch.cat(returns).nanmean().item(),
+            "charts/episodic_return": mean_return(torch.cat(returns)),
             **self.algorithm.metrics(),
             **self.mean_losses(losses),
         }
