@@ -123,7 +123,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"(Fraction|Positive|NonNegative|Finite|Scale|AboveOne|Count|Seed|(Sync)?VectorEnv)",
     ),
-    ("py:class", r"(.*\.Make|Level|Results|Tone|Frame|MazeSize|RenderMode)"),
+    ("py:class", r"((.*\.)?(Make|Wrapper|Env|EnvSpec)|Level|Results|Tone|Frame|MazeSize|RenderMode)"),
     ("py:class", r"(Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),
     ("py:class", r"torch\.autograd\.function\.Function|Detach"),

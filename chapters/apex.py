@@ -791,7 +791,7 @@ def apex_settings(
 # %% [markdown]
 # | you type | what happens |
 # |---|---|
-# | `python -m literate_rl apex --env CartPole-v1` | DQN with two actors that take turns |
+# | `literate-rl apex --env CartPole-v1` | DQN with two actors that take turns |
 # | `… apex --actors 4 --transport shared` | four processes; `--transport ray` for a cluster |
 # | `… apex --algorithm rainbow` | Rainbow learns, without noisy layers: the ladder explores |
 # | `… apex --algorithm ddpg --env Pendulum-v1` | DDPG learns ({doc}`ddpg`) |

@@ -212,8 +212,9 @@ class OffPolicyConfig:
         seed: Decides all that is random in the run, except for the first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Number of environments.
-        hidden: Width of the hidden layers that ``train`` builds; a policy that you hand
-            over keeps its own.
+        hidden: Width of the hidden layers that ``train`` builds. A policy that you hand
+            over keeps its own, and for a picture DQN's network has none but its
+            encoder's.
         num_steps: Number n of rewards in a target before the value.
         gamma: Discount.
         learning_rate: Learning rate of Adam at the start.

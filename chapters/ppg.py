@@ -955,7 +955,7 @@ for curve in (first, second):
     assert curve[-1] > 3 * curve[0], "both agents learn"
 
 # %% [markdown]
-# In a terminal the same takes one line, `python -m literate_rl ppg --env CartPole-v1`. A run
+# In a terminal the same takes one line, `literate-rl ppg --env CartPole-v1`. A run
 # that is stopped between two auxiliary phases keeps its buffer in the checkpoint
 # ({doc}`workshop/runs`).
 #

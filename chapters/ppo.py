@@ -730,7 +730,8 @@ for snapshot in snapshots[:2]:
 # pendulum; it has to swing it up. Each step costs something, so returns are negative: about
 # $-1200$ for a motor that pushes at random, about $-150$ for a good one. `make_learner` builds
 # environments, policy and learner from an id and settings, `fit` calls `iterate` until the steps
-# are spent ({doc}`workshop/runs`), and `replace` copies settings with some of them changed.
+# are spent ({doc}`workshop/runs`), and `replace` copies settings with some of them changed. The
+# network is the one that `make_policy` chooses for vectors; {doc}`encoders` has those for pictures.
 # `numpy_act` is the policy's `act` once more, faster for small networks ({doc}`workshop/fast_forms`).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of PPO on Pendulum over 50,000 steps, a running mean of 24 episodes: they stay near minus 1200 for a while, then rise steeply to about minus 200"}}

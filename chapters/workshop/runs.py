@@ -1653,7 +1653,7 @@ for variant, runs in stored_runs("cartpole").items():
 # %% [markdown]
 # ## The command line
 #
-# The package has a command that puts all of this together for an algorithm of the book.
+# The package has a command, `literate-rl`, that puts all of this together for an algorithm of the book.
 # Here it trains PPO ({doc}`/chapters/ppo`) on CartPole, for a fifth of the usual time, which
 # is too short to learn much. The progress bar goes to the error stream, what you may want to
 # keep goes to the output.
@@ -1678,12 +1678,14 @@ print(type(policy).__name__, record_video(policy, "CartPole-v1", place / "ppo.mp
 # %% [markdown]
 # | you type | what happens |
 # |---|---|
-# | `python -m literate_rl ppo --help` | explains every setting; the texts are those of the dataclass |
+# | `literate-rl --help` | says in a line each what the algorithms are for |
+# | `literate-rl ppo --help` | explains every setting; the texts are those of the dataclass |
 # | `… --env Pendulum-v1 --num-envs 32` | another environment, with the settings that suit it, except the one you name |
+# | `… --wrappers TimeAwareObservation 'FrameStackObservation(4)'` | with wrappers around each environment, by Gymnasium's names |
 # | `… --watch` | shows the trained agent in a window; where there is no screen, writes `video.mp4` into the directory |
 # | Ctrl-C | ends after this iteration, saves, and prints how to go on; before the training begins it ends at once |
 # | `… --resume runs/first` | goes on from the last checkpoint, with the settings of that run |
-# | `… --resume runs/maze --env gym_maze:Maze-v0` | the same; an environment that imports a module must be named again |
+# | `… --resume runs/maze --env gym_maze:Maze-v0` | the same; what imports a module must be named again |
 # | `tensorboard --logdir runs` | draws the curves of all runs (`pip install tensorboard`) |
 #
 # Ctrl-C is the polite way to stop a run. A power cut is not polite, and neither is

@@ -156,7 +156,22 @@ __all__ = ["Agent", "Options", "train"]
 # ## Three lines
 #
 # A call names the algorithm and the environment. Each further argument is either a model of your
-# own, under its name in the contract, or a setting of the algorithm.
+# own, under its name in the contract, or a setting of the algorithm. The environment is an id, or
+# what makes one, with wrappers around it ({doc}`makers`):
+#
+# | you have | you write |
+# |---|---|
+# | an id | `train("PPO", "CartPole-v1")` |
+# | an id that a module registers | `train("PPO", "gym_maze:Maze-v0")` |
+# | a class, or a function without arguments | `train("PPO", MyEnv)`, or `"mine:MyEnv"` |
+# | arguments for a class | `train("PPO", partial(MyEnv, size=5))` |
+# | wrappers | `train("PPO", MyEnv, wrappers=["FrameStackObservation(4)", MyWrapper])` |
+# | a vector environment | `train("PPO", envs)`, which also says how many copies there are |
+# | hybrid actions whose space does not say who uses what | `train("PPO", MyEnv, mask=[[1, 0], [0, 1]])` |
+# | a run that should go on | `train("PPO", MyEnv, resume="my_agent")` |
+#
+# A class or function may stand in a notebook. Only actors in other processes (`transport="shared"`)
+# must be able to import it, so then it has to stand in a file.
 
 
 # %% tags=["export"]
@@ -345,7 +360,9 @@ class Options(OwnModels, total=False):
 
 # %% [markdown]
 # The agent keeps its run in a temporary directory until it is saved. The saved directory is like
-# that of any other run: `load` reads it, and `--resume` continues it ({doc}`runs`).
+# that of any other run: `load` reads it, and `--resume` continues it ({doc}`runs`). Its `env` has the
+# wrappers around it, so `evaluate(agent.policy, agent.env)` and `show(agent.policy, agent.env)` play in
+# the world that the policy knows. For a saved run `load_env` makes that world again.
 
 
 # %% tags=["export"]
