@@ -881,8 +881,6 @@ def action_critics(
     encoder: OwnEncoder | None = None,
 ) -> Critics:
     """Build critics of actions of a size, each with an entrance of its own."""
-    # One after another, so that a file that asks for a billion is refused at the first
-    # ones that are too many ({doc}`workshop/runs`).
     entrances = (entrance(space, encoder=encoder) for _ in range(number))
     return Critics(
         ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
@@ -1151,7 +1149,8 @@ assert (num_weights + num_heads) / (2 * num_weights + num_heads) < 0.51, "almost
 #
 # {doc}`ppg` and {doc}`rainbow` use an encoder of this book that is older than `make_encoder`. It
 # has two convolutions and tanh, and the library ALF's way of being called: it takes a state and
-# returns it. Its weights have the same names as ever, so that old runs load.
+# returns it. Its weights have the same names as ever, so that old runs load. Where a picture is only
+# a part of what is seen, the second one is called in the same way.
 
 
 # %% tags=["export", "hide-input"]
@@ -1181,6 +1180,33 @@ class ConvolutionalEncodingNetwork(PictureEncoder):
     ) -> tuple[Tensor, Any]:
         """Return features ``(*B, F)`` of pictures, and the state as it came."""
         return self.project(observation).tanh(), state
+
+
+class PartsEncodingNetwork(nn.Module):
+    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
+
+    Args:
+        space: What the environment shows.
+        hidden: Number of features, kept as ``output_size``.
+        encoder: An encoder of your own, or None.
+        row: The space of the flat rows, which says nothing else.
+    """
+
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        hidden: int,
+        encoder: OwnEncoder | None,
+        row: spaces.Box,
+    ) -> None:
+        super().__init__()
+        front, size = entrance(space, encoder=encoder)
+        last = orthogonal(nn.Linear(size, hidden))
+        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*B, F)``, and the state as it came."""
+        return self.layers(observation), state
 
 
 # %% [markdown]

@@ -71,7 +71,6 @@ from tqdm import tqdm
 
 from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import (
-    EvalMode,
     Held,
     Make,
     check_seen,
@@ -80,6 +79,7 @@ from literate_rl.workshop.episodes import (
     told,
     warn_unended,
 )
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -1435,11 +1435,11 @@ def play(
     device = next(policy.parameters()).device
     check_seen(policy, envs)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
-    total, acting = 0.0, EvalMode(policy)
+    total = 0.0
     for _ in range(max_episode_steps):
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        with acting:
+        with eval_mode(policy):
             action = policy.to_env(policy.act(state, 0.0).cpu())
         obs, reward, terminated, truncated, _ = envs.step(action)
         total += float(reward[0])

@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 75d3eb2e3f62ac5d
+# Generated from chapters/encoders.py (edit there); digest e251270a1a70393b
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -386,8 +386,6 @@ def action_critics(
     encoder: OwnEncoder | None = None,
 ) -> Critics:
     """Build critics of actions of a size, each with an entrance of its own."""
-    # One after another, so that a file that asks for a billion is refused at the first
-    # ones that are too many ({doc}`workshop/runs`).
     entrances = (entrance(space, encoder=encoder) for _ in range(number))
     return Critics(
         ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
@@ -420,3 +418,30 @@ class ConvolutionalEncodingNetwork(PictureEncoder):
     ) -> tuple[Tensor, Any]:
         """Return features ``(*B, F)`` of pictures, and the state as it came."""
         return self.project(observation).tanh(), state
+
+
+class PartsEncodingNetwork(nn.Module):
+    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
+
+    Args:
+        space: What the environment shows.
+        hidden: Number of features, kept as ``output_size``.
+        encoder: An encoder of your own, or None.
+        row: The space of the flat rows, which says nothing else.
+    """
+
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        hidden: int,
+        encoder: OwnEncoder | None,
+        row: spaces.Box,
+    ) -> None:
+        super().__init__()
+        front, size = entrance(space, encoder=encoder)
+        last = orthogonal(nn.Linear(size, hidden))
+        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*B, F)``, and the state as it came."""
+        return self.layers(observation), state

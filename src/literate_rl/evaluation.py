@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 709abdbbeb087d99
+# Generated from chapters/evaluation.py (edit there); digest 17e423f954187a8d
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import EvalMode, check_seen, env_seed, warn_unended
+from literate_rl.workshop.episodes import check_seen, env_seed, warn_unended
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -64,9 +65,8 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    acting = EvalMode(policy)
     for _ in range(max_episode_steps):
-        with acting:
+        with eval_mode(policy):
             action = greedy(policy, obs)
         obs, reward, terminated, truncated, _ = envs.step(action)
         # An environment that is done starts another episode, which does not count.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3850282842ccd98a
+# Generated from chapters/workshop/runs.py (edit there); digest 0a761e2e5e9ff144
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ from tqdm import tqdm
 
 from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import (
-    EvalMode,
     Held,
     Make,
     check_seen,
@@ -61,6 +60,7 @@ from literate_rl.workshop.episodes import (
     told,
     warn_unended,
 )
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -1051,11 +1051,11 @@ def play(
     device = next(policy.parameters()).device
     check_seen(policy, envs)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
-    total, acting = 0.0, EvalMode(policy)
+    total = 0.0
     for _ in range(max_episode_steps):
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        with acting:
+        with eval_mode(policy):
             action = policy.to_env(policy.act(state, 0.0).cpu())
         obs, reward, terminated, truncated, _ = envs.step(action)
         total += float(reward[0])
