@@ -498,7 +498,7 @@ def make_phasic_policy(
     hidden: Count = 64,
     normalize: bool = False,
     *,
-    mask: Sequence[Sequence[int | bool]] | Tensor | None = None,
+    mask: Sequence[Sequence[int | bool]] | None = None,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build a policy on the disjoint network.

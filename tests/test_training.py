@@ -1693,6 +1693,7 @@ def test_a_training_says_how_many_steps_it_takes(
         edit(saved, total_steps=total)
         train("A2C", CARTPOLE, resume=saved)
         said = capsys.readouterr().out
+        assert said.endswith(f", kept in {saved}\n")
         assert (f"steps: {takes} for {total}" in said) == bool(takes)
     train("A2C", CARTPOLE, total_steps=64, **small)
     assert "steps" not in capsys.readouterr().out

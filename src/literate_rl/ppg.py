@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest fdc6cfd46741abdb
+# Generated from chapters/ppg.py (edit there); digest a24f11bbe6ebcd59
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def make_phasic_policy(
     hidden: Count = 64,
     normalize: bool = False,
     *,
-    mask: Sequence[Sequence[int | bool]] | Tensor | None = None,
+    mask: Sequence[Sequence[int | bool]] | None = None,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build a policy on the disjoint network.

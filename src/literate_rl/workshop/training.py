@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 636a78e03188f6bb
+# Generated from chapters/workshop/training.py (edit there); digest 5d826ca8616fb1ab
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -196,27 +196,37 @@ def train(
             run = Run(tempfile.mkdtemp(prefix="literate_rl_"), settings)
         else:
             learner, world = asked.again(run, check, place)
-        folder, mine = run.directory, resume is None
-        try:
-            with run, ended(learner, world):
-                if progress:
-                    print(opening(learner))
-                history = fit(learner, run, progress)
-        except BaseException as error:
-            # What was learned in hours is not lost with what came after.
-            if run.saved:
-                error.add_note(f"what was saved is kept in {folder}")
-            elif mine:
-                shutil.rmtree(folder)
-            raise
-    agent = Agent(learner, folder, history, world)
-    if mine:
-        weakref.finalize(agent, shutil.rmtree, folder, ignore_errors=True)
+        new = resume is None
+        history = carried_out(learner, world, run, new, progress)
+    agent = Agent(learner, run.directory, history, world)
+    if new:
+        weakref.finalize(agent, shutil.rmtree, agent.folder, ignore_errors=True)
     if progress:
         watch = "watch it with show(agent.policy, agent.env), "
         watch = "" if isinstance(world, VectorEnv) else watch
-        print(f"{watch}keep it with agent.save(directory)")
+        kept = (
+            "keep it with agent.save(directory)" if new else f"kept in {run.directory}"
+        )
+        print(watch + kept)
     return agent
+
+
+def carried_out(
+    learner: Learner, world: World, run: Run, new: bool, progress: bool
+) -> list[dict[str, float]]:
+    """Run a training to its end, and return the metrics of each iteration."""
+    try:
+        with run, ended(learner, world):
+            if progress:
+                print(opening(learner))
+            return fit(learner, run, progress)
+    except BaseException as error:
+        # What was learned in hours is not lost with what came after.
+        if run.saved:
+            error.add_note(f"what was saved is kept in {run.directory}")
+        elif new:
+            shutil.rmtree(run.directory)
+        raise
 
 
 class Options(OwnModels, total=False):
