@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 5d826ca8616fb1ab
+# Generated from chapters/workshop/training.py (edit there); digest 4e8f3beaecb9eae0
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -511,7 +511,7 @@ def make_learner(
             f"models of your own for {algorithm} must be {wanted}, "
             f"got {' and '.join(models)}"
         )
-    view, build = looked_at(env, config, models)
+    view, build = looked_at(env, config)
     if "mask" in models and not (known.hybrid and is_hybrid(view.actions)):
         words = "mask is for hybrid actions and what learns them"
         raise ValueError(f"{words}, got {algorithm} and {view.actions}")
@@ -522,6 +522,8 @@ def make_learner(
     seed_everything(config.seed)
     with legible_refusal(known.actions):
         policy = known.policy(view, config, models)
+    if has_processes(config) and models:
+        check_sent(" and ".join(models), policy, [*models.values()])
     policy = place(policy, view.rows, config)
     return known.learner(policy, build, config)
 
@@ -540,7 +542,7 @@ class View(NamedTuple):
     actions: spaces.Space[Any]
 
 
-def looked_at(env: World, config: Any, models: Models) -> tuple[View, Build]:
+def looked_at(env: World, config: Any) -> tuple[View, Build]:
     """Return what an environment is like, and what makes the learner's copies."""
     if isinstance(env, VectorEnv):
         return looked_at_many(env, config)
@@ -555,8 +557,8 @@ def looked_at(env: World, config: Any, models: Models) -> tuple[View, Build]:
         inner = one.env if isinstance(one, FlattenObservation) else one
         space = inner.observation_space
         view = View(space, one.observation_space, one.action_space)
-    if has_actors(config) and config.transport != "in_process":
-        env = sent(env, models)
+    if has_processes(config):
+        env = sent(env)
     return view, partial(make_envs, partial(flat_env, env), copies_of(config))
 
 
@@ -598,23 +600,32 @@ def copies_of(config: Any) -> int:
     return copies
 
 
-def sent(env: Make, models: Models) -> Make:
+def has_processes(config: Any) -> bool:
+    """Say whether the actors are in other processes."""
+    return has_actors(config) and config.transport != "in_process"
+
+
+def sent(env: Make) -> Make:
     """Return what other processes make an environment of, if they can."""
     inner = env.env if isinstance(env, Wrapped) else env
     if isinstance(inner, str) and inner in gym.registry:
         inner = gym.spec(inner)
     env = Wrapped(inner, env.wrappers) if isinstance(env, Wrapped) else inner
-    for name, thing in {"env": env, **models}.items():
-        try:
-            pickled(thing)
-        except ValueError as error:
-            raise ValueError(
-                f"{name} must be something that actors in other processes can import, "
-                f"got {thing!r}: write it into a file, such as mine.py, and hand over "
-                'what stands there (for an environment "mine:name" will do), or leave '
-                "out transport, and the actors take turns in this process"
-            ) from error
+    check_sent("env", env, env)
     return env
+
+
+def check_sent(name: str, thing: Any, given: Any) -> None:
+    """Raise unless other processes can be sent something."""
+    try:
+        pickled(thing)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be something that actors in other processes can import, got "
+            f"{given!r}: write it into a file, such as mine.py, and hand over what "
+            'stands there (for an environment "mine:name" will do), or leave out '
+            "transport, and the actors take turns in this process"
+        ) from error
 
 
 class Rows(VectorWrapper[Any, Any, Any]):
