@@ -36,6 +36,7 @@ from literate_rl.agents import make_envs
 from literate_rl.workshop.episodes import (
     Masks,
     as_argument,
+    check_seen,
     env_seed,
     follow_masks,
     read_masks,
@@ -188,8 +189,9 @@ def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> 
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
 # a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `eval_mode` a
 # policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/episodes`,
-# as is `env_seed`, which draws a seed that no other run shares. `flat_env` makes an environment
-# whose observations are vectors, {doc}`workshop/runs`.)
+# as are `env_seed`, which draws a seed that no other run shares, and `check_seen`, which asks whether
+# the policy has learned from such observations. `flat_env` makes an environment whose observations
+# are vectors, {doc}`workshop/runs`.)
 
 
 # %% tags=["export"]
@@ -217,6 +219,7 @@ def evaluate(
     # One environment for each episode. They are stepped together, so that the network
     # sees one batch of observations and not many single ones.
     envs = make_envs(partial(flat_env, env), episodes)
+    check_seen(policy, envs)
     obs, infos = envs.reset(seed=env_seed(seed, 0))
     mask = read_masks(infos, np.ones(episodes, bool))
 

@@ -37,6 +37,7 @@ from literate_rl.workshop.episodes import (
     as_argument,
     check_num_envs,
     env_seed,
+    mean_return,
 )
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
@@ -616,7 +617,7 @@ class IMPALA:
         """Collect a sample from each environment, learn, and return metrics."""
         config = self.config
         self.learner.anneal(self.step)
-        mean_return = self.collect()
+        returned = self.collect()
         # A few updates, each on samples from the memory, until all of them have been
         # used as often as they may.
         for _ in range(config.update_per_collect):
@@ -632,7 +633,7 @@ class IMPALA:
         if config.lag and self.iteration % (config.lag + 1) == 0:
             self.actor.load_state_dict(self.policy.state_dict())
         named = {f"losses/{name}": number for name, number in losses.items()}
-        return {"charts/episodic_return": mean_return, **named}
+        return {"charts/episodic_return": returned, **named}
 
     def collect(self) -> float:
         """Act for T steps and store the samples; return the mean return."""
@@ -660,7 +661,7 @@ class IMPALA:
                 for b in range(config.n_sample)
             ]
         )
-        return batch.episode_return.nanmean().item()
+        return mean_return(batch.episode_return)
 
     def batch(self, entries: list[dict[str, Any]]) -> Unroll:
         """Put stored samples side by side."""

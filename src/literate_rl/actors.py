@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 12515c8ac14bbaf7
+# Generated from chapters/actors.py (edit there); digest 12655d20909afb05
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from literate_rl.workshop.episodes import (
     as_argument,
     check_num_envs,
     env_seed,
+    mean_return,
     read_masks,
 )
 from literate_rl.workshop.networks import eval_mode
@@ -95,7 +96,13 @@ class ActorsConfig(TransportConfig, IMPALAConfig):
 
     ``update_per_collect`` updates are taken on each unroll of each actor. There is no
     replay, so ``batch_size`` and the settings of the buffer play no role.
+
+    Attributes:
+        share_encoder: Whether actor and critic share an encoder. The policy has to be
+            built so, as ``train`` does.
     """
+
+    share_encoder: bool = False
 
     def __post_init__(self) -> None:
         IMPALAConfig.__post_init__(self)
@@ -508,7 +515,6 @@ class ActorLearner(RemoteLearner):
         for _ in range(self.config.update_per_collect):
             losses = self.learner.learn(unroll)
         self.step += record["reward"].size
-        # The mean of no return is NaN.
-        mean = torch.from_numpy(record["episode_return"]).nanmean().item()
+        mean = mean_return(torch.from_numpy(record["episode_return"]))
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}

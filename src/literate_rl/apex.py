@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest a06f3d4c143c68a6
+# Generated from chapters/apex.py (edit there); digest 38889b976c41201d
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from literate_rl.loop import OffPolicy
 from literate_rl.policies import Policy
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.episodes import mean_return
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike, Stateful
 from literate_rl.workshop.signatures import (
@@ -290,9 +291,7 @@ class Apex(RemoteLearner):
         losses: dict[str, float] = learner.mean_losses(
             [learner.learn() for _ in range(due)]
         )
-        return {
-            "charts/episodic_return": rollout.episode_return.nanmean().item()
-        } | losses
+        return {"charts/episodic_return": mean_return(rollout.episode_return)} | losses
 
 
 @checked

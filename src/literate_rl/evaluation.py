@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 5176117f312ced31
+# Generated from chapters/evaluation.py (edit there); digest fed4c680874af85a
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from literate_rl.agents import make_envs
 from literate_rl.workshop.episodes import (
     Masks,
     as_argument,
+    check_seen,
     env_seed,
     follow_masks,
     read_masks,
@@ -66,6 +67,7 @@ def evaluate(
     # One environment for each episode. They are stepped together, so that the network
     # sees one batch of observations and not many single ones.
     envs = make_envs(partial(flat_env, env), episodes)
+    check_seen(policy, envs)
     obs, infos = envs.reset(seed=env_seed(seed, 0))
     mask = read_masks(infos, np.ones(episodes, bool))
 
