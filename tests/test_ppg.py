@@ -437,6 +437,23 @@ def test_pictures_may_come_flat(share: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("space", "normalize", "reads"),
+    [
+        (spaces.Box(0, 255, (3, 5, 7), np.uint8), False, True),
+        (spaces.Box(0, 255, (3, 5, 7), np.uint8), True, False),
+        (BOX, False, False),
+        (spaces.Dict(eye=spaces.Box(0, 1, (3, 5, 7)), hand=BOX), False, True),
+    ],
+    ids=["picture", "normalised", "vector", "parts"],
+)
+def test_only_an_encoder_reads_bytes(space, normalize: bool, reads: bool) -> None:
+    policy = make_phasic_policy(space, THREE, normalize=normalize)
+    assert policy.reads_bytes == reads
+    obs = torch.randint(255, (2, spaces.flatdim(space)), dtype=torch.uint8)
+    assert policy(obs if reads else obs.float()).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
     ("observation", "action", "message"),
     [
         (THREE, THREE, "observation_space must be a box"),
