@@ -32,6 +32,7 @@ FLOORS = {
     "4 networks": [
         "workshop.networks",
         "encoders",
+        "choices",
         "policies",
         "disjoint_network",
         "hybrid_action",

@@ -80,7 +80,7 @@ from literate_rl.dqn import (
     dqn_settings,
     make_q_policy,
 )
-from literate_rl.encoders import has_pictures
+from literate_rl.encoders import has_pictures, readable_parts
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
@@ -117,7 +117,7 @@ from literate_rl.workshop.own_models import (
     own_model,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
-from literate_rl.workshop.nests import MODELS, name_of_model
+from literate_rl.workshop.nests import MODELS, SpaceError, is_hybrid, name_of_model
 from literate_rl.workshop.runs import OwnModels, Run, about, fit, flat_env, sync
 
 __all__ = ["Agent", "Options", "train"]
@@ -556,7 +556,7 @@ def make_learner(
         family = known.contract or algorithm
         check_model(family, env=partial(gym.make, env), **models)
     seed_everything(config.seed)
-    with flat_env(env) as one, legible_refusal(known.actions):
+    with flat_env(env) as one, named_refusal(algorithm):
         policy = known.policy(one, config, models)
     policy = place(policy, one.observation_space, config)
     copies = config.n_sample if isinstance(config, ActorsConfig) else config.num_envs
@@ -565,16 +565,12 @@ def make_learner(
 
 
 @contextmanager
-def legible_refusal(actions: str) -> Iterator[None]:
-    """Say in the user's terms which actions a policy can take."""
+def named_refusal(algorithm: str) -> Iterator[None]:
+    """Say whose policy does not fit the spaces of an environment."""
     try:
         yield
-    except (TypeError, ValueError) as error:
-        if str(error).startswith(("encoder", "normalize")):
-            raise  # it is not about actions
-        raise ValueError(
-            f"the environment's actions must be {actions}: {error}"
-        ) from error
+    except SpaceError as error:
+        raise SpaceError(f"{algorithm.upper()}'s {error}") from error
 
 
 @contextmanager
@@ -609,6 +605,8 @@ def shown(env: Env) -> Spaces:
 def pictures_or_vectors(env: Env, models: Models) -> Spaces:
     """Return an environment's spaces: what an encoder reads as it is, else vectors."""
     seen, done = shown(env)
+    if not models:
+        readable_parts(seen)
     return (seen if models or has_pictures(seen) else env.observation_space), done
 
 
@@ -616,8 +614,7 @@ def actor_critic(env: Env, config: Any, models: Models) -> PolicyLike:
     """Build an actor and a critic of states."""
     if "actor" in models:
         return make_contract_policy(*shown(env), **models)
-    hybrid = isinstance(env.action_space, spaces.Tuple | spaces.Dict)
-    make = make_hybrid_policy if hybrid else make_policy
+    make = make_hybrid_policy if is_hybrid(env.action_space) else make_policy
     normalize = getattr(config, "normalize_obs", False)
     return make(*pictures_or_vectors(env, models), normalize=normalize, **models)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 0d1e1795f5374e5b
+# Generated from chapters/*.py (edit there); digest e3808588e8fed3ec
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -72,6 +72,10 @@ from .encoders import (
     ShapedEncoder as ShapedEncoder,
     entrance as entrance,
     make_encoder as make_encoder,
+)
+from .choices import (
+    ChoiceActions as ChoiceActions,
+    is_choices as is_choices,
 )
 from .hybrid_action import (
     HybridDistribution as HybridDistribution,
@@ -294,14 +298,18 @@ from .workshop.interfaces import (
     Target as Target,
 )
 from .workshop.nests import (
+    REASONS as REASONS,
+    SpaceError as SpaceError,
     as_discrete as as_discrete,
     as_space as as_space,
     as_vectors as as_vectors,
     ends as ends,
+    is_hybrid as is_hybrid,
     leaves as leaves,
     map_nest as map_nest,
     pack as pack,
     plain_space as plain_space,
+    refused as refused,
     remembered as remembered,
     unpack as unpack,
 )

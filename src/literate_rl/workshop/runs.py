@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3c35965c8263608a
+# Generated from chapters/workshop/runs.py (edit there); digest eb30f3fb252548b2
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
+from literate_rl.workshop.nests import leaves, refused
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -89,8 +90,10 @@ def flat_env(
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made
-    if not space.is_np_flattenable:
-        raise ValueError(f"env must have observations that can be flattened: {space}")
+    # Gymnasium can flatten what has no parts, but not a batch of it.
+    if not space.is_np_flattenable or not [*leaves(space)]:
+        wanted = "env must have observations that can be flattened"
+        raise refused(wanted, space, "numbers")
     return FlattenObservation(made)
 
 
