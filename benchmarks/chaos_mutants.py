@@ -175,6 +175,12 @@ PLACES = (
         "RunningMoments.forward RewardScaler.forward",
         "policies",
     ),
+    Place(
+        "choices",
+        "options ChoiceActions.__init__ ChoiceActions.table ChoiceActions.noise "
+        "ChoiceActions.choose ChoiceActions.kl ChoiceActions.to_env taken surprise",
+        "choices",
+    ),
     Place("workshop/networks", "squashed_log_prob", "networks"),
     Place("apex", "first_priorities actor_epsilons", "apex"),
     Place(

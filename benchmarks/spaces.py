@@ -76,7 +76,9 @@ SEEN: dict[str, spaces.Space[Any]] = {
         body=spaces.Tuple((spaces.Box(-1, 1, (2,)), spaces.Discrete(3, start=1))),
         keys=spaces.MultiBinary(2),
     ),
+    "picture of no size": spaces.Dict(a=spaces.Box(0, 255, (0, 6, 6), np.uint8), b=BOX),
     "nothing": spaces.Dict({}),
+    "nothing in a Dict": spaces.Dict(a=spaces.Dict({}), b=BOX),
     "Text": spaces.Text(5),
     "Text among others": spaces.Dict(a=BOX, b=spaces.Text(5)),
     "Text beside a picture": spaces.Dict(

@@ -144,7 +144,7 @@ def is_choices(space: spaces.Space[Any]) -> bool:
 
 
 def options(leaf: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many options each choice of a leaf has, and what the first is called."""
+    """Return how many options each choice of a leaf has, and the name of the first."""
     if isinstance(leaf, spaces.MultiDiscrete):
         return leaf.nvec.ravel().astype(np.int64), leaf.start.ravel().astype(np.int64)
     if isinstance(leaf, spaces.MultiBinary):
@@ -237,7 +237,7 @@ class ChoiceActions:
         return (prob * difference.masked_fill(prob == 0, 0.0)).sum((-2, -1))
 
     def to_env(self, action: Tensor) -> Any:
-        """Return the actions as vector environments take them, in a nest if it is one."""
+        """Return the actions as vector environments take them, nested or not."""
         shapes = [part.shape or () for part in self.parts]
         ends = np.cumsum([math.prod(shape) for shape in shapes])
         columns = np.split(action.numpy() + self.start, ends[:-1], axis=-1)
@@ -281,7 +281,7 @@ found = {
     "divergence": ((joint.exp() * (joint - joint_other)).sum(), game.kl(row, other)),
 }
 for name, (by_hand, ours) in found.items():
-    print(f"{name:25s}{by_hand.item():.4f}  {ours.item():.4f}")
+    print(f"{name}: {by_hand.item():.4f} by hand, {ours.item():.4f} by the formula")
 
 # %% tags=["claims"]
 for by_hand, ours in found.values():

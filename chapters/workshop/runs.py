@@ -63,7 +63,7 @@ from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
-from literate_rl.workshop.nests import leaves, refused
+from literate_rl.workshop.nests import form, hollow, refused
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -145,8 +145,8 @@ def flat_env(
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made
-    # Gymnasium can flatten what has no parts, but not a batch of it.
-    if not space.is_np_flattenable or not [*leaves(space)]:
+    # Gymnasium says that it could flatten a Dict without parts, and fails.
+    if not space.is_np_flattenable or hollow(form(space)):
         wanted = "env must have observations that can be flattened"
         raise refused(wanted, space, "numbers")
     return FlattenObservation(made)

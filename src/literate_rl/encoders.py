@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest d81dccaa245b0098
+# Generated from chapters/encoders.py (edit there); digest 8e222febb4b7e7e7
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -306,7 +306,9 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
     # A table of numbers has rows and columns too, but no neighbours.
     if len(space.shape) not in ((2, 3, 4) if space.dtype == np.uint8 else (3, 4)):
         return False
-    _, (_, *sides) = read_planes(space.shape)
+    _, (channels, *sides) = read_planes(space.shape)
+    if not channels:
+        return False
     # Without a wish, what is too small for three cells by three stays a row.
     return asked or min(sides) >= 3
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest ac15e850a6fdba89
+# Generated from chapters/workshop/nests.py (edit there); digest c1641596ef96a6a8
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -68,6 +68,14 @@ def form(space: spaces.Space[Any]) -> Any:
     return space
 
 
+def hollow(nest: Any) -> bool:
+    """Say whether a nest, or one inside of it, is empty."""
+    if not isinstance(nest, dict | tuple):
+        return False
+    children = nest.values() if isinstance(nest, dict) else nest
+    return not nest or any(map(hollow, children))
+
+
 def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
     """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
     return ends(form(space))
@@ -111,8 +119,8 @@ def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
 # Why a space is refused, and what to do.
 REASONS = {
     "kind": "this agent has no such actions; PPO, A2C, IMPALA and PPG take choices, "
-    "numbers and both, and a wrapper such as Gymnasium's TransformAction makes one kind "
-    "of another",
+    "numbers and both, and a wrapper such as Gymnasium's TransformAction makes one "
+    "kind of another",
     "numbers": "it is no row of numbers; leave it out, or make numbers of it, with a "
     "wrapper such as Gymnasium's FilterObservation or TransformObservation",
     "shape": "its shape does not fit; flat_env makes vectors of observations, and "
