@@ -251,7 +251,7 @@ def test_the_check_may_be_skipped() -> None:
         (lambda: train("DQN", CARTPOLE, actor=QNet()), "for dqn must be qnet, got act"),
         (lambda: train("PPO", CARTPOLE, actor=QNet()), "must be actor and critic, got"),
         (lambda: train("ppg", CARTPOLE, qnet=QNet()), "for ppg must be none, got qnet"),
-        (lambda: train("DQN", "Pendulum-v1"), "actions must be Discrete"),
+        (lambda: train("DQN", "Pendulum-v1"), "DQN's action_space must be Discrete"),
         (lambda: train("DQN", "NoSuch-v0"), "NoSuch-v0"),
         (lambda: train("DQN", CARTPOLE, total_steps=0), "total_steps"),
         (lambda: train("DQN", CARTPOLE, device="gpu"), "of auto, cpu, cuda, got 'gpu'"),
