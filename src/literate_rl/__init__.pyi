@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest e3808588e8fed3ec
+# Generated from chapters/*.py (edit there); digest 76872be26d2dec1e
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -319,11 +319,11 @@ from .workshop.hybrid_space import (
 from .workshop.networks import (
     ActionCritic as ActionCritic,
     Critics as Critics,
+    eval_mode as eval_mode,
     squashed_log_prob as squashed_log_prob,
 )
 from .workshop.episodes import (
     EpisodeCounter as EpisodeCounter,
-    EvalMode as EvalMode,
     check_chain as check_chain,
     check_copies as check_copies,
     check_experience as check_experience,
@@ -368,7 +368,6 @@ from .workshop.states import (
 )
 from .workshop.fast import (
     categorical_terms as categorical_terms,
-    clip_gradient as clip_gradient,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
 )
