@@ -110,6 +110,16 @@ def test_what_is_wrong_is_named_by_its_way_from_the_outside() -> None:
         pass
 
 
+class Words(spaces.Space[str]):
+    """A space of somebody else's, which does not say what it is."""
+
+
+def test_a_space_that_knows_nothing_of_itself_is_refused() -> None:
+    for world in (Words(), spaces.Dict(a=SEEN["float32"], b=Words())):
+        with pytest.raises(SpaceError, match="can be flattened, got .*no row of num"):
+            flat_env(Sampled, seen=world, done=DONE["Discrete"])
+
+
 def test_models_of_ones_own_take_one_choice_or_numbers() -> None:
     world = partial(Sampled, SEEN["float32"], DONE["MultiDiscrete"])
     models: dict[str, Any] = {"actor": CategoricalActor(3, 2), "critic": StateValue(3)}

@@ -146,11 +146,21 @@ def flat_env(
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made
-    # Gymnasium says that it could flatten a Dict without parts, and fails.
-    if not space.is_np_flattenable or hollow(form(space)):
+    check_flat(space)
+    return FlattenObservation(made)
+
+
+def check_flat(space: spaces.Space[Any]) -> None:
+    """Raise unless observations of a space can be made vectors."""
+    # A space of somebody else's may not know. Gymnasium says that it could flatten a
+    # Dict without parts, and fails.
+    try:
+        fits = space.is_np_flattenable and not hollow(form(space))
+    except NotImplementedError:
+        fits = False
+    if not fits:
         wanted = "env must have observations that can be flattened"
         raise refused(wanted, space, "numbers")
-    return FlattenObservation(made)
 
 
 # %% [markdown]
