@@ -116,7 +116,7 @@ class Words(spaces.Space[str]):
 
 def test_a_space_that_knows_nothing_of_itself_is_refused() -> None:
     for world in (Words(), spaces.Dict(a=SEEN["float32"], b=Words())):
-        with pytest.raises(SpaceError, match="can be flattened, got .*no row of num"):
+        with pytest.raises(SpaceError, match=r"can be flattened, got .*no row of num"):
             flat_env(Sampled, seen=world, done=DONE["Discrete"])
 
 

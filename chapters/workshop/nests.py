@@ -175,8 +175,8 @@ REASONS = {
     "bounds": "its bounds do not fit; choose others with gymnasium.wrappers."
     "TransformAction(env, lambda action: action, "
     "gymnasium.spaces.Box(-1, 1, env.action_space.shape))",
-    "mask": "it does not tell which type uses which argument; give a mask, as "
-    "make_hybrid_policy takes it",
+    "mask": "it does not tell which type uses which argument; give a mask=, with a row "
+    "for each type and a column for each argument",
 }
 
 

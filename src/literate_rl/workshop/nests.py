@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest c1641596ef96a6a8
+# Generated from chapters/workshop/nests.py (edit there); digest 4092648229f8ca88
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ REASONS = {
     "bounds": "its bounds do not fit; choose others with gymnasium.wrappers."
     "TransformAction(env, lambda action: action, "
     "gymnasium.spaces.Box(-1, 1, env.action_space.shape))",
-    "mask": "it does not tell which type uses which argument; give a mask, as "
-    "make_hybrid_policy takes it",
+    "mask": "it does not tell which type uses which argument; give a mask=, with a row "
+    "for each type and a column for each argument",
 }
 
 
