@@ -504,6 +504,7 @@ def make_phasic_policy(
     hidden: Count = 64,
     normalize: bool = False,
     *,
+    mask: Sequence[Sequence[int | bool]] | None = None,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build a policy on the disjoint network.
@@ -516,11 +517,13 @@ def make_phasic_policy(
         detach: When a shared encoder is cut off from the value's gradient.
         hidden: Width of the hidden layers.
         normalize: Whether the policy normalises its observations.
+        mask: Which type of a hybrid action uses which argument, as in
+            ``HybridActions.from_space``.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
-    make_rule = HybridActions.from_space if is_hybrid(action_space) else make_actions
-    actions = make_rule(action_space)
+    make_ours: Any = partial(HybridActions.from_space, mask=mask)
+    actions = (make_ours if is_hybrid(action_space) else make_actions)(action_space)
     # Several choices have a head each.
     if isinstance(actions, ChoiceActions):
         action_space = spaces.Tuple([spaces.Discrete(size) for size in actions.sizes])
@@ -575,7 +578,6 @@ class PPGConfig(PPOConfig):
         clone_weight: Weight of the divergence.
         kl_reference: What the divergence starts from: the policy at the start of the
             auxiliary phase ("snapshot"), or the one that acted ("rollout").
-        share_encoder: Whether policy and value share an encoder.
         detach: When a shared encoder is cut off from the value's gradient.
     """
 
@@ -587,7 +589,6 @@ class PPGConfig(PPOConfig):
     aux_learning_rate: Scale = 5e-4
     clone_weight: NonNegative = 1.0
     kl_reference: Literal["snapshot", "rollout"] = "snapshot"
-    share_encoder: bool = False
     detach: Detach = "always"
 
     def __post_init__(self) -> None:
@@ -936,7 +937,7 @@ for curve in (first, second):
     assert curve[-1] > 3 * curve[0], "both agents learn"
 
 # %% [markdown]
-# In a terminal the same takes one line, `python -m literate_rl ppg --env CartPole-v1`. A run
+# In a terminal the same takes one line, `literate-rl ppg --env CartPole-v1`. A run
 # that is stopped between two auxiliary phases keeps its buffer in the checkpoint
 # ({doc}`workshop/runs`).
 #

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 76872be26d2dec1e
+# Generated from chapters/*.py (edit there); digest f91b3a2dfaab763e
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -343,6 +343,10 @@ from .workshop.interrupts import (
     StopWaiting as StopWaiting,
     check_interrupt as check_interrupt,
 )
+from .workshop.makers import (
+    Wrapped as Wrapped,
+    make_wrapped as make_wrapped,
+)
 from .workshop.runs import (
     OwnModels as OwnModels,
     Run as Run,
@@ -351,6 +355,7 @@ from .workshop.runs import (
     flat_env as flat_env,
     load as load,
     load_checkpoint as load_checkpoint,
+    load_env as load_env,
     record_video as record_video,
     save_checkpoint as save_checkpoint,
     show as show,
@@ -419,4 +424,8 @@ from .workshop.training import (
     Agent as Agent,
     Options as Options,
     train as train,
+)
+from .workshop.commands import (
+    OFFERED as OFFERED,
+    Offer as Offer,
 )
