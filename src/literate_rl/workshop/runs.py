@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest f6e2b320a7d01e50
+# Generated from chapters/workshop/runs.py (edit there); digest 5d159afee45185d0
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ from literate_rl.workshop.makers import (
     make_wrapped,
     name_of_maker,
 )
+from literate_rl.workshop.nests import form, hollow, refused
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -116,9 +117,21 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made
-    if not space.is_np_flattenable:
-        raise ValueError(f"env must have observations that can be flattened: {space}")
+    check_flat(space)
     return FlattenObservation(made)
+
+
+def check_flat(space: spaces.Space[Any]) -> None:
+    """Raise unless observations of a space can be made vectors."""
+    # A space of somebody else's may not know. Gymnasium says that it could flatten a
+    # Dict without parts, and fails.
+    try:
+        fits = space.is_np_flattenable and not hollow(form(space))
+    except NotImplementedError:
+        fits = False
+    if not fits:
+        wanted = "env must have observations that can be flattened"
+        raise refused(wanted, space, "numbers")
 
 
 class Bar(tqdm):  # type: ignore[misc]
