@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 8be71602df44dec7
+# Generated from chapters/encoders.py (edit there); digest fdd2b005069343bf
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -386,7 +386,7 @@ def action_critics(
     encoder: OwnEncoder | None = None,
 ) -> Critics:
     """Build critics of actions of a size, each with an entrance of its own."""
-    entrances = [entrance(space, encoder=encoder) for _ in range(number)]
+    entrances = (entrance(space, encoder=encoder) for _ in range(number))
     return Critics(
         ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
     )
