@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest c3937925fbd8f41a
+# Generated from chapters/workshop/alf.py (edit there); digest 5e5da3d96f874d44
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.ppg import (
     element_wise_squared_loss,
     in_chunks,
 )
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import (
     Bool,
@@ -471,7 +471,7 @@ class PPGAuxAlgorithm:
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
-        with EvalMode(self.network):
+        with eval_mode(self.network):
             (distribution, value, _), state = self.network(observation)
         if any(True for _ in ends(state)):
             raise ValueError(
