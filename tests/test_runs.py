@@ -219,6 +219,10 @@ def test_flat_env_shows_vectors(space, size):
     assert np.array_equal(first, spaces.flatten(space, space.sample()))
 
 
+class Words(spaces.Space):
+    """A space of somebody else's, which does not know whether it can be flattened."""
+
+
 def test_flat_env_leaves_a_vector_alone():
     env = flat_env("CartPole-v1", max_episode_steps=7)
     assert env.spec.max_episode_steps == 7
@@ -231,6 +235,7 @@ def test_flat_env_leaves_a_vector_alone():
         ("Nothing-v0", "env 'Nothing-v0' cannot be made"),
         (lambda: gym.make("Nothing-v0"), "cannot be made"),
         (lambda: Gallery(spaces.Sequence(spaces.Discrete(2))), "can be flattened"),
+        (lambda: Gallery(spaces.Dict(a=IMAGE, words=Words())), "can be flattened"),
     ],
 )
 def test_flat_env_says_what_is_wrong(env, message):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 37d112e1c3a18be7
+# Generated from chapters/workshop/runs.py (edit there); digest ae6da80a04bf55d1
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -90,9 +90,17 @@ def flat_env(
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made
-    if not space.is_np_flattenable:
+    if not can_be_flat(space):
         raise ValueError(f"env must have observations that can be flattened: {space}")
     return FlattenObservation(made)
+
+
+def can_be_flat(space: spaces.Space[Any]) -> bool:
+    """Say whether a space can be flattened; one of somebody else's may not know."""
+    try:
+        return space.is_np_flattenable
+    except NotImplementedError:
+        return False
 
 
 class Bar(tqdm):  # type: ignore[misc]
