@@ -148,18 +148,12 @@ class AgainstChance(gym.Env[Any, Any]):
         """Play the others; return what a step returns."""
         while True:
             shown, reward, terminated, truncated, _ = self.game.last()
+            if self.game.agent_selection == self.me:
+                obs, infos = shown["observation"], mask_of(shown)
+                return obs, float(reward), terminated, truncated, infos
+            legal = shown["action_mask"].nonzero()[0]
             over = terminated or truncated
-            if over or self.game.agent_selection == self.me:
-                shown = self.game.observe(self.me)
-                reward = float(self.game._cumulative_rewards[self.me])
-                return (
-                    shown["observation"],
-                    reward,
-                    terminated,
-                    truncated,
-                    mask_of(shown),
-                )
-            self.game.step(self.np_random.choice(shown["action_mask"].nonzero()[0]))
+            self.game.step(None if over else self.np_random.choice(legal))
 
 
 def mask_of(shown: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from literate_rl.agents import make_envs
 PAGE = (Path(__file__).parents[1] / "docs/your_environment.md").read_text("utf-8")
 # The first column of tables that quote messages.
 QUOTED = re.findall(
-    r"^\| `(.*?)` \|", PAGE.partition("(what-a-refusal-means)")[2], re.M
+    r"^\| `(.*?)` \|", PAGE.partition("\n## What a refusal means\n")[2], re.M
 )
 ROW = spaces.Box(-1, 1, (2,))
 
@@ -101,9 +101,9 @@ REFUSALS = {
     "env … failed in step: KeyError": lambda: trained(answer=look_up),
     "reward of environment": lambda: trained(answer=change(1, float("nan"))),
     "env must have observations": lambda: trained(space=TEXT),
-    "the environment's actions": lambda: trained("DQN", actions=FREE),
+    "…action_space must be": lambda: trained("DQN", actions=FREE),
     "…action_space must have bounds": lambda: trained("SAC", actions=FREE),
-    "…mask must be given": lambda: trained(actions=BOTH),
+    "…mask must be given…": lambda: trained(actions=BOTH),
     "algorithm must be one of": lambda: train("PPOO", "CartPole-v1"),
     "env …: … of … episodes had": endless,
 }
