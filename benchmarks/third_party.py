@@ -27,7 +27,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.wrappers import TransformObservation
+from gymnasium.wrappers import TimeLimit, TransformObservation
 
 from literate_rl import evaluate, load, train
 from literate_rl.workshop.worlds import Moving
@@ -201,8 +201,10 @@ WORLDS = {
 def tried(name: str, place: Path) -> str:
     """Train, save, load and evaluate; return what the table says of a world."""
     world = WORLDS[name]
-    env = f"worlds/{name}-v0"
-    gym.register(env, entry_point=world.make, max_episode_steps=world.steps)  # type: ignore[arg-type]
+
+    def env(**arguments: Any) -> Env:
+        return TimeLimit(world.make(**arguments), world.steps)
+
     start = time.perf_counter()
     agent = train(world.algorithm, env, progress=False, **world.settings)
     seconds = time.perf_counter() - start
