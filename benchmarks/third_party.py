@@ -29,7 +29,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit, TransformObservation
 
-from literate_rl import evaluate, load, train
+from literate_rl import MaskFromObservation, evaluate, load, train
 from literate_rl.workshop.worlds import Moving
 
 Env = gym.Env[Any, Any]
@@ -117,7 +117,7 @@ class AgainstChance(gym.Env[Any, Any]):
     """Tic-tac-toe of PettingZoo: we are one of its agents, and the other one draws.
 
     This is the adapter for any game whose agents take turns: play the others until it
-    is our turn, and hand on what we see, what we got and which actions are legal.
+    is our turn, and hand on what we see and what we got.
     """
 
     def __init__(self) -> None:
@@ -125,8 +125,7 @@ class AgainstChance(gym.Env[Any, Any]):
 
         self.game = raw_env()
         self.me = self.game.possible_agents[0]
-        shown = self.game.observation_space(self.me)
-        self.observation_space = shown["observation"]
+        self.observation_space = self.game.observation_space(self.me)
         self.action_space = self.game.action_space(self.me)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -137,10 +136,7 @@ class AgainstChance(gym.Env[Any, Any]):
         return obs, infos
 
     def step(self, action: Any) -> Any:
-        """Make our move, and let the other one move; an illegal move loses."""
-        shown, *_ = self.game.last()
-        if not shown["action_mask"][action]:
-            return shown["observation"], -1.0, True, False, mask_of(shown)
+        """Make our move, and let the other one move."""
         self.game.step(int(action))
         return self.until_my_turn()
 
@@ -149,17 +145,15 @@ class AgainstChance(gym.Env[Any, Any]):
         while True:
             shown, reward, terminated, truncated, _ = self.game.last()
             if self.game.agent_selection == self.me:
-                obs, infos = shown["observation"], mask_of(shown)
-                return obs, float(reward), terminated, truncated, infos
+                return shown, float(reward), terminated, truncated, {}
             legal = shown["action_mask"].nonzero()[0]
             over = terminated or truncated
             self.game.step(None if over else self.np_random.choice(legal))
 
 
-def mask_of(shown: Any) -> dict[str, Any]:
-    """Return the legal actions as Gymnasium's Taxi does; all, when a game is over."""
-    mask = shown["action_mask"].astype(np.int8)
-    return {"action_mask": mask if mask.any() else np.ones_like(mask)}
+def tictactoe() -> Env:
+    """Make the game; which moves are legal goes where agents look for it."""
+    return MaskFromObservation(AgainstChance())
 
 
 class World(NamedTuple):
@@ -194,7 +188,7 @@ WORLDS = {
     "highway": World(
         "highway-env", highway, "DQN", {"total_steps": 500, "log_interval": 250}
     ),
-    "TicTacToe": World("pettingzoo", AgainstChance),
+    "TicTacToe": World("pettingzoo", tictactoe),
 }
 
 

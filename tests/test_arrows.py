@@ -33,6 +33,7 @@ FLOORS = {
     "4 networks": [
         "workshop.networks",
         "encoders",
+        "masks",
         "policies",
         "disjoint_network",
         "hybrid_action",

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c12515b8ebc213f6
+# Generated from chapters/*.py (edit there); digest 6a818294afcd52bd
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -88,6 +88,12 @@ from .hybrid_policy import (
 from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
+)
+from .masks import (
+    MaskFromMethod as MaskFromMethod,
+    MaskFromObservation as MaskFromObservation,
+    WithoutMask as WithoutMask,
+    legal as legal,
 )
 from .disjoint_network import (
     CategoricalProjectionNetwork as CategoricalProjectionNetwork,
