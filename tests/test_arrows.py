@@ -71,6 +71,7 @@ FLOORS = {
         "workshop.alf",
         "workshop.ding",
         "workshop.training",
+        "workshop.doctor",
         "workshop.cli",
     ],
 }

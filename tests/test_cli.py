@@ -246,7 +246,7 @@ def test_help_shows_the_defaults_that_suit_the_environment(capsys):
 
 def test_help_without_an_algorithm_names_the_algorithms(capsys):
     names = "ppo,ppg,impala,a2c,a3c,dqn,dqnper,rainbow,ddpg,ddpgper,hddpg,td3,sac"
-    names += ",dqnapex,rainbowapex,ddpgapex,apex"
+    names += ",dqnapex,rainbowapex,ddpgapex,apex,look"
     assert f"{{{names}}}" in help_of(["--help"], capsys)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 0d1e1795f5374e5b
+# Generated from chapters/*.py (edit there); digest bc6f03cd7ecb3418
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -412,4 +412,9 @@ from .workshop.training import (
     Agent as Agent,
     Options as Options,
     train as train,
+)
+from .workshop.doctor import (
+    Symptom as Symptom,
+    diagnose as diagnose,
+    look as look,
 )

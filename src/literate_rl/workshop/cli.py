@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 06dc57939e9fc68b
+# Generated from chapters/workshop/cli.py (edit there); digest 820372356bbb2935
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 import tyro
 
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop.doctor import main as look_at
 from literate_rl.workshop.episodes import told
 from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.nests import MODELS
@@ -291,10 +292,12 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m literate_rl")
-    parser.add_argument("algorithm", choices=[*ALGORITHMS, "apex"])
+    parser.add_argument("algorithm", choices=[*ALGORITHMS, "apex", "look"])
     arguments = sys.argv[1:] if arguments is None else arguments
     algorithm: Any = parser.parse_args(arguments[:1]).algorithm
     options = arguments[1:]
+    if algorithm == "look":  # at a run that is there
+        return look_at(options)
     if algorithm == "apex":
         algorithm, options = apex_of(options)
     command = parse(algorithm, options)
