@@ -30,6 +30,7 @@ NAMES = (
 # These need peers from an environment of their own, which ppo_loop.py describes.
 PEER_NAMES = (
     "ppo_loop",
+    "pong_loop",
     "dqn_loop",
     "td3_loop",
     "sac_loop",

@@ -93,7 +93,6 @@ PLACES = (
     ),
     Place("workshop/fast", "log_softmax hybrid_terms", "hybrid_action hybrid_policy"),
     Place("workshop/fast", "scaled_atoms project_atoms", "c51"),
-    Place("workshop/fast", "clip_gradient", "loop"),
     Place(
         "workshop/fast_forms",
         "numpy_layers numpy_act chain_outputs chain_backward add_gradient "
@@ -187,7 +186,7 @@ PLACES = (
     ),
     Place(
         "td3",
-        "smoothed_action clipped_double_target critic_error compared "
+        "smoothed_action clipped_double_target critic_error "
         "TwinDelayed.aim TwinDelayed.error TwinDelayed.ascent Hysteretic.error",
         "td3",
     ),
@@ -291,9 +290,6 @@ EQUIVALENT: dict[str, str] = {
         "the gradient is asked for with respect to actor and temperature only"
     ),
     "a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "workshop/fast.clip_gradient: torch.no_grad() -> torch.enable_grad()": (
-        "gradients have no graph themselves: nobody asks for second derivatives"
-    ),
 }
 
 

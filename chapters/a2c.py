@@ -33,7 +33,8 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Rollout
 from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
@@ -357,7 +358,7 @@ assert step_after(1000, 0.999) < 2 * step_after(0, 0.999), "not even twice"
 # One function turns a rollout into a gradient. It uses `torch.autograd.grad`, which returns the
 # gradient and stores nothing. (The usual `backward` *adds* it to `parameter.grad`, which must be
 # cleared.) What needs no gradient, such as acting and the values of successors, is computed in
-# evaluation mode: there a dropout layer of your own drops nothing ({doc}`workshop/episodes`).
+# evaluation mode: there a dropout layer of your own drops nothing ({doc}`workshop/networks`).
 
 
 # %% tags=["export"]
@@ -367,7 +368,7 @@ def a2c_gradient(
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
     # The critic's values of the states, and of the states that the steps led to.
     value = policy.value(batch.obs)
-    with torch.no_grad(), EvalMode(policy):
+    with torch.no_grad(), eval_mode(policy):
         next_value = policy.value(batch.next_obs)
 
     # Advantages and targets. With lambda 1 a target is {eq}`a2c-target`.

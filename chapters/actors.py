@@ -42,7 +42,8 @@ from literate_rl.impala import (
     to_unroll,
 )
 from literate_rl.policies import kept_dtype
-from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
+from literate_rl.workshop.episodes import check_num_envs, env_seed
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
     ActorCriticLike,
@@ -329,7 +330,7 @@ def slot_layout(
     steps, device = (unroll_len, envs.num_envs), next(policy.parameters()).device
     shape, kept = envs.single_observation_space.shape or (), kept_dtype(policy, envs)
     # What an action looks like is best found out by asking the policy once.
-    with torch.no_grad(), EvalMode(policy):
+    with torch.no_grad(), eval_mode(policy):
         obs = torch.zeros((envs.num_envs, *shape), device=device)
         action = policy.act(obs, 0.0).cpu().numpy()
     unroll: list[Any] = [

@@ -49,7 +49,7 @@ from literate_rl.loop import OffPolicy
 from literate_rl.policies import Policy
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike, Stateful
 from literate_rl.workshop.signatures import (
     Count,
@@ -344,7 +344,7 @@ def first_priorities(
 
     Args:
         algorithm: The learner's own, with the policy that acted in both places, as
-            ``alone`` makes it.
+            ``of_one_policy`` makes it.
         rollout: The steps, with rewards in the learner's scale.
         num_steps: Number n of rewards in a target. Windows end with the rollout.
         gamma: Discount.
@@ -358,7 +358,7 @@ def first_priorities(
         return priority  # no row is a step
     batch = memory.windows(place, num_steps, gamma)
     # The learner's own error, with one network in both places: {eq}`first-priority`.
-    with EvalMode(algorithm.policy):
+    with eval_mode(algorithm.policy):
         priority[steps] = algorithm.error(batch, generator).td_error.abs()
     return priority
 
@@ -373,7 +373,7 @@ class Itself:
         """Stay the same network."""
 
 
-def alone(algorithm: Algorithm, policy: PolicyLike) -> Algorithm:
+def of_one_policy(algorithm: Algorithm, policy: PolicyLike) -> Algorithm:
     """Return an algorithm with one policy in both places, which only judges steps."""
     both = copy.copy(algorithm)
     both.policy, both.target, both.actor = policy, Itself(policy), ()
@@ -495,7 +495,10 @@ class ApexActor:
         make_act: MakeAct | None = None,
     ) -> None:
         self.actor = Actor(make_envs, policy, seed, make_act)
-        self.algorithm, self.config = alone(algorithm, self.actor.policy), config
+        self.algorithm, self.config = (
+            of_one_policy(algorithm, self.actor.policy),
+            config,
+        )
         # The rungs of all environments, a row for each actor.
         everyone = config.actors, config.num_envs
         self.epsilons = actor_epsilons(
@@ -552,7 +555,7 @@ def experience_layout(
     # One step shows what observations and actions look like.
     collector = Collector(envs, policy.to_env)
     collector.reset(0)
-    with EvalMode(policy):
+    with eval_mode(policy):
         one = collector.collect(lambda obs: policy.act(obs.float(), 0.0), 1)
     steps = {
         name: (x.numpy().dtype, (rollout_len, *x.shape[1:]))
@@ -619,7 +622,7 @@ class Apex(RemoteLearner):
         self.layout = experience_layout(acting, envs, config.rollout_len)
         envs.close()
         # A function that makes an actor, given its seed.
-        algorithm = alone(explorer, acting)
+        algorithm = of_one_policy(explorer, acting)
         self.make_actor = partial(
             ApexActor, make_envs, acting, algorithm, config, make_act=make_act
         )

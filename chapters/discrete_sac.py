@@ -32,15 +32,14 @@ from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
 from literate_rl.sac import SACConfig, Temperature
-from literate_rl.td3 import clipped_double_target, compared
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.td3 import clipped_double_target, critic_error
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import (
     as_discrete,
     as_space,
     remembered,
 )
-from literate_rl.workshop.networks import layers
+from literate_rl.workshop.networks import layers, eval_mode
 from literate_rl.workshop.signatures import Count, Float, check_that, checked
 
 __all__ = [
@@ -459,7 +458,7 @@ class DiscreteSoftActorCritic(Algorithm):
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare what critics think of actions with their soft targets."""
         policy = self.policy
-        with torch.no_grad(), EvalMode(policy):
+        with torch.no_grad(), eval_mode(policy):
             # 1. How likely is each action next, and what is the next state worth?
             log_prob = policy.log_probs(batch.next_obs, generator)
             next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
@@ -467,14 +466,14 @@ class DiscreteSoftActorCritic(Algorithm):
             # 2. The target, {eq}`soft-target`. After a termination nothing is added.
             aim = clipped_double_target(batch.reward, batch.discount, value)
         # 3. How far is each critic from it, for the action that was taken?
-        return compared(policy.critics.taken(batch.obs, batch.action), aim)
+        return critic_error(policy.critics.taken(batch.obs, batch.action), aim)
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the soft values of states, and the temperature's loss."""
         policy = self.policy
         log_prob = policy.log_probs(obs, generator)
         # The gradient goes through the probabilities. To them the values are constants.
-        with torch.no_grad(), EvalMode(policy.critics):
+        with torch.no_grad(), eval_mode(policy.critics):
             q = policy.critics(obs)
         value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
         return -value.mean() + self.temperature.loss(mean_surprise(log_prob.detach()))

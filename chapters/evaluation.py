@@ -33,7 +33,8 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import EvalMode, env_seed, warn_unended
+from literate_rl.workshop.episodes import env_seed, warn_unended
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -178,7 +179,7 @@ def greedy(policy: PolicyLike, obs: NDArray[Any]) -> Any:
 # a means of learning and not the aim. Each episode gets an environment of its own, and only the
 # first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
-# a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `EvalMode` a
+# a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `eval_mode` a
 # policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/episodes`,
 # as is `env_seed`, which draws a seed that no other run shares. `flat_env` makes an environment
 # whose observations are vectors, {doc}`workshop/runs`.)
@@ -214,9 +215,8 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    acting = EvalMode(policy)
     for _ in range(max_episode_steps):
-        with acting:
+        with eval_mode(policy):
             action = greedy(policy, obs)
         obs, reward, terminated, truncated, _ = envs.step(action)
         # An environment that is done starts another episode, which does not count.

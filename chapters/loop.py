@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +33,8 @@ from torch import Tensor
 
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
-from literate_rl.workshop.fast import clip_gradient
+from literate_rl.workshop.episodes import check_num_envs, env_seed
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
 from literate_rl.workshop.signatures import (
     Count,
@@ -131,8 +132,9 @@ for train_interval in (1, 2, 4, 8):
 # ## Three questions
 #
 # The program at the top of {doc}`dqn` acts, remembers and learns. Take out what is about values,
-# and a loop is left that fits every agent which learns from old steps. It asks an agent three
-# questions:
+# and a loop is left that fits every agent which learns from old steps. (So DQN comes first in the
+# book, whole. In the package the loop comes first, and `literate_rl.dqn` imports it.) It asks an
+# agent three questions:
 #
 # | question | DQN's answer | the answer of an agent with an actor |
 # |---|---|---|
@@ -281,7 +283,7 @@ class OffPolicyConfig:
 #
 # Act a little, learn a little: `iterate` does so for `log_interval` steps, and `learn` is one
 # update. Who acts is in evaluation mode, so that a dropout layer of your own drops nothing there
-# ({doc}`workshop/episodes`).
+# ({doc}`workshop/networks`).
 
 
 # %% tags=["export"]
@@ -336,10 +338,10 @@ class OffPolicy:
         def act(obs: Tensor) -> Tensor:
             return self.act(obs.to(self.device, torch.float32), next(rows))
 
-        returns, losses, acting = [], [], EvalMode(self.policy)
+        returns, losses = [], []
         for _ in range(config.rounds):
             # A few steps with the policy as it is now; the buffer keeps them.
-            with acting:
+            with eval_mode(self.policy):
                 rollout = self.collector.collect(act, config.rollout_len)
             self.buffer.push(rollout)
             returns.append(rollout.episode_return)
@@ -405,7 +407,13 @@ class OffPolicy:
         for parameter in self.parameters:
             parameter.grad = None
         backward()
-        clip_gradient(parameters, self.config.max_grad_norm)
+        bound = self.config.max_grad_norm
+        if bound < math.inf:
+            # The norm of all gradients in one call. Few are so long that they are cut.
+            grads = [p.grad for p in parameters if p.grad is not None]
+            norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
+            if (share := bound / (norm + 1e-6)) < 1:
+                torch._foreach_mul_(grads, share)
         self.optimizer.step()
 
     def sample(self) -> Batch:

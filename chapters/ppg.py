@@ -40,14 +40,17 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,
 )
-from literate_rl.encoders import ConvolutionalEncodingNetwork, OwnEncoder, entrance
+from literate_rl.encoders import (
+    ConvolutionalEncodingNetwork,
+    OwnEncoder,
+    PartsEncodingNetwork,
+)
 from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
-from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, remembered
-from literate_rl.workshop.networks import orthogonal
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -484,34 +487,6 @@ def one_row(rows: Sequence[Tensor]) -> Tensor:
 # of {doc}`policies` and {doc}`hybrid_policy`.
 
 
-# %% tags=["export", "hide-input"]
-class PartsEncodingNetwork(nn.Module):
-    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
-
-    Args:
-        space: What the environment shows.
-        hidden: Number of features, kept as ``output_size``.
-        encoder: An encoder of your own, or None.
-        row: The space of the flat rows, which says nothing else.
-    """
-
-    def __init__(
-        self,
-        space: spaces.Space[Any],
-        hidden: int,
-        encoder: OwnEncoder | None,
-        row: spaces.Box,
-    ) -> None:
-        super().__init__()
-        front, size = entrance(space, encoder=encoder)
-        last = orthogonal(nn.Linear(size, hidden))
-        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
-
-    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*B, F)``, and the state as it came."""
-        return self.layers(observation), state
-
-
 # %% tags=["export"]
 @checked
 @remembered
@@ -763,7 +738,7 @@ class AuxiliaryPhase:
     def snapshot(self, data: Chunks) -> Any:
         """Return rows that describe the policy as it is now, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
-        with EvalMode(self.policy):
+        with eval_mode(self.policy):
             rows = [self.policy(data.take(piece).obs) for piece in pieces]
         return side_by_side(*rows)
 
@@ -848,7 +823,7 @@ class PPGAlgorithm:
         batch = self.ppo.collect()
         if not self.config.aux_enabled:
             return self.ppo.update(batch)
-        with torch.no_grad(), EvalMode(self.policy):
+        with torch.no_grad(), eval_mode(self.policy):
             row = self.policy(batch.obs)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,

@@ -43,7 +43,8 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler, Runner, RunningMoments
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
@@ -361,8 +362,8 @@ class Samples(NamedTuple):
 #
 # A network of your own may have layers that change with the mode, such as dropout. In which mode
 # does one act, and in which does one learn? The ratio compares the new policy with the one that
-# *acted*. So acting, its log-probabilities and the old values share one mode, `EvalMode`
-# ({doc}`workshop/episodes`), in which nothing is dropped. Only `learn` runs in training mode. With
+# *acted*. So acting, its log-probabilities and the old values share one mode, `eval_mode`
+# ({doc}`workshop/networks`), in which nothing is dropped. Only `learn` runs in training mode. With
 # dropout its first ratios are therefore not 1 but scattered around it, while `distance`, measured
 # in the mode of acting, starts at zero.
 
@@ -428,7 +429,7 @@ class PPO:
         config, policy = self.config, self.policy
         # One pass over the whole rollout says what the old policy and the old values
         # were. So nothing of this had to be computed while acting.
-        with EvalMode(policy):
+        with eval_mode(policy):
             log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
             value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
 
@@ -519,7 +520,7 @@ class PPO:
     @torch.no_grad()
     def distance(self, samples: Samples) -> dict[str, float]:
         """Say how far the policy has moved from the one that collected the rollout."""
-        with EvalMode(self.policy):
+        with eval_mode(self.policy):
             log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
         log_ratio = log_prob - samples.log_prob
         # The names are CleanRL's: `approx_kl` is $k_3$ and `old_approx_kl` is $k_1$. A

@@ -608,7 +608,7 @@ class ReplayBuffer:
         Raises:
             ValueError: If the buffer is empty.
         """
-        if not len(self):
+        if not self.rings.count.any():
             raise ValueError("the buffer must hold a step, got an empty one")
         weight: Any = np.ones(batch_size)
         if self.tree is None:

@@ -37,8 +37,7 @@ from literate_rl.encoders import OwnEncoder, action_critics, entrance
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
-from literate_rl.td3 import clipped_double_target, compared
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.td3 import clipped_double_target, critic_error
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import as_space, remembered
 from literate_rl.workshop.networks import (
@@ -46,6 +45,7 @@ from literate_rl.workshop.networks import (
     Stretch,
     layers,
     squashed_log_prob,
+    eval_mode,
 )
 from literate_rl.workshop.signatures import (
     Count,
@@ -380,8 +380,10 @@ def soft_value(
 
 
 # %% tags=["export"]
-class SquashedGaussian(GaussianActions):
+class SquashedGaussian(GaussianActions, nn.Module):
     """Continuous actions in a box: a row describes a Gaussian, which is squashed.
+
+    It is a module without weights: its box goes where the policy goes.
 
     Args:
         low: Lower bounds of the box, all finite.
@@ -397,8 +399,9 @@ class SquashedGaussian(GaussianActions):
         hold: int = 1,
         dtype: DTypeLike = "float32",
     ) -> None:
+        nn.Module.__init__(self)
         super().__init__(low, high, dtype)
-        self.box, self.hold = Stretch(self.low, self.high), hold
+        self.box, self.hold = Stretch(self.low, self.high, stored=False), hold
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
@@ -408,23 +411,13 @@ class SquashedGaussian(GaussianActions):
         noise = super().noise(-(-num_steps // self.hold), num_envs, generator)
         return noise.repeat_interleave(self.hold, 0)[:num_steps]
 
-    def middle_and_half(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the middle of the box and half its width, where rows are."""
-        # The box has no weights, so nothing moves it with the policy. It moves once: a
-        # copy for each call would make a GPU wait.
-        middle = self.box.middle
-        if (middle.device, middle.dtype) != (row.device, row.dtype):
-            self.box.to(row)
-        return self.box.middle, self.box.half_width
-
     @checked
     def choose(
         self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
     ) -> Float[Tensor, "*B A"]:
         """Return the actions that follow from rows and noise."""
-        u = super().choose(row, noise)
-        middle, half = self.middle_and_half(u)
-        return middle + half * u.tanh()
+        action: Tensor = self.box(super().choose(row, noise))
+        return action
 
     @checked
     def draw(
@@ -434,7 +427,7 @@ class SquashedGaussian(GaussianActions):
         # Here $u$ is known, and nothing has to be undone.
         mu, log_sigma = row.chunk(2, -1)
         u = mu + log_sigma.exp() * noise
-        middle, half = self.middle_and_half(u)
+        middle, half = self.box.middle, self.box.half_width
         return middle + half * u.tanh(), squashed_log_prob(u, mu, log_sigma, half)
 
     @checked
@@ -443,8 +436,8 @@ class SquashedGaussian(GaussianActions):
     ) -> Float[Tensor, "*B"]:
         """Return the log-densities of actions that come back."""
         mu, log_sigma = row.chunk(2, -1)
-        _, half = self.middle_and_half(row)
-        return squashed_log_prob(self.box.undo(action), mu, log_sigma, half)
+        u = self.box.undo(action)
+        return squashed_log_prob(u, mu, log_sigma, self.box.half_width)
 
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
@@ -563,17 +556,11 @@ class SoftPolicy(Policy):
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
-    def row_and_noise(
-        self, obs: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Return what actions are made of: rows, with gradient, and noise."""
-        row = self(obs)
-        noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
-        return row, noise.to(row)
-
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        return self.actions.draw(*self.row_and_noise(obs, generator))
+        row = self(obs)
+        noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
+        return self.actions.draw(row, noise.to(row))
 
 
 # %% [markdown]
@@ -811,7 +798,7 @@ class SoftActorCritic(Algorithm):
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""
         policy = self.policy
-        with torch.no_grad(), EvalMode(policy):
+        with torch.no_grad(), eval_mode(policy):
             # 1. What would the policy do next? Only the critics have an older copy.
             action, log_prob = policy.draw(batch.next_obs, generator)
             # 2. What is that worth, its share of the entropy included?
@@ -824,7 +811,7 @@ class SoftActorCritic(Algorithm):
         """Compare what critics think of actions with their soft targets."""
         aim = self.aim(batch, generator)
         # 4. How far is each critic from it, for the action that was taken?
-        return compared(self.policy.critics(batch.obs, batch.action), aim)
+        return critic_error(self.policy.critics(batch.obs, batch.action), aim)
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the soft values of draws, and the temperature's loss."""
@@ -927,7 +914,9 @@ class SACConfig(OffPolicyConfig):
     """Settings of SAC: the shared ones with other defaults, and some of its own.
 
     Attributes:
-        num_critics: Number of critics; the least optimistic one counts.
+        num_critics: Number of critics that ``train`` builds; a policy that you hand
+            over has as many or more. All of them learn, and the least optimistic one
+            counts.
         temperature: What a nat of entropy is worth; only at the start if it is tuned.
         tune: Whether the temperature is tuned.
         target_entropy: Entropy that a tuned temperature aims at, in nats. For

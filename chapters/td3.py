@@ -408,8 +408,8 @@ def critic_error(
     target: Float[Tensor, "N"],
     increase: NonNegative = 1.0,
     decrease: NonNegative = 1.0,
-) -> Float[Tensor, "N"]:
-    """Compute the loss of K critics, summed over them.
+) -> QError:
+    """Compare the values of K critics with their targets; the losses are added up.
 
     Args:
         q: Their values, with gradient.
@@ -417,13 +417,16 @@ def critic_error(
         increase: Rate at which a value rises towards its target.
         decrease: Rate at which it falls.
     """
-    td_error = target.detach() - q
+    target = target.detach()
+    td_error = target - q
     # A value below its target and one above it may learn at different rates,
     # {eq}`hysteretic`.
     rate = torch.where(td_error > 0, increase, decrease).to(q)
-    error = (0.5 * rate * td_error.square()).sum(0)
-    check_finite(error, q=q, target=target)
-    return error
+    loss = (0.5 * rate * td_error.square()).sum(0)
+    check_finite(loss, q=q, target=target)
+    # A priority is measured from the mean of the critics' values.
+    value = q.detach().mean(0)
+    return QError(loss, target - value, value)
 
 
 # %%
@@ -434,7 +437,7 @@ for decrease in (1.0, 0.5, 0.1):
     for _ in range(2000):
         q = value.expand(1, 2).clone().requires_grad_()
         (grad,) = torch.autograd.grad(
-            critic_error(q, torch.tensor([1.0, -1.0]), 1.0, decrease).sum(), q
+            critic_error(q, torch.tensor([1.0, -1.0]), 1.0, decrease).loss.sum(), q
         )
         value = value - 0.01 * grad.sum()
     settled[decrease] = value.item()
@@ -451,21 +454,6 @@ assert abs(settled[0.5] - 1 / 3) < 0.01, "a third"
 assert abs(settled[0.1] - 9 / 11) < 0.01, "near the best, which is 1"
 
 # %% [markdown]
-# ## From targets to losses
-#
-# The TD error that becomes a priority is measured from the mean of the critics' values.
-
-
-# %% tags=["export"]
-def compared(
-    q: Tensor, target: Tensor, increase: float = 1.0, decrease: float = 1.0
-) -> QError:
-    """Return the loss of K critics with what the loop wants to know of it."""
-    value = q.detach().mean(0)
-    return QError(critic_error(q, target, increase, decrease), target - value, value)
-
-
-# %% [markdown]
 # ## Two agents
 #
 # Both are DDPG with another error, and settings of their own. That of TD3 differs in the target,
@@ -479,7 +467,9 @@ class TD3Config(DDPGConfig):
     """Settings of TD3: two critics, delayed updates, smoothed targets.
 
     Attributes:
-        num_critics: Number of critics; the targets take the least optimistic one.
+        num_critics: Number of critics that ``train`` builds; a policy that you hand
+            over has as many or more. All of them learn, and the targets take the least
+            optimistic one.
         smoothing: Standard deviation of the noise on the next action in a target, as a
             share of half the box; 0 turns it off. Actions from a list have none.
         smoothing_clip: Bound of that noise, as the same share.
@@ -520,7 +510,7 @@ class TwinDelayed(Exploring):
             # Only an action in a box has others beside it. Probabilities stay as they
             # are.
             if config.smoothing > 0 and hasattr(older.actions, "low"):
-                box = older.actions.low.to(action), older.actions.high.to(action)
+                box = older.actions.low, older.actions.high
                 noise = torch.randn(action.shape, generator=generator).to(action)
                 share = config.smoothing, config.smoothing_clip
                 action = smoothed_action(action, noise, *box, *share)
@@ -532,11 +522,13 @@ class TwinDelayed(Exploring):
         """Compare the critics' values of actions with their targets."""
         aim = self.aim(batch, generator)
         # 3. How far is each critic from it, for the action that was taken?
-        return compared(self.policy.network.critics(batch.obs, batch.action), aim)
+        return critic_error(self.policy.network.critics(batch.obs, batch.action), aim)
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the mean value of the actor's own actions."""
-        return -self.policy.value(obs).mean()
+        network = self.policy.network
+        value: Tensor = network.critics[0](obs, network.actor(obs))
+        return -value.mean()
 
 
 def TD3(  # noqa: N802 (the field's name)
@@ -582,7 +574,7 @@ class Hysteretic(DeterministicPolicyGradient):
         """Compare the critic's values of actions with their targets, at two rates."""
         aim, rates = self.aim(batch, generator), self.config
         q = self.policy.network.critics(batch.obs, batch.action)
-        return compared(q, aim, rates.increase, rates.decrease)
+        return critic_error(q, aim, rates.increase, rates.decrease)
 
 
 def HDDPG(  # noqa: N802 (the field's name)

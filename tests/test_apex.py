@@ -35,10 +35,10 @@ from literate_rl.apex import (
     DQNApexConfig,
     RainbowApexConfig,
     actor_epsilons,
-    alone,
     apex_settings,
     experience_layout,
     first_priorities,
+    of_one_policy,
 )
 from literate_rl.ddpg import DDPG, make_ddpg_policy
 from literate_rl.dqn import (
@@ -302,7 +302,7 @@ def test_layout_and_priorities_leave_modes_and_moments_alone() -> None:
         learner = make_plain(replace(SMALL, num_envs=2, train_interval=8), envs)
         learner.collector.reset(0)
         rollout = learner.collector.collect(lambda obs: torch.zeros(2, dtype=int), 4)
-        algorithm = alone(QLearning(policy, SMALL), policy)
+        algorithm = of_one_policy(QLearning(policy, SMALL), policy)
         first, again = (
             first_priorities(algorithm, rollout, 1, 0.9, learner.generator)
             for _ in "ab"

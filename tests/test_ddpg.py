@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from elsewhere import ELSEWHERE, elsewhere
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ from literate_rl.ddpg import (
     ddpg_settings,
     make_ddpg_policy,
 )
+from literate_rl.policies import Policy
 from literate_rl.workshop.fast_forms import (
     chain_backward,
     chain_layers,
@@ -343,6 +345,18 @@ def test_each_environment_may_explore_in_its_own_way() -> None:
     assert random.double().mean().item() == pytest.approx(0.5, abs=0.05)
     spread = drawn[:, 1, 0][~random].std().item()
     assert spread == pytest.approx(0.3 * 2.0, rel=0.1)
+
+
+def test_the_bounds_go_where_the_policy_goes() -> None:
+    actions, source = BoxActions(LOW, HIGH), torch.Generator()
+    policy = Policy(nn.Identity(), actions)
+    assert not policy.state_dict(), "old checkpoints load"
+    wanted = actions.noise(2, 3, source.manual_seed(0))[..., :2]
+    with elsewhere():
+        policy.to(ELSEWHERE)
+        assert {x.device for x in (actions.low, actions.high)} == {ELSEWHERE}
+        # Noise is drawn on the CPU all the same.
+        assert torch.equal(actions.noise(2, 3, source.manual_seed(0))[..., :2], wanted)
 
 
 def test_only_the_environment_gets_a_clipped_action() -> None:

@@ -54,10 +54,10 @@ from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.nests import plain_space
 from literate_rl.workshop.own_models import (
     as_many,
-    asked,
     drawn_from,
     make_contract_policy,
     make_own_ddpg_policy,
+    results_for,
 )
 from literate_rl.workshop.pictures import Axis, Mark, plot
 from literate_rl.workshop.playground import play
@@ -126,7 +126,7 @@ def test_an_agent_asks_models_with_the_arguments_that_were_fixed(
     actor = partial(Mover(), scale=3.0)
     policy = make_own_ddpg_policy(STATES, FORCES, actor, Judge())
     state = torch.randn(4, 3)
-    (action,) = asked(policy.network.actor.by_name, {"state": state})
+    (action,) = results_for(policy.network.actor.by_name, {"state": state})
     assert torch.equal(action, actor.func(state, 3.0))
     learner: Any = type("Learner", (), {"policy": policy})
     agent = Agent(learner, tmp_path, [])

@@ -207,6 +207,17 @@ def test_bytes_are_scaled_by_their_space_and_nothing_else_is() -> None:
     assert torch.equal(of_ints(obs.long()), of_floats(obs.float()))
 
 
+def test_many_pictures_are_read_as_one_by_one() -> None:
+    encoder = PictureEncoder(CAMERA, 5, [(2, 3, 1)])
+    obs = torch.randint(256, (513, 7, 6, 3), dtype=torch.uint8)
+    for count in (0, 1, 256, 257, 513):
+        alone = [encoder(picture) for picture in obs[:count]]
+        together = encoder(obs[:count])
+        assert together.shape == (count, 5)
+        if alone:
+            torch.testing.assert_close(together, torch.stack(alone))
+
+
 def test_wrong_shapes_are_refused() -> None:
     encoder = PictureEncoder(CAMERA, 5)
     for wrong in ((2, 7, 6, 2), (125,), (3, 7, 6), ()):

@@ -17,13 +17,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from worlds import left_alone, modes, moody
 
 from literate_rl.agents import Collector, make_envs
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
-    EvalMode,
     Held,
     check_chain,
     check_copies,
@@ -430,41 +427,3 @@ def test_ctrl_c_in_an_environment_is_ctrl_c() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Held(Slow()).step(0)
-
-
-# --- Modes ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "wrap",
-    [lambda net: net, nn.DataParallel, partial(torch.compile, backend="eager")],
-    ids=["plain", "parallel", "compiled"],
-)
-def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap: Any) -> None:
-    net = wrap(moody(4, 2))
-    acting = EvalMode(net)
-
-    def fail() -> None:
-        with acting:
-            with EvalMode(net):
-                pass  # inside of the block there is nothing to switch
-            assert not any(modes(net))
-            raise KeyError
-
-    for _ in range(2):
-        with left_alone(net), pytest.raises(KeyError):
-            fail()
-
-
-def test_what_is_no_module_has_no_modes() -> None:
-    with EvalMode(object()):
-        pass
-
-
-def test_a_scripted_module_has_modes_too() -> None:
-    net = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout()))
-    state = torch.ones(2, 4)
-    with EvalMode(net), torch.no_grad():
-        assert torch.equal(net(state), net(state))
-    assert net.training
-    assert not torch.equal(net(state), net(state))

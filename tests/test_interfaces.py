@@ -58,12 +58,11 @@ from literate_rl.sac import (
     entropy_scale,
     soft_value,
 )
-from literate_rl.td3 import clipped_double_target, compared
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.td3 import clipped_double_target, critic_error
 from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import MODELS, as_space
-from literate_rl.workshop.networks import layers
+from literate_rl.workshop.networks import eval_mode, layers
 from literate_rl.workshop.runs import Run, flat_env
 from literate_rl.workshop.worlds import Moving
 
@@ -200,7 +199,7 @@ def test_a_policy_has_a_slot_for_legal_actions_and_refuses_any(make: Any) -> Non
     obs = torch.stack([torch.as_tensor(space.sample()).float() for _ in range(3)])
     noise = policy.noise(1, 3, torch.Generator().manual_seed(0))[0]
     mask = torch.ones(3, 2, dtype=torch.bool)
-    with torch.no_grad(), EvalMode(policy):
+    with torch.no_grad(), eval_mode(policy):
         for given in (noise, 0.0):
             action = policy.act(obs, given, mask=None)
             assert torch.equal(action, policy.act(obs, given))
@@ -373,12 +372,14 @@ class CrossQ(Algorithm):
         both = torch.cat([batch.obs, batch.next_obs]), torch.cat([batch.action, action])
         q, next_q = policy.critics(*both).chunk(2, -1)
         value = soft_value(next_q.detach(), log_prob, alpha).unsqueeze(0)
-        return compared(q, clipped_double_target(batch.reward, batch.discount, value))
+        return critic_error(
+            q, clipped_double_target(batch.reward, batch.discount, value)
+        )
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         policy, alpha = self.policy, self.policy.log_alpha.detach().exp()
         action, log_prob = policy.draw(obs, generator)
-        with EvalMode(policy.critics):
+        with eval_mode(policy.critics):
             q = policy.critics(obs, action)
         loss = -soft_value(q, log_prob, alpha).mean()
         return loss + self.temperature.loss(-log_prob.detach())

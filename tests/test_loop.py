@@ -27,7 +27,6 @@ from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QLearning, make_q_pol
 from literate_rl.loop import OffPolicy, QError, linear_schedule
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.fast import clip_gradient
 from literate_rl.workshop.fast_forms import FusedQError, fused_q_error, numpy_act
 from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.runs import Run, fit, flat_env, load
@@ -491,19 +490,25 @@ def test_pictures_stay_bytes_in_the_buffer_and_losses_that_break_raise() -> None
 
 @pytest.mark.parametrize("share", [0.1, 1.5, math.inf])
 def test_gradients_are_clipped_as_torch_does(share: float) -> None:
-    torch.manual_seed(0)
-    parameters = [nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5,), (2,))]
-    for p in parameters[:2]:
-        p.grad = torch.randn_like(p)
-    wanted = copy.deepcopy(parameters)
-    for p, q in zip(wanted, parameters, strict=True):
-        p.grad = None if q.grad is None else q.grad.clone()
-    bound = share * nn.utils.get_total_norm(p.grad for p in wanted[:2]).item()
+    generator = torch.Generator().manual_seed(0)
+    learner = learner_for(SMALL)
+    *some, last = learner.parameters
+    grads = [torch.randn(p.shape, generator=generator) for p in some]
+    wanted = [nn.Parameter(torch.zeros_like(grad)) for grad in grads]
+    for p, grad in zip(wanted, grads, strict=True):
+        p.grad = grad.clone()
+    bound = share * nn.utils.get_total_norm(grads).item()
     nn.utils.clip_grad_norm_(wanted, bound)
-    clip_gradient(parameters, bound)
-    for p, q in zip(parameters[:2], wanted, strict=False):
+
+    def backward() -> None:
+        for p, grad in zip(some, grads, strict=True):
+            p.grad = grad.clone()
+
+    learner.config = replace(SMALL, max_grad_norm=bound)
+    learner.descend(backward, learner.parameters)
+    for p, q in zip(some, wanted, strict=True):
         torch.testing.assert_close(p.grad, q.grad)
-    assert parameters[2].grad is None
+    assert last.grad is None
 
 
 # --- Errata ---------------------------------------------------------------------------

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.distributions import Normal, TanhTransform
 from torch.distributions.transformed_distribution import TransformedDistribution
+from worlds import left_alone, modes, moody
 
 from literate_rl.workshop.networks import (
     ActionCritic,
     Stretch,
+    eval_mode,
     squashed_log_prob,
 )
 
@@ -59,3 +64,40 @@ def test_a_critic_asks_about_an_action_in_a_state() -> None:
     expected = critic.net(torch.cat([obs, action], -1))
     assert torch.equal(critic(obs, action), expected)
     assert expected.shape == (5, 6, 1)
+
+
+# --- Modes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda net: net, nn.DataParallel, partial(torch.compile, backend="eager")],
+    ids=["plain", "parallel", "compiled"],
+)
+def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap: Any) -> None:
+    net = wrap(moody(4, 2))
+
+    def fail() -> None:
+        with eval_mode(net):
+            with eval_mode(net):
+                pass  # inside of the block there is nothing to switch
+            assert not any(modes(net))
+            raise KeyError
+
+    for _ in range(2):
+        with left_alone(net), pytest.raises(KeyError):
+            fail()
+
+
+def test_what_is_no_module_has_no_modes() -> None:
+    with eval_mode(object()):
+        pass
+
+
+def test_a_scripted_module_has_modes_too() -> None:
+    net = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout()))
+    state = torch.ones(2, 4)
+    with eval_mode(net), torch.no_grad():
+        assert torch.equal(net(state), net(state))
+    assert net.training
+    assert not torch.equal(net(state), net(state))

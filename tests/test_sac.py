@@ -113,22 +113,22 @@ def test_the_density_of_two_numbers_integrates_to_one() -> None:
     assert torch.trapezoid(inner, first).item() == pytest.approx(1, abs=1e-4)
 
 
-def test_the_box_goes_where_the_rows_are_and_stays_there() -> None:
+def test_the_box_goes_where_the_policy_goes() -> None:
     actions, row = SquashedGaussian(LOW, HIGH), row_of(0.3, -0.5).float().expand(4, -1)
-    state = Policy(nn.Identity(), actions).state_dict()
-    assert not state, "old checkpoints load"
+    policy = Policy(nn.Identity(), actions)
+    assert not policy.state_dict(), "old checkpoints load"
+    assert not list(policy.parameters())
     wanted, wanted_log_prob = actions.draw(row, torch.zeros(4, 2))
     with elsewhere():
+        policy.to(ELSEWHERE)
         there = row.to(ELSEWHERE)
-        assert torch.equal(actions.choose(there, 0.0).cpu(), wanted)
-        middle = actions.box.middle
-        assert middle.device == ELSEWHERE
+        assert torch.equal(policy.act(there, 0.0).cpu(), wanted)
         action, log_prob = actions.draw(there, torch.zeros(4, 2, device=ELSEWHERE))
         assert torch.equal(log_prob.cpu(), wanted_log_prob)
         again = actions.log_prob(there, action)
         torch.testing.assert_close(again.cpu(), wanted_log_prob)
-        assert actions.box.middle is middle, "nothing was copied again"
-        assert torch.equal(actions.choose(row, 0.0), wanted)
+        policy.cpu()
+    assert torch.equal(actions.choose(row, 0.0), wanted)
     assert actions.choose(row.double(), 0.0).dtype == torch.float64
     assert torch.equal(actions.choose(row, 0.0), wanted), "to the bit"
 

@@ -123,10 +123,16 @@ def test_values_rise_and_fall_at_two_rates(increase: float, decrease: float) -> 
             wanted[i] += rate * delta**2 / 2
             # What the value moves by is the rate times the TD error.
             slope[k, i] = -rate * delta
-    torch.testing.assert_close(error.detach(), wanted)
-    (grad,) = torch.autograd.grad(error.sum(), q)
+    torch.testing.assert_close(error.loss.detach(), wanted)
+    (grad,) = torch.autograd.grad(error.loss.sum(), q)
     torch.testing.assert_close(grad, slope)
     assert target.grad is None
+    # A priority is measured from the mean of the critics.
+    mean = (q[0] + q[1]).detach() / 2
+    torch.testing.assert_close(error.value, mean)
+    torch.testing.assert_close(error.td_error, target.detach() - mean)
+    assert not error.value.requires_grad
+    assert not error.td_error.requires_grad
     assert len({x > 0 for x in (target - q).flatten().tolist()}) == 2
 
 

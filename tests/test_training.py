@@ -42,8 +42,8 @@ from literate_rl.loop import OffPolicy
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.workshop import training
-from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import MODELS
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.own_models import make_qnet_policy
 from literate_rl.workshop.runs import OwnModels, Run, fit, flat_env, load
 from literate_rl.workshop.training import (
@@ -632,7 +632,7 @@ def test_what_has_learned_from_pictures_acts_comes_back_and_goes_on(
         assert policy.recipe == learner.policy.recipe
         obs, _ = flat_env(env).reset(seed=1)
         row = torch.as_tensor(obs)[None].float()
-        with torch.no_grad(), EvalMode(learner.policy):
+        with torch.no_grad(), eval_mode(learner.policy):
             assert torch.equal(policy.act(row, 0.0), learner.policy.act(row, 0.0))
     with small_learner(name, env) as again:
         with Run(tmp_path / "run", resume=True) as run:
@@ -714,7 +714,7 @@ def test_an_encoder_of_ones_own_learns_comes_back_and_goes_on(
             assert later or not torch.equal(eye.layer.weight, weight)
         row = torch.as_tensor(flat_env(env).reset(seed=1)[0])[None].float()
         policy = load(tmp_path / "run", encoder=make_eye)
-        with torch.no_grad(), EvalMode(learner.policy):
+        with torch.no_grad(), eval_mode(learner.policy):
             assert torch.equal(policy.act(row, 0.0), learner.policy.act(row, 0.0))
     assert run.settings["models"] == {"encoder": "worlds:make_eye"}
     with pytest.raises(ValueError, match=r"must be loaded with encoder=make_eye"):

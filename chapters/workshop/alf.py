@@ -47,7 +47,7 @@ from literate_rl.ppg import (
     element_wise_squared_loss,
     in_chunks,
 )
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import (
     Bool,
@@ -646,7 +646,7 @@ class PPGAuxAlgorithm:
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
-        with EvalMode(self.network):
+        with eval_mode(self.network):
             (distribution, value, _), state = self.network(observation)
         if any(True for _ in ends(state)):
             raise ValueError(

@@ -44,7 +44,7 @@ from literate_rl.hybrid_action import as_tree
 from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
 from literate_rl.policies import Policy, make_actions
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import check_that, checked
 
@@ -632,7 +632,7 @@ class IMPALAPolicy:
         on the CPU.
         """
         obs, model = self.observations(data), self.model
-        with EvalMode(model):
+        with eval_mode(model):
             row = model(obs)
             noise = model.noise(1, len(row), self.generator)[0].to(self.device)
             output = {"logit": self.describe(row), "action": model.act(obs, noise)}
@@ -717,7 +717,7 @@ class IMPALAPolicy:
     def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Return what ``forward_collect`` does, with greedy actions."""
         obs, model = self.observations(data), self.model
-        with EvalMode(model):
+        with eval_mode(model):
             output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
         return self.by_environment(data, output)
 

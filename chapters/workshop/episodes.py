@@ -33,13 +33,12 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from literate_rl.workshop.signatures import Float, Fraction, checked
 
 __all__ = [
     "EpisodeCounter",
-    "EvalMode",
     "check_chain",
     "check_copies",
     "check_experience",
@@ -510,50 +509,6 @@ def warn_unended(
         "max_episode_steps=...), or allow more steps with max_episode_steps",
         stacklevel=calls + 1,
     )
-
-
-# %% [markdown]
-# ## Modes
-#
-# Dropout and batch normalisation do one thing while a network learns and another while it acts.
-# A policy that only acts, or only tells what states are worth, does so in evaluation mode: then
-# the same state gives the same answer, one state will do, and the running moments of batch
-# normalisation stay as they are. Afterwards each part gets *its own* mode back. `train()` would
-# not do, because a user may have frozen a layer inside of a network that learns.
-#
-# Loops enter the mode again and again. So the parts are looked up once, and the switch itself
-# costs next to nothing.
-
-
-# %% tags=["export"]
-class EvalMode:
-    """A block in which a module is in evaluation mode; each part gets its mode back.
-
-    Args:
-        module: The module, for instance a policy. Its parts are looked up here, once. A
-            policy that is no module has no modes.
-    """
-
-    def __init__(self, module: Any) -> None:
-        parts = module.modules() if isinstance(module, nn.Module) else ()
-        training = [part for part in parts if part.training]
-        # An assignment to a module first looks for a parameter of that name, which
-        # takes long, so we write past it. Compiled modules keep their mode elsewhere.
-        self.flags = [vars(part) for part in training if "training" in vars(part)]
-        self.compiled = [part for part in training if "training" not in vars(part)]
-
-    def switch(self, training: bool) -> None:
-        """Set the mode of the parts that were in training mode."""
-        for flags in self.flags:
-            flags["training"] = training
-        for part in self.compiled:
-            part.training = training
-
-    def __enter__(self) -> None:
-        self.switch(False)
-
-    def __exit__(self, *exception: object) -> None:
-        self.switch(True)
 
 
 # %% [markdown]

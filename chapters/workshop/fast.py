@@ -35,7 +35,6 @@ from literate_rl.workshop.signatures import Float, below, check_finite, checked
 
 __all__ = [
     "categorical_terms",
-    "clip_gradient",
     "project_atoms",
     "reverse_scan",
 ]
@@ -390,26 +389,6 @@ def project_atoms(
 # **Prove.** `tests/test_c51.py` holds it to the loop in float64, for pieces that land on an
 # atom, between two and outside of all. **Measure.** Beside three other libraries in
 # {doc}`/docs/results`.
-
-# %% [markdown]
-# ## Gradient clipping
-#
-# `clip_gradient` measures the norm of all
-# parameters in one call and multiplies only where there is something to clip.
-
-
-# %% tags=["export"]
-@torch.no_grad()
-def clip_gradient(parameters: list[Any], bound: float) -> None:
-    """Scale gradients so that their norm is at most ``bound``."""
-    if bound == float("inf"):
-        return
-    grads = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
-    share = bound / (norm + 1e-6)
-    if share < 1:
-        torch._foreach_mul_(grads, share)
-
 
 # %% [markdown]
 # ## References

@@ -54,6 +54,16 @@ __all__ = [
 #
 # A `mask` says which actions are legal: `(*B, N)`, true where one may be taken. The slot is here
 # already, and no policy of this book fills it so far; each refuses any mask but None.
+#
+# Who asks a policy for what?
+#
+# | who | asks for |
+# |---|---|
+# | who acts: collectors, actors, `evaluate` | `noise`, `act`, `to_env`, and `parameters`, which say where it is |
+# | who learns from remembered steps | `parameters`, and what its algorithm needs: rows, critics |
+# | who learns from fresh rollouts | `parameters`, `evaluate_actions`, `value` |
+# | who sends a policy to actors | `cpu`, `eval`, `named_parameters` |
+# | checkpoints | `state_dict`, `load_state_dict`, `recipe` |
 
 
 # %% tags=["export"]
@@ -142,10 +152,6 @@ class PolicyLike(Stateful, Protocol):
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
-        ...
-
-    def train(self, mode: bool = True) -> Self:
-        """Go to the mode in which layers such as dropout learn."""
         ...
 
     def cpu(self) -> Self:
@@ -250,7 +256,9 @@ class Algorithm(Protocol):
 # ## Who runs it
 #
 # A **learner** is what the loop around it asks for: `fit` calls `iterate` until all steps are
-# taken, and stores what a resumed run needs ({doc}`runs`).
+# taken, and stores what a resumed run needs ({doc}`runs`). A learner in the table of
+# {doc}`training` has one thing more: its environments, as `collector.envs` or
+# `runner.collector.envs`, or a method `close` if actors have them. There they are closed in the end.
 
 
 # %% tags=["export"]

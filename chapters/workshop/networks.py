@@ -10,7 +10,8 @@
 # # Networks
 #
 # **Which networks do several chapters build?** Layers, a critic that judges an action, and the way
-# into a box and back. Each chapter says what its network is for; here is what they share.
+# into a box and back. Each chapter says what its network is for; here is what they share, and the
+# mode in which a network acts.
 #
 # Nobody has to read this page to follow the book.
 
@@ -20,7 +21,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ from literate_rl.workshop.signatures import Float, checked
 __all__ = [
     "ActionCritic",
     "Critics",
+    "eval_mode",
     "squashed_log_prob",
 ]
 
@@ -123,11 +126,11 @@ class Stretch(nn.Module):
     middle: Tensor
     half_width: Tensor
 
-    def __init__(self, low: Any, high: Any) -> None:
+    def __init__(self, low: Any, high: Any, stored: bool = True) -> None:
         super().__init__()
         first, last = (torch.as_tensor(x, dtype=torch.float32) for x in (low, high))
-        self.register_buffer("middle", (first + last) / 2)
-        self.register_buffer("half_width", (last - first) / 2)
+        self.register_buffer("middle", (first + last) / 2, stored)
+        self.register_buffer("half_width", (last - first) / 2, stored)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return the actions."""
@@ -166,6 +169,48 @@ def squashed_log_prob(
     # The density of the whole action is a product, its logarithm a sum,
     # {eq}`squashed-density`.
     return (gaussian - jacobian).sum(-1)
+
+
+# %% [markdown]
+# ## Modes
+#
+# Dropout and batch normalisation do one thing while a network learns and another while it acts.
+# A policy that only acts, or only tells what states are worth, does so in evaluation mode: then
+# the same state gives the same answer, one state will do, and the running moments of batch
+# normalisation stay as they are. Afterwards each part gets *its own* mode back. `train()` would
+# not do, because a user may have frozen a layer inside of a network that learns.
+
+
+# %% tags=["export"]
+@contextmanager
+def eval_mode(module: Any) -> Iterator[None]:
+    """Keep a module in evaluation mode for a block; each part gets its mode back.
+
+    Args:
+        module: The module, for instance a policy. A policy that is no module has no
+            modes.
+    """
+    # Loops do this again and again, so it is written to be fast. The list of parts
+    # grows under the loop.
+    parts = [module] if isinstance(module, nn.Module) else []
+    for part in parts:
+        parts += filter(None, part._modules.values())
+    training = [part for part in parts if part.training]
+    # An assignment to a module first looks for a parameter of that name, which takes
+    # long, so we write past it. Compiled modules keep their mode elsewhere.
+    flags = [vars(part) for part in training if "training" in vars(part)]
+    compiled = [part for part in training if "training" not in vars(part)]
+    try:
+        for flag in flags:
+            flag["training"] = False
+        for part in compiled:
+            part.training = False
+        yield
+    finally:
+        for flag in flags:
+            flag["training"] = True
+        for part in compiled:
+            part.training = True
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest bc6f03cd7ecb3418
+# Generated from chapters/*.py (edit there); digest 3dbbda2e471cb2f1
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -311,11 +311,11 @@ from .workshop.hybrid_space import (
 from .workshop.networks import (
     ActionCritic as ActionCritic,
     Critics as Critics,
+    eval_mode as eval_mode,
     squashed_log_prob as squashed_log_prob,
 )
 from .workshop.episodes import (
     EpisodeCounter as EpisodeCounter,
-    EvalMode as EvalMode,
     check_chain as check_chain,
     check_copies as check_copies,
     check_experience as check_experience,
@@ -360,7 +360,6 @@ from .workshop.states import (
 )
 from .workshop.fast import (
     categorical_terms as categorical_terms,
-    clip_gradient as clip_gradient,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
 )

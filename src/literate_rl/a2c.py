@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 0ceffef54b974515
+# Generated from chapters/a2c.py (edit there); digest 985a048d67e45c94
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Rollout
 from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
@@ -143,7 +144,7 @@ def a2c_gradient(
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
     # The critic's values of the states, and of the states that the steps led to.
     value = policy.value(batch.obs)
-    with torch.no_grad(), EvalMode(policy):
+    with torch.no_grad(), eval_mode(policy):
         next_value = policy.value(batch.next_obs)
 
     # Advantages and targets. With lambda 1 a target is {eq}`a2c-target`.

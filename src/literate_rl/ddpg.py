@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 13ba3155708474ae
+# Generated from chapters/ddpg.py (edit there); digest cb6d28f53f4df56b
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -77,8 +77,10 @@ class ActorCritics(nn.Module):
         return value.squeeze(-1)
 
 
-class BoxActions:
+class BoxActions(nn.Module):
     """Continuous actions in a box: a row is the action, and noise is added to it.
+
+    It is a module without weights: its bounds go where the policy goes.
 
     Args:
         low: Lower bounds of the box, all finite.
@@ -91,13 +93,17 @@ class BoxActions:
         epsilon: Probability of a random action, drawn uniformly from the box.
     """
 
+    low: Tensor
+    high: Tensor
+
     def __init__(
         self, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = "float32"
     ) -> None:
+        super().__init__()
         self.bounds = tuple(np.atleast_1d(np.asarray(x, dtype)) for x in (low, high))
-        self.low, self.high = (
-            torch.from_numpy(x.astype(np.float32)) for x in self.bounds
-        )
+        for name, bound in zip(("low", "high"), self.bounds, strict=True):
+            tensor = torch.from_numpy(bound.astype(np.float32))
+            self.register_buffer(name, tensor, persistent=False)
         self.scale: float | Tensor = 0.0
         self.epsilon: float | Tensor = 0.0
 
@@ -105,16 +111,15 @@ class BoxActions:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        shape = num_steps, num_envs, len(self.low)
+        low, high = self.low.cpu(), self.high.cpu()
+        shape = num_steps, num_envs, len(low)
         # The noise, for each number in proportion to its own range, {eq}`box-noise`.
         share = torch.as_tensor(self.scale).reshape(-1, 1)
-        added = (
-            share * (self.high - self.low) / 2 * torch.randn(shape, generator=generator)
-        )
+        added = share * (high - low) / 2 * torch.randn(shape, generator=generator)
         # With probability ε a uniform action replaces the actor's; NaN elsewhere.
         explore = torch.rand(shape[:2], generator=generator) < self.epsilon
         anything = torch.rand(shape, generator=generator)
-        anything = self.low + (self.high - self.low) * anything
+        anything = low + (high - low) * anything
         instead = anything.masked_fill(~explore.unsqueeze(-1), torch.nan)
         return torch.cat([added, instead], -1)
 

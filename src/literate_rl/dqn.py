@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 89da9d951f7458f4
+# Generated from chapters/dqn.py (edit there); digest 7f20ce8abe6140ca
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.encoders import (
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError, linear_schedule
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.nests import as_discrete, as_space, remembered
 from literate_rl.workshop.signatures import (
@@ -257,17 +257,14 @@ class Exploring(Algorithm):
 
 def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
     """Move the target's weights towards the source's, by a share ``tau`` of the way."""
-
-    def floats(tensors: list[Tensor]) -> list[Tensor]:
-        return [x for x in tensors if x.is_floating_point()]
-
+    old, new = ([x for x in y if x.is_floating_point()] for y in (target, source))
     with torch.no_grad():
         # {eq}`polyak`, in place and for all weights in one call.
-        torch._foreach_lerp_(floats(target), floats(source), tau)
+        torch._foreach_lerp_(old, new, tau)
         # Whole numbers, such as a count, cannot go part of the way: they are copied.
-        for old, new in zip(target, source, strict=True):
-            if not old.is_floating_point():
-                old.copy_(new)
+        for x, y in zip(target, source, strict=True):
+            if not x.is_floating_point():
+                x.copy_(y)
 
 
 class TargetNetwork:
@@ -331,7 +328,7 @@ class QLearning(Exploring):
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare values with their targets."""
-        with torch.no_grad(), EvalMode(self.policy):
+        with torch.no_grad(), eval_mode(self.policy):
             next_q = self.target.network(batch.next_obs)
             # If the older copy chooses too, this is the target {eq}`q-target`.
             chooser = self.policy(batch.next_obs) if self.config.double else next_q

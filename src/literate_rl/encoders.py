@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 8be71602df44dec7
+# Generated from chapters/encoders.py (edit there); digest 2641a55028b31278
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -158,17 +158,24 @@ class PictureEncoder(nn.Module):
     def project(self, obs: Tensor) -> Tensor:
         """Return the features before the last ReLU."""
         lead = front(obs, self.shape)
-        pictures = obs.to(self.features.weight.dtype).reshape(-1, *self.shape)
+        # A part at a time: as floats, the pictures of a whole rollout would be slow to
+        # move through memory.
+        parts = obs.reshape(-1, *self.shape).split(256)
+        # The convolutions, {eq}`convolution`.
+        maps = torch.cat([self.convolutions(self.to_planes(part)) for part in parts])
+        features: Tensor = self.features(maps)
+        return features.view(*lead, self.output_size)
+
+    def to_planes(self, pictures: Tensor) -> Tensor:
+        """Return what the convolutions read, ``(N, channels, height, width)``."""
+        pictures = pictures.to(self.features.weight.dtype)
         # Bytes are scaled once, and here.
         if self.scale != 1:
             pictures = pictures * self.scale
         if self.channels_last:
             pictures = pictures.movedim(-1, -3)
         # The channels of all frames in a stack stand one after another.
-        planes = pictures.reshape(-1, *self.planes)
-        # The convolutions, {eq}`convolution`.
-        features: Tensor = self.features(self.convolutions(planes))
-        return features.view(*lead, self.output_size)
+        return pictures.reshape(-1, *self.planes)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``(*B, F)`` of pictures, shaped or flat."""
@@ -386,7 +393,7 @@ def action_critics(
     encoder: OwnEncoder | None = None,
 ) -> Critics:
     """Build critics of actions of a size, each with an entrance of its own."""
-    entrances = [entrance(space, encoder=encoder) for _ in range(number)]
+    entrances = (entrance(space, encoder=encoder) for _ in range(number))
     return Critics(
         ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
     )
@@ -418,3 +425,30 @@ class ConvolutionalEncodingNetwork(PictureEncoder):
     ) -> tuple[Tensor, Any]:
         """Return features ``(*B, F)`` of pictures, and the state as it came."""
         return self.project(observation).tanh(), state
+
+
+class PartsEncodingNetwork(nn.Module):
+    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
+
+    Args:
+        space: What the environment shows.
+        hidden: Number of features, kept as ``output_size``.
+        encoder: An encoder of your own, or None.
+        row: The space of the flat rows, which says nothing else.
+    """
+
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        hidden: int,
+        encoder: OwnEncoder | None,
+        row: spaces.Box,
+    ) -> None:
+        super().__init__()
+        front, size = entrance(space, encoder=encoder)
+        last = orthogonal(nn.Linear(size, hidden))
+        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*B, F)``, and the state as it came."""
+        return self.layers(observation), state

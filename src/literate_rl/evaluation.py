@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 19938fd8f3845d17
+# Generated from chapters/evaluation.py (edit there); digest d15724591ddc86e6
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import EvalMode, env_seed, warn_unended
+from literate_rl.workshop.episodes import env_seed, warn_unended
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -63,9 +64,8 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
-    acting = EvalMode(policy)
     for _ in range(max_episode_steps):
-        with acting:
+        with eval_mode(policy):
             action = greedy(policy, obs)
         obs, reward, terminated, truncated, _ = envs.step(action)
         # An environment that is done starts another episode, which does not count.

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 6b4726f0c39b2a4e
+# Generated from chapters/impala.py (edit there); digest 393017f66c82a5a4
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from literate_rl.agents import Collector, Rollout
 from literate_rl.policies import kept_dtype
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
+from literate_rl.workshop.episodes import check_num_envs, env_seed
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
 from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.signatures import (
@@ -74,7 +75,7 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
     # The actor's weights have not changed since the first step. So one pass over the
     # whole rollout says how likely each of its actions was. (`real` is False for rows
     # that some environments add after an end; they weigh nothing.)
-    with EvalMode(actor):
+    with eval_mode(actor):
         log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
@@ -169,7 +170,7 @@ class VTraceLearner:
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
-            with EvalMode(self.policy):
+            with eval_mode(self.policy):
                 next_value[cut] = self.policy.value(unroll.next_obs[cut])
         return next_value
 
@@ -283,7 +284,7 @@ class IMPALA:
             noise = self.actor.noise(1, len(obs), self.generator)[0]
             return self.actor.act(obs.to(self.device), noise.to(self.device))
 
-        with EvalMode(self.actor):
+        with eval_mode(self.actor):
             batch = self.collector.collect(act, config.unroll_len)
         unroll = to_unroll(batch.to(self.device), self.actor)
         # What is left of the last collection is no longer on-policy.

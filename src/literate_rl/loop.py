@@ -1,9 +1,10 @@
-# Generated from chapters/loop.py (edit there); digest 0d32f34de117bc85
+# Generated from chapters/loop.py (edit there); digest a6c3a9f66fbdc9a9
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import EvalMode, check_num_envs, env_seed
-from literate_rl.workshop.fast import clip_gradient
+from literate_rl.workshop.episodes import check_num_envs, env_seed
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
 from literate_rl.workshop.signatures import (
     Count,
@@ -191,10 +192,10 @@ class OffPolicy:
         def act(obs: Tensor) -> Tensor:
             return self.act(obs.to(self.device, torch.float32), next(rows))
 
-        returns, losses, acting = [], [], EvalMode(self.policy)
+        returns, losses = [], []
         for _ in range(config.rounds):
             # A few steps with the policy as it is now; the buffer keeps them.
-            with acting:
+            with eval_mode(self.policy):
                 rollout = self.collector.collect(act, config.rollout_len)
             self.buffer.push(rollout)
             returns.append(rollout.episode_return)
@@ -260,7 +261,13 @@ class OffPolicy:
         for parameter in self.parameters:
             parameter.grad = None
         backward()
-        clip_gradient(parameters, self.config.max_grad_norm)
+        bound = self.config.max_grad_norm
+        if bound < math.inf:
+            # The norm of all gradients in one call. Few are so long that they are cut.
+            grads = [p.grad for p in parameters if p.grad is not None]
+            norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
+            if (share := bound / (norm + 1e-6)) < 1:
+                torch._foreach_mul_(grads, share)
         self.optimizer.step()
 
     def sample(self) -> Batch:

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest d024c807bb2f3c46
+# Generated from chapters/policies.py (edit there); digest 02ca08cc894e1c45
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from literate_rl.encoders import (
     ShapedEncoder,
     entrance,
 )
-from literate_rl.workshop.episodes import EvalMode, env_seed
+from literate_rl.workshop.episodes import env_seed
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
     Act,
@@ -35,7 +35,7 @@ from literate_rl.workshop.nests import (
     open_ended,
     remembered,
 )
-from literate_rl.workshop.networks import orthogonal
+from literate_rl.workshop.networks import orthogonal, eval_mode
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -461,7 +461,7 @@ class Runner:
         noise = self.policy.noise(self.num_steps, num_envs, self.generator)
         draws = iter(noise.to(self.device))
         self.iteration += 1
-        with EvalMode(self.policy):
+        with eval_mode(self.policy):
             batch = self.collector.collect(
                 lambda obs: self.act(obs.to(self.device), next(draws)), self.num_steps
             )

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest f72de2a2dbcc57f1
+# Generated from chapters/ppg.py (edit there); digest 9dc6836c4e2c573d
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from literate_rl.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,
 )
-from literate_rl.encoders import ConvolutionalEncodingNetwork, OwnEncoder, entrance
+from literate_rl.encoders import (
+    ConvolutionalEncodingNetwork,
+    OwnEncoder,
+    PartsEncodingNetwork,
+)
 from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
-from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.nests import as_space, map_nest, remembered
-from literate_rl.workshop.networks import orthogonal
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -160,33 +163,6 @@ def one_row(rows: Sequence[Tensor]) -> Tensor:
     logit, *boxes = rows
     mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
     return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
-
-
-class PartsEncodingNetwork(nn.Module):
-    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
-
-    Args:
-        space: What the environment shows.
-        hidden: Number of features, kept as ``output_size``.
-        encoder: An encoder of your own, or None.
-        row: The space of the flat rows, which says nothing else.
-    """
-
-    def __init__(
-        self,
-        space: spaces.Space[Any],
-        hidden: int,
-        encoder: OwnEncoder | None,
-        row: spaces.Box,
-    ) -> None:
-        super().__init__()
-        front, size = entrance(space, encoder=encoder)
-        last = orthogonal(nn.Linear(size, hidden))
-        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
-
-    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(*B, F)``, and the state as it came."""
-        return self.layers(observation), state
 
 
 @checked
@@ -416,7 +392,7 @@ class AuxiliaryPhase:
     def snapshot(self, data: Chunks) -> Any:
         """Return rows that describe the policy as it is now, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
-        with EvalMode(self.policy):
+        with eval_mode(self.policy):
             rows = [self.policy(data.take(piece).obs) for piece in pieces]
         return side_by_side(*rows)
 
@@ -491,7 +467,7 @@ class PPGAlgorithm:
         batch = self.ppo.collect()
         if not self.config.aux_enabled:
             return self.ppo.update(batch)
-        with torch.no_grad(), EvalMode(self.policy):
+        with torch.no_grad(), eval_mode(self.policy):
             row = self.policy(batch.obs)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,

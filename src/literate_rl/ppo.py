@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 0cc827d29071d8a9
+# Generated from chapters/ppo.py (edit there); digest 3143a85c727bdfae
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler, Runner, RunningMoments
-from literate_rl.workshop.episodes import EvalMode, check_num_envs
+from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
     Count,
@@ -125,7 +126,7 @@ class PPO:
         config, policy = self.config, self.policy
         # One pass over the whole rollout says what the old policy and the old values
         # were. So nothing of this had to be computed while acting.
-        with EvalMode(policy):
+        with eval_mode(policy):
             log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
             value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
 
@@ -216,7 +217,7 @@ class PPO:
     @torch.no_grad()
     def distance(self, samples: Samples) -> dict[str, float]:
         """Say how far the policy has moved from the one that collected the rollout."""
-        with EvalMode(self.policy):
+        with eval_mode(self.policy):
             log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
         log_ratio = log_prob - samples.log_prob
         # The names are CleanRL's: `approx_kl` is $k_3$ and `old_approx_kl` is $k_1$. A

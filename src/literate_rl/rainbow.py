@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 0a7abcca1b4d5075
+# Generated from chapters/rainbow.py (edit there); digest 4024d889b52bdf8e
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from literate_rl.encoders import (
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.workshop.signatures import (
@@ -352,7 +352,7 @@ class DistributionalQLearning(Exploring):
         policy, older = self.policy, self.target.network
         # The network in training is asked twice, the older one once.
         own, choosing, judging = draw_noise(policy, 3, generator)
-        with torch.no_grad(), EvalMode(policy):
+        with torch.no_grad(), eval_mode(policy):
             # The older network gives the returns that follow each action. The network
             # in training chooses the action, or the older one itself without `double`.
             following = older.network(batch.next_obs, judging)

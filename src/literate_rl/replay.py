@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 453c343b79736fb8
+# Generated from chapters/replay.py (edit there); digest 5fff762adbc96ef0
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class ReplayBuffer:
         Raises:
             ValueError: If the buffer is empty.
         """
-        if not len(self):
+        if not self.rings.count.any():
             raise ValueError("the buffer must hold a step, got an empty one")
         weight: Any = np.ones(batch_size)
         if self.tree is None:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 4418e35d863dfa39
+# Generated from chapters/workshop/alf.py (edit there); digest 3d1b5a069a1aa941
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.ppg import (
     element_wise_squared_loss,
     in_chunks,
 )
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import (
     Bool,
@@ -534,7 +534,7 @@ class PPGAuxAlgorithm:
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
-        with EvalMode(self.network):
+        with eval_mode(self.network):
             (distribution, value, _), state = self.network(observation)
         if any(True for _ in ends(state)):
             raise ValueError(

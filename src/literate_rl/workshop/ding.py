@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 4a0de34b2d195ef1
+# Generated from chapters/workshop/ding.py (edit there); digest 38a6836f01280e29
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from literate_rl.hybrid_action import as_tree
 from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
 from literate_rl.policies import Policy, make_actions
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import ends, map_nest
 from literate_rl.workshop.signatures import check_that, checked
 
@@ -503,7 +503,7 @@ class IMPALAPolicy:
         on the CPU.
         """
         obs, model = self.observations(data), self.model
-        with EvalMode(model):
+        with eval_mode(model):
             row = model(obs)
             noise = model.noise(1, len(row), self.generator)[0].to(self.device)
             output = {"logit": self.describe(row), "action": model.act(obs, noise)}
@@ -588,7 +588,7 @@ class IMPALAPolicy:
     def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Return what ``forward_collect`` does, with greedy actions."""
         obs, model = self.observations(data), self.model
-        with EvalMode(model):
+        with eval_mode(model):
             output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
         return self.by_environment(data, output)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 440c960a83a935e2
+# Generated from chapters/workshop/episodes.py (edit there); digest 80fd99b50a2eb43b
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from literate_rl.workshop.signatures import Float, Fraction, checked
 
 __all__ = [
     "EpisodeCounter",
-    "EvalMode",
     "check_chain",
     "check_copies",
     "check_experience",
@@ -301,36 +300,6 @@ def warn_unended(
         "max_episode_steps=...), or allow more steps with max_episode_steps",
         stacklevel=calls + 1,
     )
-
-
-class EvalMode:
-    """A block in which a module is in evaluation mode; each part gets its mode back.
-
-    Args:
-        module: The module, for instance a policy. Its parts are looked up here, once. A
-            policy that is no module has no modes.
-    """
-
-    def __init__(self, module: Any) -> None:
-        parts = module.modules() if isinstance(module, nn.Module) else ()
-        training = [part for part in parts if part.training]
-        # An assignment to a module first looks for a parameter of that name, which
-        # takes long, so we write past it. Compiled modules keep their mode elsewhere.
-        self.flags = [vars(part) for part in training if "training" in vars(part)]
-        self.compiled = [part for part in training if "training" not in vars(part)]
-
-    def switch(self, training: bool) -> None:
-        """Set the mode of the parts that were in training mode."""
-        for flags in self.flags:
-            flags["training"] = training
-        for part in self.compiled:
-            part.training = training
-
-    def __enter__(self) -> None:
-        self.switch(False)
-
-    def __exit__(self, *exception: object) -> None:
-        self.switch(True)
 
 
 @checked

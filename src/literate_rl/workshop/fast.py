@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 06f1189d8bc3f8a4
+# Generated from chapters/workshop/fast.py (edit there); digest 8d4cba2a6ea35ff9
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from literate_rl.workshop.signatures import Float, below, check_finite, checked
 
 __all__ = [
     "categorical_terms",
-    "clip_gradient",
     "project_atoms",
     "reverse_scan",
 ]
@@ -218,15 +217,3 @@ def project_atoms(
     result[:, 1:].scatter_add_(1, below, above)
     result.scatter_add_(1, below, torch.sub(prob, above, out=above))
     return result[:, :num_atoms]
-
-
-@torch.no_grad()
-def clip_gradient(parameters: list[Any], bound: float) -> None:
-    """Scale gradients so that their norm is at most ``bound``."""
-    if bound == float("inf"):
-        return
-    grads = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.stack(torch._foreach_norm(grads)).square().sum().sqrt()
-    share = bound / (norm + 1e-6)
-    if share < 1:
-        torch._foreach_mul_(grads, share)

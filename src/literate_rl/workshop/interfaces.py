@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest db3bab11e9031416
+# Generated from chapters/workshop/interfaces.py (edit there); digest 3ee60c12f451a4ec
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -111,10 +111,6 @@ class PolicyLike(Stateful, Protocol):
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
-        ...
-
-    def train(self, mode: bool = True) -> Self:
-        """Go to the mode in which layers such as dropout learn."""
         ...
 
     def cpu(self) -> Self:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/own_models.py (edit there); digest f844a1502de31a00
+# Generated from chapters/workshop/own_models.py (edit there); digest c51696f5d2bc7377
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from literate_rl.dqn import EpsilonGreedy
 from literate_rl.policies import Policy
 from literate_rl.rainbow import RainbowPolicy
 from literate_rl.sac import roomy_box
-from literate_rl.workshop.episodes import EvalMode
 from literate_rl.workshop.interfaces import refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, remembered
-from literate_rl.workshop.networks import Critics
+from literate_rl.workshop.networks import Critics, eval_mode
 from literate_rl.workshop.probes import (
     device_of,
     required_parameters,
@@ -256,7 +255,7 @@ def make_qnet_policy(
     if support is None:
         return Policy(network, actions)
     # One call of the network tells how many atoms there are.
-    with torch.no_grad(), EvalMode(network):
+    with torch.no_grad(), eval_mode(network):
         num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
     logits = LogitsOf(network, num_actions, num_atoms)
     low, high = support
@@ -383,7 +382,7 @@ def own_model(policy: Any) -> ByName | None:
     return network.by_name if isinstance(network, FirstResult) else None
 
 
-def asked(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:
+def results_for(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the results of a model of one's own for states by name."""
     device, spec = device_of(model), model.spec
     # Whole numbers of a box stay whole. All else was float32 in training.

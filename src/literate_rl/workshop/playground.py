@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest 68949ce2ee4b9a7b
+# Generated from chapters/workshop/playground.py (edit there); digest 73999d4bf01d0337
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.fast_forms import computes
 from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
 from literate_rl.workshop.signatures import Count, check_that, checked
@@ -61,13 +61,13 @@ def play(
     env.reset(seed=seed)
     states: list[list[float]] = []
     values: list[float] = []
-    over, acting = False, EvalMode(nn.ModuleList([actor, critic]))
+    over, both = False, nn.ModuleList([actor, critic])
     while not over and len(states) < num_steps:
         x, velocity, angle, spin = env.state
         env.state = (x, velocity, angle, spin + pushes.get(len(states), 0.0))
         # The networks were trained with the observation, which is the state as float32.
         obs = torch.tensor(env.state, dtype=torch.float32)
-        with torch.no_grad(), acting:
+        with torch.no_grad(), eval_mode(both):
             action, value = actor(obs).argmax().item(), critic(obs).item()
         states.append([float(number) for number in env.state])
         values.append(value)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 7ff28d855d7416ae
+# Generated from chapters/workshop/probes.py (edit there); digest e32f140147b98cb0
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.episodes import EvalMode, env_maker
+from literate_rl.workshop.episodes import env_maker
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import open_ended
 
 __all__ = [
@@ -221,7 +222,7 @@ class Probe:
         seed_generators(luck, self.device)
         np.random.seed(luck)
         random.seed(luck)
-        with nullcontext() if train else EvalMode(self.model):
+        with nullcontext() if train else eval_mode(self.model):
             first, *others = results_of(self.model(**arguments, **self.fixed))
         if self.transform is not None:
             states = {k: x for k, x in arguments.items() if k != "action"}

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3c35965c8263608a
+# Generated from chapters/workshop/runs.py (edit there); digest 267a904fe8a938bb
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.encoders import OwnEncoder
-from literate_rl.workshop.episodes import EvalMode, Held, env_seed, told, warn_unended
+from literate_rl.workshop.episodes import Held, env_seed, told, warn_unended
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.signatures import Count, checked
@@ -948,11 +949,11 @@ def play(
     """Play a greedy episode in the only copy of an environment; look at each step."""
     device = next(policy.parameters()).device
     obs, _ = envs.reset(seed=env_seed(seed, 0))
-    total, acting = 0.0, EvalMode(policy)
+    total = 0.0
     for _ in range(max_episode_steps):
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        with acting:
+        with eval_mode(policy):
             action = policy.to_env(policy.act(state, 0.0).cpu())
         obs, reward, terminated, truncated, _ = envs.step(action)
         total += float(reward[0])

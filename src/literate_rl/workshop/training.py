@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest a7e0bb7343efb59c
+# Generated from chapters/workshop/training.py (edit there); digest ccfce2458bc9a845
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -87,17 +87,17 @@ from literate_rl.td3 import (
     hddpg_settings,
     td3_settings,
 )
-from literate_rl.workshop.episodes import EvalMode
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
 from literate_rl.workshop.probes import device_of, randomness_kept
 from literate_rl.workshop.own_models import (
-    asked,
     make_contract_policy,
     make_own_ddpg_policy,
     make_own_sac_policy,
     make_qnet_policy,
     own_model,
+    results_for,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
 from literate_rl.workshop.nests import MODELS, name_of_model
@@ -295,7 +295,7 @@ class Agent:
             take the place of its values. A single result is not wrapped in a tuple. Our
             policies, whose only state is ``state``, return the greedy actions.
         """
-        with EvalMode(self.policy):
+        with eval_mode(self.policy):
             results = self.results(states)
         alone: Tensor = results[0]
         return results if len(results) > 1 else alone
@@ -304,7 +304,7 @@ class Agent:
         """Return what ``act`` returns, always as a tuple."""
         policy: Any = self.policy
         if model := own_model(policy):
-            results = asked(model, states)
+            results = results_for(model, states)
             if "qnet" not in policy.recipe[1]["models"]:
                 return results
             q, *rest = results
@@ -646,7 +646,7 @@ def handed_in(learner: Any) -> str:
     return f"fast forms: {' and '.join(names) or 'none'}"
 
 
-class Algorithm(NamedTuple):
+class Entry(NamedTuple):
     """What ``train`` knows about an algorithm.
 
     Attributes:
@@ -703,35 +703,31 @@ ddpg, hddpg, td3 = (
 )
 
 ALGORITHMS = {
-    "ppo": Algorithm(PPOConfig, ppo_settings, ppo),
-    "ppg": Algorithm(
+    "ppo": Entry(PPOConfig, ppo_settings, ppo),
+    "ppg": Entry(
         PPGConfig, ppg_settings, partial(alone, PPGAlgorithm), phasic, models=()
     ),
-    "impala": Algorithm(ActorsConfig, actors_settings, impala),
-    "a2c": Algorithm(A2CConfig, a2c_settings, a2c),
-    "a3c": Algorithm(A3CConfig, a3c_settings, partial(with_actors, A3C)),
-    "dqn": Algorithm(DQNConfig, dqn_settings, dqn, **VALUES),
-    "dqnper": Algorithm(
-        DQNConfig, partial(with_priorities, dqn_settings), dqn, **VALUES
-    ),
-    "rainbow": Algorithm(RainbowConfig, rainbow_settings, rainbow, **ATOMS),
-    "ddpg": Algorithm(DDPGConfig, ddpg_settings, ddpg, **BOXES),
-    "ddpgper": Algorithm(
+    "impala": Entry(ActorsConfig, actors_settings, impala),
+    "a2c": Entry(A2CConfig, a2c_settings, a2c),
+    "a3c": Entry(A3CConfig, a3c_settings, partial(with_actors, A3C)),
+    "dqn": Entry(DQNConfig, dqn_settings, dqn, **VALUES),
+    "dqnper": Entry(DQNConfig, partial(with_priorities, dqn_settings), dqn, **VALUES),
+    "rainbow": Entry(RainbowConfig, rainbow_settings, rainbow, **ATOMS),
+    "ddpg": Entry(DDPGConfig, ddpg_settings, ddpg, **BOXES),
+    "ddpgper": Entry(
         DDPGConfig, partial(with_priorities, ddpg_settings), ddpg, **BOXES
     ),
-    "hddpg": Algorithm(HDDPGConfig, hddpg_settings, hddpg, **BOXES),
-    "td3": Algorithm(TD3Config, td3_settings, td3, **BOXES),
-    "sac": Algorithm(
-        SACConfig, settings_of_sac, soft_learner, **BOXES | {"policy": soft}
-    ),
-    "dqnapex": Algorithm(DQNApexConfig, apex_settings, partial(apex, dqn), **VALUES),
-    "rainbowapex": Algorithm(
+    "hddpg": Entry(HDDPGConfig, hddpg_settings, hddpg, **BOXES),
+    "td3": Entry(TD3Config, td3_settings, td3, **BOXES),
+    "sac": Entry(SACConfig, settings_of_sac, soft_learner, **BOXES | {"policy": soft}),
+    "dqnapex": Entry(DQNApexConfig, apex_settings, partial(apex, dqn), **VALUES),
+    "rainbowapex": Entry(
         RainbowApexConfig,
         partial(apex_settings, algorithm="rainbow"),
         partial(apex, rainbow),
         **ATOMS,
     ),
-    "ddpgapex": Algorithm(
+    "ddpgapex": Entry(
         DDPGApexConfig,
         partial(apex_settings, algorithm="ddpg"),
         partial(apex, ddpg),
