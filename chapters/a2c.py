@@ -33,7 +33,7 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Rollout
 from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import check_num_envs, mean_return
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
@@ -276,6 +276,8 @@ class A2CConfig:
         reward_scale: Factor by which rewards are multiplied before learning.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
+        share_encoder: Whether actor and critic share an encoder. The policy has to be
+            built so, as ``train`` does.
     """
 
     seed: Annotated[int, Ge(0)] = 1
@@ -293,6 +295,7 @@ class A2CConfig:
     max_grad_norm: Positive = 0.5
     reward_scale: Scale = 1.0
     checkpoint_interval: Count = 500
+    share_encoder: bool = False
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out
@@ -509,7 +512,7 @@ class A2C:
 
 def returned(episode_return: Tensor) -> dict[str, float]:
     """Return the mean return of the episodes that ended, NaN if none did."""
-    return {"charts/episodic_return": episode_return.nanmean().item()}
+    return {"charts/episodic_return": mean_return(episode_return)}
 
 
 def named(losses: dict[str, float]) -> dict[str, float]:

@@ -49,6 +49,7 @@ from literate_rl.loop import OffPolicy
 from literate_rl.policies import Policy
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.episodes import mean_return
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike, Stateful
 from literate_rl.workshop.signatures import (
@@ -655,9 +656,7 @@ class Apex(RemoteLearner):
         losses: dict[str, float] = learner.mean_losses(
             [learner.learn() for _ in range(due)]
         )
-        return {
-            "charts/episodic_return": rollout.episode_return.nanmean().item()
-        } | losses
+        return {"charts/episodic_return": mean_return(rollout.episode_return)} | losses
 
 
 # %% [markdown]
@@ -796,7 +795,7 @@ def apex_settings(
 # %% [markdown]
 # | you type | what happens |
 # |---|---|
-# | `python -m literate_rl apex --env CartPole-v1` | DQN with two actors that take turns |
+# | `literate-rl apex --env CartPole-v1` | DQN with two actors that take turns |
 # | `… apex --actors 4 --transport shared` | four processes; `--transport ray` for a cluster |
 # | `… apex --algorithm rainbow` | Rainbow learns, without noisy layers: the ladder explores |
 # | `… apex --algorithm ddpg --env Pendulum-v1` | DDPG learns ({doc}`ddpg`) |

@@ -811,6 +811,10 @@ def has_pictures(space: spaces.Space[Any]) -> bool:
 # shape, as floats; scaling bytes is up to you. Each network has a copy of it. If you hand over a
 # function that makes one from the space, such as `partial(PictureEncoder, hidden=64)`, each network
 # has one with first weights of its own.
+#
+# `train` ({doc}`workshop/training`) does all of this itself. It looks at what the environment shows:
+# vectors go straight into the hidden layers of each agent, pictures through `make_encoder` first, and
+# with `encoder=` yours is used for either. The command line has `--encoder module:name`.
 
 
 # %% tags=["export"]
@@ -983,7 +987,8 @@ two_moments
 # one see that the first ball falls and the second one rises.
 #
 # So agents that see a screen get the last few frames at once, a **stack**. In Gymnasium the wrapper
-# `FrameStackObservation` makes it, and four frames are usual {cite:p}`mnih2015`. A first
+# `FrameStackObservation` makes it (`train("PPO", env, wrappers=["FrameStackObservation(4)"])`), and
+# four frames are usual {cite:p}`mnih2015`. A first
 # convolution with weights on both frames is then all that is needed to see movement, as the trail
 # was in the dial. MinAtar's trail plane *is* the ball's place in the frame before.
 
@@ -1081,7 +1086,7 @@ picture
 # %% [markdown]
 # - **On-policy** (PPO, A2C, IMPALA) there is one loss, the sum of the policy's and the value's.
 #   Both move a shared encoder, and a weight says how much the value's counts. `make_policy` shares
-#   it with `share_encoder=True`. {doc}`ppg` shows how the two losses pull in different directions,
+#   it with `share_encoder=True`, and so does `train` (on the command line `--share-encoder`). {doc}`ppg` shows how the two losses pull in different directions,
 #   and what it does about it.
 # - **Off-policy** (DDPG, TD3, SAC) the actor climbs the critic. If the actor's gradient could move
 #   the encoder, it could make the critic promise more by changing *what the critic sees*, and

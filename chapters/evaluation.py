@@ -33,7 +33,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import env_seed, warn_unended
+from literate_rl.workshop.episodes import check_seen, env_seed, warn_unended
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
@@ -181,8 +181,9 @@ def greedy(policy: PolicyLike, obs: NDArray[Any]) -> Any:
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
 # a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `eval_mode` a
 # policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/episodes`,
-# as is `env_seed`, which draws a seed that no other run shares. `flat_env` makes an environment
-# whose observations are vectors, {doc}`workshop/runs`.)
+# as are `env_seed`, which draws a seed that no other run shares, and `check_seen`, which asks whether
+# the policy has learned from such observations. `flat_env` makes an environment whose observations
+# are vectors, {doc}`workshop/runs`.)
 
 
 # %% tags=["export"]
@@ -210,6 +211,7 @@ def evaluate(
     # One environment for each episode. They are stepped together, so that the network
     # sees one batch of observations and not many single ones.
     envs = make_envs(partial(flat_env, env), episodes)
+    check_seen(policy, envs)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
 
     # All play until the last of the first episodes is over.

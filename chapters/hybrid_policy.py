@@ -339,6 +339,7 @@ def make_hybrid_policy(
     hidden: int = 64,
     normalize: bool = False,
     *,
+    share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build the policy that fits an environment with hybrid actions.
@@ -350,20 +351,25 @@ def make_hybrid_policy(
         mask: As in ``HybridActions.from_space``, and required in the same cases.
         hidden: Width of the critic's two hidden layers.
         normalize: Whether the policy normalises its observations; vectors only.
+        share_encoder: Whether actor and critic share an encoder, which both of their
+            losses move.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     observation_space = as_space(observation_space)
-    (front, size), (other, _) = (
-        entrance(observation_space, encoder=encoder) for _ in range(2)
-    )
+    front, size = entrance(observation_space, encoder=encoder)
     fits = not (front and normalize)
     check_that(fits, "normalize must be False with an encoder")
+    words = f"share_encoder must be False without an encoder, got {observation_space}"
+    check_that(bool(front) or not share_encoder, words)
     actions = HybridActions.from_space(as_space(action_space), mask)
     seen = spaces.Box(-np.inf, np.inf, (size,))
     network = HybridPolicyNetwork.from_space(seen, actions.space, actions.mask)
-    # Pictures go through encoders first, one for the actor and one for the critic.
+    # Pictures go through encoders first, one for the actor and one for the critic, or
+    # one for both.
     network.encoder = nn.Sequential(*front, *network.encoder)
-    critic = behind(other, size, hidden, 1, gain=1.0)
+    if not share_encoder:
+        front, _ = entrance(observation_space, encoder=encoder)
+    critic = behind(front, size, hidden, 1, gain=1.0)
     normalizer = RunningMoments(size) if normalize else None
     both = ActorCritic(HybridRows(network), critic, normalizer)
 
@@ -376,6 +382,8 @@ def make_hybrid_policy(
         "hidden": hidden,
         "normalize": normalize,
     }
+    if share_encoder:
+        recipe["share_encoder"] = True
     if encoder is not None:
         recipe["models"] = {"encoder": name_of_model(encoder)}
     policy.recipe = "make_hybrid_policy", recipe

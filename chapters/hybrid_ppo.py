@@ -166,8 +166,7 @@ found = [round(x, 2) for x in (finals.min(), finals.max(), finals.mean())]
 assert found == [1.68, 1.78, 1.71], "five stored seeds"
 
 # %% [markdown]
-# In a terminal the same takes one line, `python -m literate_rl ppo --env
-# literate_rl/Moving-v0`. Nothing in the learner knows about hybrid actions: the policy is that of
+# In a terminal the same takes one line, `literate-rl ppo --env literate_rl/Moving-v0`. Nothing in the learner knows about hybrid actions: the policy is that of
 # {doc}`hybrid_policy`, the loss that of {doc}`ppo_error`. Why is that enough?
 #
 # ## One ratio

@@ -33,7 +33,11 @@ from torch import Tensor, nn
 from literate_rl.agents import Collector, Rollout
 from literate_rl.policies import kept_dtype
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.episodes import check_num_envs, env_seed
+from literate_rl.workshop.episodes import (
+    check_num_envs,
+    env_seed,
+    mean_return,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
 from literate_rl.workshop.memory import UnrollBuffer
@@ -607,7 +611,7 @@ class IMPALA:
         """Collect a sample from each environment, learn, and return metrics."""
         config = self.config
         self.learner.anneal(self.step)
-        mean_return = self.collect()
+        returned = self.collect()
         # A few updates, each on samples from the memory, until all of them have been
         # used as often as they may.
         for _ in range(config.update_per_collect):
@@ -623,7 +627,7 @@ class IMPALA:
         if config.lag and self.iteration % (config.lag + 1) == 0:
             self.actor.load_state_dict(self.policy.state_dict())
         named = {f"losses/{name}": number for name, number in losses.items()}
-        return {"charts/episodic_return": mean_return, **named}
+        return {"charts/episodic_return": returned, **named}
 
     def collect(self) -> float:
         """Act for T steps and store the samples; return the mean return."""
@@ -651,7 +655,7 @@ class IMPALA:
                 for b in range(config.n_sample)
             ]
         )
-        return batch.episode_return.nanmean().item()
+        return mean_return(batch.episode_return)
 
     def batch(self, entries: list[dict[str, Any]]) -> Unroll:
         """Put stored samples side by side."""

@@ -498,6 +498,7 @@ def make_phasic_policy(
     hidden: Count = 64,
     normalize: bool = False,
     *,
+    mask: Sequence[Sequence[int | bool]] | None = None,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build a policy on the disjoint network.
@@ -510,11 +511,14 @@ def make_phasic_policy(
         detach: When a shared encoder is cut off from the value's gradient.
         hidden: Width of the hidden layers.
         normalize: Whether the policy normalises its observations.
+        mask: Which type of a hybrid action uses which argument, as in
+            ``HybridActions.from_space``.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
     hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
-    actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
+    make_ours: Any = partial(HybridActions.from_space, mask=mask)
+    actions = (make_ours if hybrid else make_actions)(action_space)
     shape = (isinstance(box, spaces.Box) and box.shape) or ()
     make: partial[Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
     # What was normalised holds no bytes any more, so the encoder must not scale it.
@@ -566,7 +570,6 @@ class PPGConfig(PPOConfig):
         clone_weight: Weight of the divergence.
         kl_reference: What the divergence starts from: the policy at the start of the
             auxiliary phase ("snapshot"), or the one that acted ("rollout").
-        share_encoder: Whether policy and value share an encoder.
         detach: When a shared encoder is cut off from the value's gradient.
     """
 
@@ -578,7 +581,6 @@ class PPGConfig(PPOConfig):
     aux_learning_rate: Scale = 5e-4
     clone_weight: NonNegative = 1.0
     kl_reference: Literal["snapshot", "rollout"] = "snapshot"
-    share_encoder: bool = False
     detach: Detach = "always"
 
     def __post_init__(self) -> None:
@@ -927,7 +929,7 @@ for curve in (first, second):
     assert curve[-1] > 3 * curve[0], "both agents learn"
 
 # %% [markdown]
-# In a terminal the same takes one line, `python -m literate_rl ppg --env CartPole-v1`. A run
+# In a terminal the same takes one line, `literate-rl ppg --env CartPole-v1`. A run
 # that is stopped between two auxiliary phases keeps its buffer in the checkpoint
 # ({doc}`workshop/runs`).
 #

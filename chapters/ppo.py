@@ -43,7 +43,7 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler, Runner, RunningMoments
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import check_num_envs, mean_return
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
@@ -475,7 +475,7 @@ class PPO:
         # How much of the targets the critic foresaw: 1 is all of their variance.
         unexplained = (samples.target - samples.value).var() / samples.target.var()
         return {
-            "charts/episodic_return": batch.episode_return.nanmean().item(),
+            "charts/episodic_return": mean_return(batch.episode_return),
             "charts/episodic_length": batch.episode_length.nanmean().item(),
             "charts/learning_rate": self.optimizer.param_groups[0]["lr"],
             **losses,
@@ -613,6 +613,8 @@ class PPOConfig:
         target_kl: Divergence in nats after which no further epoch begins, or none.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
+        share_encoder: Whether actor and critic share an encoder. The policy has to be
+            built so, as ``train`` does.
     """
 
     seed: Annotated[int, Ge(0)] = 1
@@ -636,6 +638,7 @@ class PPOConfig:
     scale_reward: bool = False
     target_kl: Positive | None = None
     checkpoint_interval: Count = 50
+    share_encoder: bool = False
 
     def __post_init__(self) -> None:
         # Of a single advantage nothing is left when its mean is subtracted.
@@ -728,7 +731,8 @@ for snapshot in snapshots[:2]:
 # pendulum; it has to swing it up. Each step costs something, so returns are negative: about
 # $-1200$ for a motor that pushes at random, about $-150$ for a good one. `make_learner` builds
 # environments, policy and learner from an id and settings, `fit` calls `iterate` until the steps
-# are spent ({doc}`workshop/runs`), and `replace` copies settings with some of them changed.
+# are spent ({doc}`workshop/runs`), and `replace` copies settings with some of them changed. The
+# network is the one that `make_policy` chooses for vectors; {doc}`encoders` has those for pictures.
 # `numpy_act` is the policy's `act` once more, faster for small networks ({doc}`workshop/fast_forms`).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of PPO on Pendulum over 50,000 steps, a running mean of 24 episodes: they stay near minus 1200 for a while, then rise steeply to about minus 200"}}

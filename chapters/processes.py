@@ -607,8 +607,8 @@ def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
 #
 # | you type | what happens |
 # |---|---|
-# | `python -m literate_rl impala --actors 2` | two actors take turns in this process |
-# | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag, actors replaced and steps per second |
+# | `literate-rl impala --actors 2` | two actors take turns in this process |
+# | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag, actors replaced and the speed |
 # | `… --actors 8 --transport ray` | eight actors on a cluster ({doc}`workshop/cluster`) |
 # | Ctrl-C | saves at once or after this update, ends the actors, and prints how to continue |
 # | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |

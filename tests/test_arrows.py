@@ -23,6 +23,7 @@ FLOORS = {
         "workshop.nests",
         "workshop.hybrid_space",
         "workshop.episodes",
+        "workshop.makers",
         "workshop.worlds",
         "workshop.memory",
         "agents",
@@ -70,6 +71,7 @@ FLOORS = {
         "workshop.playground",
         "workshop.alf",
         "workshop.ding",
+        "workshop.commands",
         "workshop.training",
         "workshop.doctor",
         "workshop.cli",
@@ -149,7 +151,7 @@ def test_what_the_path_is_about_has_a_type(module):
 
 def test_only_one_file_starts_what_stands_above():
     """`python -m literate_rl` is the command line; `import literate_rl` is lazy."""
-    assert set(imported("__main__")) == {"workshop.cli"}
+    assert set(imported("__main__")) == {"workshop.commands"}
     assert not imported("__init__")
 
 

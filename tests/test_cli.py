@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -24,15 +25,17 @@ from literate_rl.evaluation import evaluate
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop import cli
-from literate_rl.workshop.cli import Command, main, settings_of
+from literate_rl.workshop.cli import Command
+from literate_rl.workshop.commands import main
 from literate_rl.workshop.runs import (
     Run,
     fit,
     load,
     load_checkpoint,
+    load_env,
     save_checkpoint,
 )
-from literate_rl.workshop.training import ALGORITHMS
+from literate_rl.workshop.training import ALGORITHMS, settings_of
 
 # One worker, so that `whole` is made once.
 pytestmark = pytest.mark.xdist_group("cli")
@@ -137,7 +140,7 @@ def test_progress_is_shown_beside_the_output(whole):
     assert f"{STEPS}/{STEPS}" in err
     assert "Traceback" not in err
     assert "arning" not in err
-    assert "steps/s=" in err
+    assert "return=" in err
     assert "KL=" in err
 
 
@@ -244,12 +247,6 @@ def test_help_shows_the_defaults_that_suit_the_environment(capsys):
     assert ppo_settings("Acrobot-v1").total_steps != PPOConfig().total_steps
 
 
-def test_help_without_an_algorithm_names_the_algorithms(capsys):
-    names = "ppo,ppg,impala,a2c,a3c,dqn,dqnper,rainbow,ddpg,ddpgper,hddpg,td3,sac"
-    names += ",dqnapex,rainbowapex,ddpgapex,apex,look"
-    assert f"{{{names}}}" in help_of(["--help"], capsys)
-
-
 def test_an_error_is_one_line_and_no_traceback(tmp_path):
     done = run(tmp_path, "--env", "Nothing-v0")
     assert done.returncode == 1
@@ -294,8 +291,7 @@ EXPONENT = "priority_exponent is the replay buffer's alpha, temperature is SAC's
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "algorithm"),
-        ("sarsa", "invalid choice: 'sarsa'"),
+        ("sarsa", "there is no command 'sarsa'"),
         ("ppo --no-such-option 1", "no-such-option"),
         ("ppo --num-envs 0", "num_envs must be at least 1, got 0"),
         ("ppo --env Pendulum-v1 --gamma 2", "gamma must be at least 0 and at most 1"),
@@ -571,7 +567,7 @@ def test_the_algorithm_is_that_of_the_run(whole, tmp_path, monkeypatch):
     copied(whole, tmp_path)
     before = snapshot(tmp_path)
     message = refusal(["ppg", "--resume", "runs/b"])
-    assert message.endswith("algorithm is 'ppo', but the command is 'ppg'")
+    assert message.endswith("algorithm is 'ppo', not 'ppg'")
     assert snapshot(tmp_path) == before
 
 
@@ -1012,3 +1008,110 @@ def test_an_environment_that_leaves_python_fails_and_is_closed(mine):
     assert "env 'Leaving-v0' failed in step: SystemExit" in message
     assert "what was saved is kept, go on with --resume runs/a" in message
     assert (mine / "closed").exists()
+
+
+# --- What is trained in, and what is said in the end ----------------------------------
+
+WORLD = """
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+class Untold(gym.Env):
+    observation_space = spaces.Box(0, 255, (6, 6, 3), np.uint8)
+    action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,))))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        end = self.np_random.random() < 0.2
+        return self.observation_space.sample(), 1.0, end, False, {}
+
+class Twice(gym.RewardWrapper):
+    def reward(self, reward):
+        return 2 * reward
+"""
+SMALL_A2C = ["a2c", "--name", "a", "--num-envs=2", "--num-steps=8"]
+
+
+def test_a_class_with_wrappers_a_mask_and_one_encoder(mine, capsys):
+    (mine / "myworld.py").write_text(WORLD)
+    sys.modules.pop("myworld", None)
+    around = ["FrameStackObservation(2)", "myworld:Twice"]
+    typed = ["--env", "myworld:Untold", "--wrappers", *around]
+    told = ["--mask", "10", "01", "00", "--share-encoder"]
+    main([*SMALL_A2C, *typed, *told, "--total-steps=20"])
+    out = capsys.readouterr().out
+    assert "steps: 32 for 20, because an iteration has 16\n" in out
+    resume = "--resume runs/a --env myworld:Untold --wrappers "
+    resume += "'FrameStackObservation(2)' myworld:Twice"
+    assert f"watch it:      literate-rl a2c {resume} --watch\n" in out
+    assert "load it:       literate_rl.load('runs/a')\n" in out
+
+    stored = json.loads((mine / "runs/a/settings.json").read_text())
+    assert (stored["env"], stored["wrappers"]) == ("myworld:Untold", around)
+    assert stored["mask"] == [[1, 0], [0, 1], [0, 0]]
+    assert stored["config"]["share_encoder"] is True
+    policy = load("runs/a")
+    network = policy.network
+    assert network.actor.network.encoder[0] is network.critic[0]
+    world = load_env("runs/a", "myworld:Untold", around)
+    assert all(x % 2 == 0 for x in evaluate(policy, world, 2))
+
+    edit_config(mine / "runs/a", total_steps=64)
+    before = snapshot(mine)
+    for options, message in (
+        ([], "if you trust it, add --env 'myworld:Untold'"),
+        (typed[:2], "if you trust it, add --wrappers"),
+        ([*typed[:3], around[0]], "the run has the wrappers"),
+        ([*typed, "--mask", "11", "11", "11"], "the run has mask [[1, 0]"),
+    ):
+        assert message in refusal(["a2c", "--resume", "runs/a", *options])
+    assert snapshot(mine) == before
+    main(["a2c", *shlex.split(resume)])
+    assert int(table(mine / "runs/a")[-1][0]) == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--mask 10 2x", "mask must be words of zeros and ones, all of one length"),
+        ("--mask 10 0", "mask must be words of zeros and ones, all of one length"),
+        ("--mask 10 01", "mask is for hybrid actions and what learns them"),
+        ("--wrappers FrameStack", "is it FrameStackObservation?"),
+        ("--wrappers FrameStackObservation", "does not fit 'CartPole-v1': TypeError"),
+        ("--share-encoder", "share_encoder must be False without an encoder"),
+        ("--env nowhere:Pole", "No module named 'nowhere'"),
+    ],
+)
+def test_what_does_not_fit_an_environment_leaves_no_run(
+    tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    assert message in refusal([*SMALL_A2C, *options.split()])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_end_says_how_to_load_models_and_an_interrupt_does_not(mine, capsys):
+    named = ["--qnet", "mynets:MyQNet"]
+    main(["dqn", *named, "--name", "a", *TINY_DQN])
+    out = capsys.readouterr().out
+    assert "watch it:      literate-rl dqn --resume runs/a --qnet mynets:MyQNet" in out
+    assert "load it:       literate_rl.load('runs/a', qnet=...)\n" in out
+    edit_config(mine / "runs/a", total_steps=10_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "fit", lambda *_: None)
+        main(["dqn", "--resume", "runs/a", *named])
+    out = capsys.readouterr().out
+    assert "go on with" in out
+    assert "load it" not in out
+
+
+def test_a_share_of_an_encoder_has_no_meaning_for_dqn(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["dqn", "--share-encoder"])
+    assert ended.value.code == 2
+    assert "share-encoder" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from benchmarks import doctor as benchmark
 from benchmarks.store import RESULTS, read_table
 from literate_rl import diagnose, look
-from literate_rl.workshop import cli
+from literate_rl.workshop import commands
 from literate_rl.workshop.doctor import RULES, Record, main, read_record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -380,7 +380,7 @@ def test_the_text_asks_for_the_largest_reward(tmp_path: Path) -> None:
     assert "1. A value is above the largest possible one" in told
 
 
-@pytest.mark.parametrize("call", [main, lambda words: cli.main(["look", *words])])
+@pytest.mark.parametrize("call", [main, lambda words: commands.main(["look", *words])])
 def test_the_command_line_looks(call, tmp_path: Path, capsys) -> None:
     run = write_run(tmp_path / "run", {VALUE: 50.0}, "Mine-v0")
     before = {path: path.read_bytes() for path in run.iterdir()}

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from literate_rl.agents import Collector, make_envs
 from literate_rl.workshop.episodes import (
@@ -27,12 +28,15 @@ from literate_rl.workshop.episodes import (
     check_experience,
     check_final,
     check_num_envs,
+    check_seen,
     env_maker,
     env_seed,
+    mean_return,
     on_cpu,
     plain_actions,
     resets_later,
 )
+from literate_rl.workshop.nests import plain_space
 from literate_rl.workshop.runs import flat_env
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -427,3 +431,35 @@ def test_ctrl_c_in_an_environment_is_ctrl_c() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Held(Slow()).step(0)
+
+
+# --- Returns, and what a policy expects -----------------------------------------------
+
+
+def test_a_mean_of_returns_knows_what_it_is_the_mean_of() -> None:
+    none = float("nan")
+    table = torch.tensor([[1.0, none], [none, 4.0], [none, none]])
+    mean = mean_return(table)
+    assert (mean, mean.returns) == (2.5, (1.0, 4.0))
+    assert mean == table.nanmean().item()
+    empty = mean_return(table[2:])
+    assert empty != empty
+    assert empty.returns == ()
+
+
+def test_a_policy_that_has_learned_from_something_else_is_told() -> None:
+    envs = make_envs("CartPole-v1")
+    for space in (spaces.Box(-1, 1, (4,)), plain_space(spaces.MultiBinary(4))):
+        check_seen(Recipe({"observation_space": space}), envs)
+    for silent in (nn.Linear(4, 2), Recipe({}), Recipe({"hidden": 3})):
+        check_seen(silent, envs)
+    five = Recipe({"observation_space": spaces.Box(-1, 1, (5,))})
+    with pytest.raises(ValueError, match=r"must show 5 numbers, .* got 4: with wrapp"):
+        check_seen(five, envs)
+    envs.close()
+
+
+class Recipe(nn.Module):
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        super().__init__()
+        self.recipe = ("", arguments)

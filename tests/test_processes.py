@@ -759,7 +759,7 @@ def test_ctrl_c_saves_and_leaves_no_process(started) -> None:
     assert started.returncode == 0, err
     assert re.search(r"interrupted at step \d+, go on with --resume runs/a", out)
     assert "Traceback" not in err
-    for word in ("actors=2", "queue=", "lag=", "steps/s="):
+    for word in ("actors=2", "queue=", "lag=", " steps/s"):
         assert word in err
     assert eventually(lambda: not live(started.pid))
 

@@ -50,6 +50,7 @@ from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_p
 from literate_rl.ppg import make_phasic_policy
 from literate_rl.rainbow import make_rainbow_policy
 from literate_rl.sac import make_sac_policy
+from literate_rl.workshop.episodes import mean_return
 from literate_rl.workshop.runs import (
     FORMAT,
     Bar,
@@ -292,8 +293,37 @@ def test_progress_is_shown_on_request(capsys):
     assert out == ""
     assert "80/80" in err
     assert "return=" in err
-    assert "steps/s=" in err
+    assert " steps/s" in err
+    assert err.split("\r")[-1].count("steps/s") == 1, "one speed"
     assert "KL" not in err  # NaN says nothing
+
+
+class Sparse(Walker):
+    """Nine episodes end in the first two iterations, thirty in the third, then none."""
+
+    ends = (7, 2, 30)
+
+    def iterate(self):
+        done = torch.full((4, 10), float("nan"))
+        number = self.step // 8
+        count = self.ends[number] if number < len(self.ends) else 0
+        done.view(-1)[:count] = torch.arange(count) + 100.0 * number
+        return super().iterate() | {"charts/episodic_return": mean_return(done)}
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3, 5])
+def test_the_return_of_the_last_20_episodes_does_not_vanish(iterations, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "literate_rl.workshop.runs.Bar.set_postfix", lambda _, x, **__: seen.append(x)
+    )
+    history = fit(Sparse(total_steps=8 * iterations))
+    returns = [*range(7), 100, 101, *(200 + k for k in range(30))]
+    known = returns[: (7, 9, 39, 39, 39)[iterations - 1]][-20:]
+    assert seen[-1] == {"return": f"{np.mean(known):.3g}"}
+    means = [row["charts/episodic_return"] for row in history]
+    assert means[:3] == [3, 100.5, 214.5][:iterations]
+    assert all(math.isnan(mean) for mean in means[3:]), "the table has none"
 
 
 def test_checkpoints_are_written_when_they_are_due(tmp_path, monkeypatch):

@@ -2,7 +2,9 @@
 
 import copy
 import gc
+import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import fields, replace
@@ -19,6 +21,7 @@ from elsewhere import ELSEWHERE, Far, elsewhere
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import SyncVectorEnv
 from torch import Tensor, nn
 from worlds import Eye, Sampled, left_alone, make_eye, modes, moody
 
@@ -40,17 +43,30 @@ from literate_rl.encoders import PartsEncoder, PictureEncoder, ShapedEncoder
 from literate_rl.evaluation import evaluate
 from literate_rl.loop import OffPolicy
 from literate_rl.policies import make_policy
+from literate_rl.ppg import PPGAlgorithm
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.workshop import training
+from literate_rl.workshop.cli import main
+from literate_rl.workshop.episodes import env_maker
 from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.own_models import make_qnet_policy
-from literate_rl.workshop.runs import OwnModels, Run, fit, flat_env, load
+from literate_rl.workshop.runs import (
+    OwnModels,
+    Run,
+    fit,
+    flat_env,
+    load,
+    load_checkpoint,
+    load_env,
+    record_video,
+)
 from literate_rl.workshop.training import (
     ALGORITHMS,
     Agent,
     Device,
     Options,
+    algorithm_named,
     ended,
     handed_in,
     make_learner,
@@ -58,6 +74,7 @@ from literate_rl.workshop.training import (
     rows_of_update,
     runner_of,
     settings_of_run,
+    steps_of_iteration,
     train,
     work_of_update,
 )
@@ -1264,3 +1281,425 @@ def test_two_devices_do_not_meet() -> None:
             with pytest.raises((RuntimeError, TypeError)):
                 wrong()
         assert here.tolist() == [1.0, 1.0, 1.0]
+
+
+# --- What train takes -----------------------------------------------------------------
+
+
+def made_pole() -> gym.Env[Any, Any]:
+    return CartPoleEnv()
+
+
+def made_picture() -> gym.Env[Any, Any]:
+    return Sampled(SEEN["picture"], DONE["list"])
+
+
+BRIEF: dict[str, Any] = {"total_steps": 64, "num_envs": 2, "progress": False}
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (CARTPOLE, CARTPOLE),
+        (CartPoleEnv, "gymnasium.envs.classic_control.cartpole:CartPoleEnv"),
+        (made_pole, "test_training:made_pole"),
+        ("test_training:made_pole", "test_training:made_pole"),
+        (lambda: CartPoleEnv(), "<<lambda> of test_training>"),
+        (partial(CartPoleEnv, sutton_barto_reward=True), "<partial of"),
+    ],
+)
+def test_an_environment_is_an_id_a_class_or_a_function(
+    env: Any, name: str, tmp_path: Path
+) -> None:
+    agent = train("A2C", env, **BRIEF)
+    assert agent.env is env
+    saved = agent.save(tmp_path / "a")
+    stored = json.loads((saved / "settings.json").read_text())
+    name = name.replace("<<lambda>", "<lambda")
+    assert stored["env"].startswith(name)
+    assert "wrappers" not in stored
+    returns = evaluate(agent.policy, agent.env, 2).tolist()
+    assert evaluate(load(saved), env, 2).tolist() == returns
+    edit(saved, total_steps=128)
+    again = train("A2C", env, resume=saved, progress=False)
+    assert again.history[0]["step"] > 64
+    assert load_checkpoint(saved / "checkpoint.pt")["step"] >= 128
+    if "<" in name:
+        with pytest.raises(ValueError, match=r"no name .* train\(…, env, resume="):
+            load_env(saved)
+        with pytest.raises(SystemExit, match="no name that leads to it"):
+            main(["a2c", "--resume", str(saved)])
+    elif ":" in name:
+        with pytest.raises(ValueError, match="may run code of others"):
+            load_env(saved)
+        assert load_env(saved, env) is env
+        with pytest.raises(SystemExit, match=f"add --env '{name}'"):
+            main(["a2c", "--resume", str(saved)])
+        main(["a2c", "--resume", str(saved), "--env", name])
+        with pytest.raises(ValueError, match=r"the run has env .*, not 'CartPole-v1'"):
+            train("A2C", CARTPOLE, resume=saved, progress=False)
+
+
+def edit(directory: Path, **changes: Any) -> None:
+    """Change the settings of a run."""
+    path = directory / "settings.json"
+    stored = json.loads(path.read_text())
+    stored["config"] |= changes
+    path.write_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize("env", [gym.make(CARTPOLE), 5, None, [CARTPOLE]])
+def test_what_is_no_environment_is_refused(env: Any) -> None:
+    with pytest.raises(TypeError, match="env must be an id, a class, a function or a"):
+        train("PPO", env, **BRIEF)
+
+
+def vectors(env: Any, number: int = 2, mode: str = "SameStep") -> SyncVectorEnv:
+    return SyncVectorEnv([env_maker(env)] * number, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [
+        *((name, made_pole) for name in ("ppo", "ppg", "a2c", "impala", "rainbow")),
+        *((name, made_picture) for name in ("ppo", "impala", "dqn", "sac")),
+        ("a2c", "tests/Seen-parts-list-v0"),
+        ("a2c", "tests/Seen-Discrete-list-v0"),
+        ("sac", "tests/Seen-picture-list-v0"),
+        ("td3", "tests/Seen-parts-box-v0"),
+    ],
+)
+def test_a_vector_environment_is_what_train_would_make(name: str, env: Any) -> None:
+    config = ALGORITHMS[name].settings("")
+    names = {field.name for field in fields(config)}
+    small = {key: x for key, x in SMALL.items() if key in names}
+    small |= {"num_steps": 8} if "num_steps" in names else {}
+    given = {key: x for key, x in small.items() if key not in ("num_envs", "n_sample")}
+    plain = train(name, env, **small, progress=False)
+    envs = vectors(env)
+    agent = train(name, envs, **given, progress=False)
+    assert not envs.closed, "it is the user's"
+    envs.close()
+    ours, theirs = plain.policy.state_dict(), agent.policy.state_dict()
+    assert all(torch.equal(x, theirs[key]) for key, x in ours.items())
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "impala"])
+def test_a_vector_environment_may_reset_a_step_later(name: str, tmp_path: Path) -> None:
+    envs = gym.make_vec(CARTPOLE, 4)
+    agent = train(name, envs, total_steps=500, progress=False)
+    copies = "n_sample" if name == "impala" else "num_envs"
+    assert getattr(agent.learner.config, copies) == 4
+    saved = agent.save(tmp_path / "a")
+    assert load(saved).recipe == agent.policy.recipe
+    edit(saved, total_steps=1000)
+    with pytest.raises(SystemExit, match="<CartPoleVectorEnv of CartPole-v1>, which"):
+        main([name, "--resume", str(saved)])
+    with pytest.raises(
+        ValueError, match=f"{copies} must be 2, as many as env has, got 4"
+    ):
+        train(name, vectors(made_pole), resume=saved, progress=False)
+    assert train(name, envs, resume=saved, progress=False).learner.step >= 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 4}, "num_envs must be 2, as many as env has, got 4"),
+        ({"wrappers": ["ClipAction"]}, "wrappers must be left out with a vector"),
+        ({"qnet": ThreeValues()}, "q_value must have shape"),
+    ],
+)
+def test_what_does_not_fit_a_vector_environment_is_said(
+    options: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        train("DQN", vectors(made_pole), total_steps=8, progress=False, **options)
+    with pytest.raises(ValueError, match=r"NEXT_STEP or SAME_STEP .* got DISABLED"):
+        train("PPO", vectors(made_pole, 2, "Disabled"), progress=False)
+    for name, more in (("A3C", {}), ("DQNApex", {}), ("impala", {"actors": 1})):
+        with pytest.raises(ValueError, match="actors make environments of their own"):
+            train(name, vectors(made_pole), **more, progress=False)
+
+
+def test_a_model_of_ones_own_learns_in_a_vector_environment() -> None:
+    agent = train("DQN", vectors(made_pole), qnet=QNet(), **SHORT)
+    assert agent.act({"some_state": torch.zeros(3, 4)})[0].shape == (3, 1)
+
+
+# --- Wrappers -------------------------------------------------------------------------
+
+AROUND = ["TimeAwareObservation", gym.wrappers.OrderEnforcing]
+AROUND += ["FrameStackObservation(stack_size=3)"]
+
+
+def test_wrappers_are_stored_and_go_where_the_run_goes(tmp_path: Path) -> None:
+    agent = train("PPO", CARTPOLE, wrappers=AROUND, **BRIEF)
+    saved = agent.save(tmp_path / "a")
+    stored = json.loads((saved / "settings.json").read_text())
+    names = [x if isinstance(x, str) else "OrderEnforcing" for x in AROUND]
+    assert (stored["env"], stored["wrappers"]) == (CARTPOLE, names)
+    assert agent.learner.config.gamma == ALGORITHMS["ppo"].settings(CARTPOLE).gamma
+    # The agent is judged, shown and filmed with them.
+    env, policy = load_env(saved), load(saved)
+    returns = evaluate(agent.policy, agent.env, 2).tolist()
+    assert evaluate(policy, env, 2).tolist() == returns
+    assert record_video(policy, env, tmp_path / "a.mp4", seed=1) > 0
+    for judged in (evaluate, partial(record_video, path=tmp_path / "b.mp4")):
+        with pytest.raises(ValueError, match=r"must show 15 numbers, .* got 4"):
+            judged(policy, CARTPOLE)
+    edit(saved, total_steps=128)
+    before = (saved / "checkpoint.pt").read_bytes()
+    for wrong in (["ClipAction"], AROUND[:2], [*AROUND, "ClipAction"]):
+        with pytest.raises(ValueError, match="the run has the wrappers"):
+            train("PPO", CARTPOLE, wrappers=wrong, resume=saved, progress=False)
+    assert (saved / "checkpoint.pt").read_bytes() == before
+    train("PPO", CARTPOLE, resume=saved, progress=False)
+    main(["ppo", "--resume", str(saved), "--wrappers", *names])
+
+
+class Doubled(gym.RewardWrapper[Any, Any]):
+    def reward(self, reward: Any) -> Any:
+        return 2 * float(reward)
+
+
+def test_wrappers_of_ones_own_are_named_again(tmp_path: Path) -> None:
+    saved = train("A2C", CARTPOLE, wrappers=[Doubled], **BRIEF).save(tmp_path / "a")
+    assert evaluate(load(saved), load_env(saved, wrappers=[Doubled]), 1)[0] % 2 == 0
+    named = "test_training:Doubled"
+    with pytest.raises(ValueError, match=f"if you trust it, add wrappers '{named}'"):
+        load_env(saved)
+    resume = ["a2c", "--resume", str(saved)]
+    with pytest.raises(SystemExit, match=f"add --wrappers '{named}'"):
+        main(resume)
+    main([*resume, "--wrappers", named])
+    nameless = train("A2C", CARTPOLE, wrappers=[lambda env: Doubled(env)], **BRIEF)
+    other = nameless.save(tmp_path / "b")
+    with pytest.raises(SystemExit, match="hand the wrappers over again"):
+        main(["a2c", "--resume", str(other)])
+    train("A2C", CARTPOLE, wrappers=[Doubled], resume=other, progress=False)
+
+
+def test_a_wrapper_that_writes_files_is_a_command(tmp_path: Path) -> None:
+    saved = train("A2C", CARTPOLE, **BRIEF).save(tmp_path / "a")
+    path = saved / "settings.json"
+    stored = json.loads(path.read_text())
+    for around, message in (
+        ([f"RecordVideo({str(tmp_path / 'films')!r})"], "may run code of others"),
+        ([3], "wrappers must be texts"),
+        ("ClipAction", "wrappers must be texts"),
+        (["Nothing"], "must be names of gymnasium.wrappers"),
+    ):
+        path.write_text(json.dumps(stored | {"wrappers": around}))
+        for call in (load_env, lambda x: train("A2C", CARTPOLE, resume=x)):
+            with pytest.raises(ValueError, match=message):
+                call(saved)
+    assert not (tmp_path / "films").exists()
+
+
+def test_actors_in_other_processes_have_wrappers_and_classes() -> None:
+    """Also of an environment that only this process has registered."""
+    gym.register("tests/Here-v0", "worlds:Counting", max_episode_steps=10)
+    small = {"actors": 1, "transport": "shared", "n_sample": 2, "unroll_len": 4}
+    small |= {"total_steps": 16, "progress": False}
+    around = ["TimeAwareObservation", gym.wrappers.TimeAwareObservation]
+    agent = train("impala", "tests/Here-v0", wrappers=around, **small)
+    assert agent.policy.network.actor[0].in_features == 4
+    assert agent.history[-1]["step"] == 16
+
+
+@pytest.mark.parametrize("what", ["env", "wrappers", "encoder"])
+def test_what_other_processes_cannot_import_is_said(what: str) -> None:
+    class Hidden(Eye):
+        """Of a class that nobody can import."""
+
+    options: dict[str, Any] = {}
+    if what == "encoder":
+        options = {"encoder": lambda space: Hidden(*space.shape)}
+    if what == "wrappers":
+        options = {"wrappers": [lambda env: env]}
+    env: Any = (lambda: CartPoleEnv()) if what == "env" else CARTPOLE
+    name = "encoder" if what == "encoder" else "env"
+    words = f"^{name} must be something that actors in other .* write it into a file"
+    with pytest.raises(ValueError, match=words):
+        train("impala", env, actors=1, transport="shared", progress=False, **options)
+    # Where no process is needed it will do.
+    agent = train("impala", env, actors=1, total_steps=8, progress=False, **options)
+    assert agent.learner.step >= 8
+
+
+# --- Masks and shared encoders --------------------------------------------------------
+
+UNTOLD = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,))))
+gym.register("tests/Untold-v0", partial(Sampled, SEEN["float32"], UNTOLD))
+MASK = [[1, 0], [0, 1], [0, 0]]
+FEW_STEPS: dict[str, dict[str, Any]] = {
+    name: {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
+    for name in ("ppo", "ppg")
+}
+FEW_STEPS |= {"ppg": FEW_STEPS["ppg"] | {"aux_interval": 1, "aux_epochs": 1}}
+FEW_STEPS |= {name: {"num_envs": 2, "num_steps": 8} for name in ("a2c", "a3c")}
+FEW_STEPS["impala"] = {"n_sample": 2, "unroll_len": 8, "batch_size": 2}
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_a_space_that_does_not_tell_its_mask_is_given_one(
+    name: str, tmp_path: Path
+) -> None:
+    options = FEW_STEPS[name] | {"total_steps": 16, "progress": False}
+    with pytest.raises(ValueError, match="mask must be given"):
+        train(name, "tests/Untold-v0", **options)
+    given: Any = {"ppo": np.array(MASK), "a2c": torch.tensor(MASK).bool()}
+    agent = train(name, "tests/Untold-v0", mask=given.get(name, MASK), **options)
+    saved = agent.save(tmp_path / "a")
+    assert json.loads((saved / "settings.json").read_text())["mask"] == MASK
+    for policy in (agent.policy, load(saved)):
+        assert policy.actions.mask.int().tolist() == MASK
+        assert evaluate(policy, "tests/Untold-v0", 1).shape == (1,)
+    edit(saved, total_steps=32)
+    with pytest.raises(ValueError, match=r"the run has mask .*, not"):
+        train(name, "tests/Untold-v0", mask=[[1, 1]] * 3, resume=saved, progress=False)
+    main([name, "--resume", str(saved)])
+    main([name, "--resume", str(saved), "--mask", "10", "01", "00"])
+    assert load_checkpoint(saved / "checkpoint.pt")["step"] == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "mask", "message"),
+    [
+        ("ppo", CARTPOLE, MASK, "mask is for hybrid actions .* ppo and Discrete"),
+        ("dqn", "tests/Untold-v0", MASK, "mask is for hybrid actions .* got dqn"),
+        ("sac", "tests/Untold-v0", MASK, "mask is for hybrid actions .* got sac"),
+        ("ppo", "tests/Untold-v0", MASK[:2], r"mask must have a row .* \(3, 2\)"),
+        ("ppo", "tests/Untold-v0", [1, 0], "mask must be a table of zeros and ones"),
+        ("ppo", "tests/Untold-v0", [[2, 0]] * 3, "mask must be a table of zeros"),
+        ("ppo", "tests/Untold-v0", "10", "mask must be a table of zeros and ones"),
+        ("ppo", "tests/Untold-v0", [[1], [0, 1]], "mask must be a table of zeros"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(
+    name: str, env: str, mask: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(name, env, mask=mask, progress=False)
+
+
+@pytest.mark.parametrize("encoder", [None, make_eye], ids=["chosen", "own"])
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_actor_and_critic_may_share_an_encoder(
+    name: str, encoder: Any, tmp_path: Path
+) -> None:
+    own = {} if encoder is None else {"encoder": encoder}
+    for env in ("tests/Seen-picture-list-v0", "tests/Hybrid-v0"):
+        options = FEW_STEPS[name] | {"total_steps": 16, "progress": False} | own
+        apart = train(name, env, **options)
+        agent = train(name, env, share_encoder=True, **options)
+        kind = PictureEncoder if encoder is None else Eye
+        for trained, number in ((apart, 2), (agent, 1)):
+            found = [x for x in trained.policy.modules() if isinstance(x, kind)]
+            assert len(found) == number
+        saved = agent.save(tmp_path / env.replace("/", "_"))
+        ours, theirs = agent.policy.state_dict(), load(saved, **own).state_dict()
+        assert all(torch.equal(x, theirs[key]) for key, x in ours.items())
+        edit(saved, total_steps=32)
+        again = train(name, env, resume=saved, progress=False, **own)
+        assert again.learner.step == 32
+        assert sum(isinstance(x, kind) for x in again.policy.modules()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "error", "message"),
+    [
+        ("ppo", CARTPOLE, ValueError, "^share_encoder must be False without an enc"),
+        ("a3c", CARTPOLE, ValueError, "^share_encoder must be False without an enc"),
+        ("impala", "literate_rl/Moving-v0", ValueError, "^share_encoder must be Fal"),
+        ("dqn", CARTPOLE, TypeError, "there is no setting 'share_encoder'"),
+        ("sac", CARTPOLE, TypeError, "there is no setting 'share_encoder'"),
+    ],
+)
+def test_where_there_is_nothing_to_share_it_is_said(
+    name: str, env: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        train(name, env, share_encoder=True, progress=False)
+
+
+# --- Names, and what is said ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        *((name.upper(), name) for name in ALGORITHMS),
+        *((x.__name__, y) for x, y in ((PPO, "ppo"), (PPGAlgorithm, "ppg"))),
+        *(
+            ("DiscreteSAC", "sac"),
+            ("DQN-Per", "dqnper"),
+            ("rainbow apex", "rainbowapex"),
+        ),
+    ],
+)
+def test_an_algorithm_has_the_name_of_its_class(name: str, key: str) -> None:
+    assert algorithm_named(name) == key
+
+
+@pytest.mark.parametrize(
+    ("name", "belongs"),
+    [
+        ("DuelingQNetwork", "'DQN' with dueling=True"),
+        ("Dueling", "'DQN' with dueling=True"),
+        ("SquashedGaussian", "'sac'"),
+        ("RainbowNetwork", "'rainbow'"),
+        ("PPOConfig", "'ppo'"),
+        ("DQNConfig", "'dqn'"),
+        ("Apex", "'DQNApex', 'RainbowApex' or 'DDPGApex'"),
+        ("PPO2", "'ppo'"),
+    ],
+)
+def test_other_names_say_where_they_belong(name: str, belongs: str) -> None:
+    with pytest.raises(ValueError, match=f"got '{name}': is it {belongs}") as refused:
+        train(name, CARTPOLE)
+    named = [x.lower() for x in re.findall(r"'(\w+)'", str(refused.value))[1:]]
+    assert set(named) <= ALGORITHMS.keys(), "what is advised is there"
+
+
+def test_a_name_that_belongs_nowhere_is_no_algorithm() -> None:
+    for name in ("SARSA", "", "evaluate"):
+        with pytest.raises(ValueError, match=f"got '{name}'$"):
+            train(name, CARTPOLE)
+    with pytest.raises(TypeError, match="must be a text such as 'PPO', got PPO"):
+        train(PPO, CARTPOLE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_steps_of_an_iteration(name: str) -> None:
+    env = PENDULUM if name in CONTINUOUS else CARTPOLE
+    with small_learner(name, env) as learner:
+        learner.iterate()
+        assert learner.step == steps_of_iteration(learner.config)
+
+
+def test_a_training_says_how_many_steps_it_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"num_envs": 2, "num_steps": 16}
+    agent = train("A2C", CARTPOLE, total_steps=100, **small)
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "fast forms: acting",
+        "steps: 128 for 100, because an iteration has 32",
+        "watch it with show(agent.policy, agent.env), keep it with "
+        "agent.save(directory)",
+    ]
+    assert agent.learner.step == 128
+    saved = agent.save(tmp_path / "a")
+    for total, takes in ((100, 0), (129, 160), (160, 0)):
+        edit(saved, total_steps=total)
+        train("A2C", CARTPOLE, resume=saved)
+        said = capsys.readouterr().out
+        assert said.endswith(f", kept in {saved}\n")
+        assert (f"steps: {takes} for {total}" in said) == bool(takes)
+    train("A2C", CARTPOLE, total_steps=64, **small)
+    assert "steps" not in capsys.readouterr().out
+    train("A2C", vectors(made_pole), total_steps=64, num_steps=16)
+    assert "watch" not in capsys.readouterr().out

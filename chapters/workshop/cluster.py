@@ -17,7 +17,7 @@
 # together with its machine, is replaced wherever the cluster has room. If there is none, training
 # goes on with the others until a machine comes.
 #
-# You need `pip install 'literate-rl[ray]'`. Then `python -m literate_rl impala --actors 8
+# You need `pip install 'literate-rl[ray]'`. Then `literate-rl impala --actors 8
 # --transport ray` starts Ray on this machine, and `--address HOST:PORT` joins a cluster that is
 # already running. Nobody has to read this page to follow the book.
 

@@ -14,7 +14,7 @@
 # names the symptoms that are there, and says for each where it is explained and which one change
 # to try.
 #
-#     python -m literate_rl look runs/NAME
+#     literate-rl look runs/NAME
 #
 # The run may still be going on. Nothing is written, no environment is made, and no code of the run
 # is loaded: the doctor reads two files, `settings.json` and `metrics.csv` ({doc}`runs`). Nobody has

@@ -25,16 +25,19 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
+from literate_rl.workshop.nests import as_space
 from literate_rl.workshop.signatures import Float, Fraction, checked
 
 __all__ = [
@@ -53,9 +56,32 @@ __all__ = [
 #
 # Gymnasium makes an environment from an id, and a vector environment from functions that
 # make one each. Here both become such a function. Whatever it makes is held to its interface.
+# An id that begins with a module, `gym_maze:Maze-v0`, imports that module first. If what stands
+# behind the colon is a class or a function of the module, and no id, that makes the environment.
 
 
 # %% tags=["export"]
+Make = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+
+
+def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
+    """Make one environment.
+
+    Args:
+        env: A registered id, ``module:id``, ``module:name`` of a class or function, or
+            what makes an environment: a class, a function or a spec of Gymnasium's.
+        arguments: Passed on to ``gym.make`` or to what makes it.
+    """
+    if isinstance(env, str):
+        module, _, name = env.rpartition(":")
+        found = import_module(module) if module else None
+        make = getattr(found, name, None)
+        env = make if callable(make) and name not in gym.registry else env
+    if isinstance(env, str | EnvSpec):
+        return gym.make(env, **arguments)
+    return env(**arguments)
+
+
 @checked
 def env_maker(
     env: str | Callable[[], gym.Env[Any, Any]],
@@ -64,7 +90,7 @@ def env_maker(
 
     def make() -> gym.Env[Any, Any]:
         try:
-            made = gym.make(env) if isinstance(env, str) else env()
+            made = make_one(env)
         except gym.error.Error as error:
             raise ValueError(f"env {env!r} cannot be made: {error}") from error
         if not isinstance(made, gym.Env):
@@ -185,6 +211,27 @@ except ValueError as error:
 
 # %% tags=["claims"]
 assert "got DISABLED" in refusal
+
+# %% [markdown]
+# ## What a policy expects
+#
+# A policy remembers the space of what it has learned from. If it meets an environment that shows
+# something else, a wrapper is probably missing.
+
+
+# %% tags=["export"]
+def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
+    """Raise if a policy cannot read what environments show, as far as one can tell."""
+    arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
+    wanted = arguments.get("observation_space")
+    size = spaces.flatdim(envs.single_observation_space)
+    if wanted is not None and size != spaces.flatdim(as_space(wanted)):
+        raise ValueError(
+            f"env must show {spaces.flatdim(as_space(wanted))} numbers, like the one "
+            f"that the policy has learned in, got {size}: with wrappers it is "
+            "load_env(directory), or env of the agent"
+        )
+
 
 # %% [markdown]
 # ## What an environment answers
@@ -481,6 +528,30 @@ print("returns in the second rollout:", second.flatten())
 assert first[1] == 3
 assert second[1] == 4 + 24
 assert lengths[1] == 3
+
+# %% [markdown]
+# A learner reports the mean return of the episodes that ended in an iteration. In some iterations
+# ten end, in others none. Whoever watches would rather see the mean of the last twenty, so the mean
+# remembers what it is the mean of.
+
+
+# %% tags=["export"]
+class MeanReturn(float):
+    """A mean of returns, NaN without any.
+
+    Attributes:
+        returns: What it is the mean of.
+    """
+
+    returns: tuple[float, ...] = ()
+
+
+def mean_return(episode_return: Tensor) -> MeanReturn:
+    """Return the mean of the returns in a rollout, which are NaN where none ended."""
+    mean = MeanReturn(episode_return.nanmean().item())
+    mean.returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    return mean
+
 
 # %% [markdown]
 # ## Episodes without an end

@@ -32,13 +32,22 @@ import os
 import pickle
 import pickletools
 import re
+import shlex
 import shutil
 import socket
 import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
@@ -52,7 +61,8 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import nn
@@ -60,10 +70,24 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.encoders import OwnEncoder
-from literate_rl.workshop.episodes import Held, env_seed, told, warn_unended
+from literate_rl.workshop.episodes import (
+    Held,
+    Make,
+    check_seen,
+    env_seed,
+    make_one,
+    told,
+    warn_unended,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
+from literate_rl.workshop.makers import (
+    Wrapper,
+    has_name,
+    make_wrapped,
+    name_of_maker,
+)
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -74,6 +98,7 @@ __all__ = [
     "flat_env",
     "load",
     "load_checkpoint",
+    "load_env",
     "record_video",
     "save_checkpoint",
     "show",
@@ -118,14 +143,13 @@ __all__ = [
 
 
 # %% tags=["export"]
-def flat_env(
-    env: str | Callable[..., gym.Env[Any, Any]], **arguments: Any
-) -> gym.Env[Any, Any]:
+def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     """Make one environment whose observations are vectors.
 
     Args:
-        env: A registered id, or a function that makes an environment.
-        arguments: Passed on to ``gym.make`` or to the function.
+        env: A registered id, ``module:id``, ``module:name`` of a class or function, or
+            what makes an environment.
+        arguments: Passed on to ``gym.make`` or to what makes it.
 
     Returns:
         The environment, wrapped in ``FlattenObservation`` where that is needed.
@@ -134,8 +158,7 @@ def flat_env(
         ValueError: If the id cannot be made, or its observations cannot be flattened.
     """
     try:
-        made = gym.make(env, **arguments) if isinstance(env, str) else env(**arguments)
-        made = Held(made)
+        made = Held(make_one(env, **arguments))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also one that calls `sys.exit`
@@ -244,8 +267,8 @@ class HillClimber:
 # ## The loop around the learner
 #
 # `fit` runs a learner to its end. It adds four things that have nothing to do with
-# learning. It shows a progress bar with the return, the steps per second and the time
-# that is left. It hands the metrics to a run directory, which the next section builds.
+# learning. It shows a progress bar with the mean return of the last 20 episodes, the speed and the
+# time that is left. It hands the metrics to a run directory, which the next section builds.
 # It saves the learner whenever a checkpoint is due. And it listens to Ctrl-C: the first
 # one ends the run after the iteration that is under way and saves it, so that nothing is
 # half done. A second one ends it at once ({doc}`interrupts`).
@@ -289,11 +312,12 @@ def fit(
     if run is not None:
         run.begin()  # better now than after the first iteration
     history: list[dict[str, float]] = []
+    returns: deque[float] = deque(maxlen=20)
     total = learner.config.total_steps
     bar = Bar(
         total=total,
         initial=learner.step,
-        unit="step",
+        unit=" steps",
         disable=not progress,
         mininterval=0.5,
         miniters=1,
@@ -317,7 +341,10 @@ def fit(
             history.append({"step": learner.step, **metrics})
             if run is not None:
                 run.log(learner.step, metrics)
-            bar.set_postfix(shown(metrics), refresh=False)
+            # In many iterations no episode ends, and a mean of no return is NaN.
+            mean = metrics.get("charts/episodic_return", math.nan)
+            returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
+            bar.set_postfix(shown(metrics, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
         if run is not None:
@@ -325,22 +352,19 @@ def fit(
     return history
 
 
-def shown(metrics: dict[str, float]) -> dict[str, str]:
-    """Pick what the progress bar shows."""
+def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
+    """Pick what the progress bar shows, with the mean of the last returns."""
     names = {
-        "charts/episodic_return": "return",
-        "charts/SPS": "steps/s",
         "losses/approx_kl": "KL",
         "charts/actors": "actors",
         "charts/queue": "queue",
         "charts/lag": "lag",
         "charts/replaced": "replaced",
     }
-    return {
-        short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
-        for name, short in names.items()
-        if name in metrics and math.isfinite(metrics[name])
-    }
+    found = {short: metrics.get(name, math.nan) for name, short in names.items()}
+    if returns:
+        found = {"return": math.fsum(returns) / len(returns)} | found
+    return {name: f"{x:.3g}" for name, x in found.items() if math.isfinite(x)}
 
 
 # %% [markdown]
@@ -1145,7 +1169,10 @@ def todays_form(state: Any) -> Any:
 # import a module must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same holds
 # for the address of a cluster ({doc}`/chapters/workshop/cluster`), which could answer with
 # pickles. If your own program passes `run.settings["env"]` to Gymnasium, this rule is up to
-# you.
+# you; `load_env` keeps it.
+#
+# Wrappers of Gymnasium's ({doc}`makers`) change numbers and are taken from the file. Those of a
+# module are commands again, and so is the one that writes films wherever the file says.
 
 
 # %% tags=["export"]
@@ -1170,6 +1197,83 @@ def check_named(
             "the settings of this run may run code of others: if you trust it, add "
             f"{option} {stored!r}"
         )
+
+
+def agreed_env(
+    directory: Path,
+    settings: dict[str, Any],
+    env: Any = None,
+    wrappers: Sequence[Wrapper] = (),
+    dash: str = "",
+) -> Any:
+    """Return a run's environment and wrappers, once the user stands behind them.
+
+    Args:
+        directory: That of the run.
+        settings: Its settings.
+        env: What the user has named or made, or None for that of the run.
+        wrappers: Likewise, none for those of the run.
+        dash: What stands before the name of an option.
+    """
+    source, stored = directory / "settings.json", settings.get("env")
+    around = settings.get("wrappers", [])
+    if not isinstance(stored, str):
+        raise ValueError(f"{source}: env must be a string, got {stored!r}")
+    if not isinstance(around, list) or not all(isinstance(x, str) for x in around):
+        raise ValueError(f"{source}: wrappers must be texts, got {around!r}")
+    if has_name(stored):
+        named = None if env is None else name_of_maker(env)
+        check_named(f"{dash}env", stored, named, ":" in stored)
+    elif env is None:
+        raise ValueError(
+            f"{source}: env is {stored}, which has no name that leads to it: hand it "
+            "over in Python, to load_env(directory, env) or train(…, env, "
+            "resume=directory)"
+        )
+    given = [*map(name_of_maker, wrappers)]
+    if given:
+        pairs = zip(around, given, strict=False)
+        same = all(old == new or not has_name(old) for old, new in pairs)
+        if not same or len(around) != len(given):
+            raise ValueError(f"the run has the wrappers {around}, not {given}")
+    elif any(map(is_command, around)):
+        check_named(f"{dash}wrappers", shlex.join(around), None, True)
+    elif not all(map(has_name, around)):
+        raise ValueError(f"{source}: hand the wrappers over again: {', '.join(around)}")
+    world = stored if env is None else env
+    if isinstance(world, VectorEnv):
+        return world
+    return make_wrapped(world, wrappers or around)
+
+
+def is_command(wrapper: str) -> bool:
+    """Say whether a wrapper runs other people's code, or writes files."""
+    return ":" in wrapper or wrapper.startswith("RecordVideo")
+
+
+def load_env(
+    path: str | Path,
+    env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    wrappers: Sequence[Wrapper] = (),
+) -> str | EnvSpec | Callable[..., gym.Env[Any, Any]]:
+    """Return the environment of a run, with its wrappers, for ``evaluate`` or ``show``.
+
+    Args:
+        path: The directory of the run.
+        env: What the run was given, where its name imports a module or leads nowhere.
+        wrappers: Likewise.
+
+    Returns:
+        An id, or a function that makes the environment.
+
+    Raises:
+        FileNotFoundError: If there is no such run.
+        ValueError: If the environment has to be named, or is not that of the run.
+    """
+    path = Path(path)
+    settings = read_settings(path / "settings.json")
+    world: Make = agreed_env(path, settings, env, wrappers)
+    return world
 
 
 # %% [markdown]
@@ -1329,6 +1433,7 @@ def play(
 ) -> float:
     """Play a greedy episode in the only copy of an environment; look at each step."""
     device = next(policy.parameters()).device
+    check_seen(policy, envs)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
     total = 0.0
     for _ in range(max_episode_steps):
@@ -1548,7 +1653,7 @@ for variant, runs in stored_runs("cartpole").items():
 # %% [markdown]
 # ## The command line
 #
-# The package has a command that puts all of this together for an algorithm of the book.
+# The package has a command, `literate-rl`, that puts all of this together for an algorithm of the book.
 # Here it trains PPO ({doc}`/chapters/ppo`) on CartPole, for a fifth of the usual time, which
 # is too short to learn much. The progress bar goes to the error stream, what you may want to
 # keep goes to the output.
@@ -1573,12 +1678,14 @@ print(type(policy).__name__, record_video(policy, "CartPole-v1", place / "ppo.mp
 # %% [markdown]
 # | you type | what happens |
 # |---|---|
-# | `python -m literate_rl ppo --help` | explains every setting; the texts are those of the dataclass |
+# | `literate-rl --help` | says in a line each what the algorithms are for |
+# | `literate-rl ppo --help` | explains every setting; the texts are those of the dataclass |
 # | `… --env Pendulum-v1 --num-envs 32` | another environment, with the settings that suit it, except the one you name |
+# | `… --wrappers TimeAwareObservation 'FrameStackObservation(4)'` | with wrappers around each environment, by Gymnasium's names |
 # | `… --watch` | shows the trained agent in a window; where there is no screen, writes `video.mp4` into the directory |
 # | Ctrl-C | ends after this iteration, saves, and prints how to go on; before the training begins it ends at once |
 # | `… --resume runs/first` | goes on from the last checkpoint, with the settings of that run |
-# | `… --resume runs/maze --env gym_maze:Maze-v0` | the same; an environment that imports a module must be named again |
+# | `… --resume runs/maze --env gym_maze:Maze-v0` | the same; what imports a module must be named again |
 # | `tensorboard --logdir runs` | draws the curves of all runs (`pip install tensorboard`) |
 #
 # Ctrl-C is the polite way to stop a run. A power cut is not polite, and neither is

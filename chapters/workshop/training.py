@@ -22,20 +22,27 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
+import shlex
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Unpack, cast, get_args
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.wrappers import FlattenObservation
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -56,6 +63,7 @@ from literate_rl.actors import (
 from literate_rl.agents import best_device, make_envs, seed_everything
 from literate_rl.apex import (
     Apex,
+    ApexConfig,
     DDPGApexConfig,
     DQNApexConfig,
     RainbowApexConfig,
@@ -87,7 +95,7 @@ from literate_rl.loop import OffPolicy, OffPolicyConfig
 from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.processes import transport_named
+from literate_rl.processes import pickled, transport_named
 from literate_rl.rainbow import (
     Rainbow,
     RainbowConfig,
@@ -104,6 +112,18 @@ from literate_rl.td3 import (
     hddpg_settings,
     td3_settings,
 )
+from literate_rl.workshop.commands import OFFERED
+from literate_rl.workshop.episodes import (
+    Make,
+    make_one,
+    resets_later,
+)
+from literate_rl.workshop.makers import (
+    Wrapped,
+    Wrapper,
+    make_wrapped,
+    name_of_maker,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
@@ -118,7 +138,17 @@ from literate_rl.workshop.own_models import (
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
 from literate_rl.workshop.nests import MODELS, name_of_model
-from literate_rl.workshop.runs import OwnModels, Run, about, fit, flat_env, sync
+from literate_rl.workshop.runs import (
+    OwnModels,
+    Run,
+    about,
+    agreed_env,
+    check_named,
+    fit,
+    flat_env,
+    sync,
+    todays_names,
+)
 
 __all__ = ["Agent", "Options", "train"]
 
@@ -126,7 +156,22 @@ __all__ = ["Agent", "Options", "train"]
 # ## Three lines
 #
 # A call names the algorithm and the environment. Each further argument is either a model of your
-# own, under its name in the contract, or a setting of the algorithm.
+# own, under its name in the contract, or a setting of the algorithm. The environment is an id, or
+# what makes one, with wrappers around it ({doc}`makers`):
+#
+# | you have | you write |
+# |---|---|
+# | an id | `train("PPO", "CartPole-v1")` |
+# | an id that a module registers | `train("PPO", "gym_maze:Maze-v0")` |
+# | a class, or a function without arguments | `train("PPO", MyEnv)`, or `"mine:MyEnv"` |
+# | arguments for a class | `train("PPO", partial(MyEnv, size=5))` |
+# | wrappers | `train("PPO", MyEnv, wrappers=["FrameStackObservation(4)", MyWrapper])` |
+# | a vector environment | `train("PPO", envs)`, which also says how many copies there are |
+# | hybrid actions whose space does not say who uses what | `train("PPO", MyEnv, mask=[[1, 0], [0, 1]])` |
+# | a run that should go on | `train("PPO", MyEnv, resume="my_agent")` |
+#
+# A class or function may stand in a notebook. Only actors in other processes (`transport="shared"`)
+# must be able to import it, so then it has to stand in a file.
 
 
 # %% tags=["export"]
@@ -137,8 +182,11 @@ Env = gym.Env[Any, Any]
 
 def train(
     algorithm: str,
-    env: str,
+    env: Make | VectorEnv[Any, Any, Any],
     *,
+    wrappers: Sequence[Wrapper] = (),
+    mask: ArrayLike | Tensor | None = None,
+    resume: str | Path | None = None,
     device: Device = "auto",
     check: bool = True,
     progress: bool = True,
@@ -148,7 +196,16 @@ def train(
 
     Args:
         algorithm: Its name, in capitals or not: ``"DQN"``.
-        env: Id of a Gymnasium environment.
+        env: A registered id, ``module:id``, ``module:name`` of a class or function, or
+            what makes an environment: a class or a function without arguments. Or a
+            vector environment, which is left open; it says how many copies there are.
+        wrappers: What is put around each environment, the first one innermost: texts
+            such as ``"FrameStackObservation(4)"``, by Gymnasium's names, or functions
+            from an environment to another one.
+        mask: Which type (row) of a hybrid action uses which argument (column), where
+            the space does not say it, as in ``HybridActions.from_space``.
+        resume: Directory of a run to go on with, by the same algorithm in the same
+            environment. It keeps its settings; what has no name there is given again.
         device: Where the networks are while they train. ``"auto"`` is CUDA if there is
             one and the network and its batches are large enough for it to pay. In the
             end models of your own are back where they were, and ours are on the CPU.
@@ -163,36 +220,52 @@ def train(
     Raises:
         ContractError: If a model of your own breaks the contract; nothing is trained.
         TypeError: If there is no such setting.
-        ValueError: If there is no such algorithm or device, or if the environment or
-            the models do not fit.
+        ValueError: If there is no such algorithm or device, if the environment or the
+            models do not fit, or if the run to go on with is another one.
     """
-    name = algorithm.lower()
-    if name not in ALGORITHMS:
-        names = ", ".join(ALGORITHMS)
-        raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}")
-    changes: dict[str, Any] = {**options}
+    name, changes = algorithm_named(algorithm), {**options}
     models = {key: changes.pop(key) for key in MODELS if key in changes}
-    config = settings_with(ALGORITHMS[name].settings(env), changes)
-    settings = settings_of_run(name, env, config, models)
+    models |= {} if mask is None else {"mask": read_mask(mask)}
+    asked = Asked(name, env, wrappers, models, changes)
+    run = None if resume is None else Run(resume, resume=True)
     with placing(device, progress) as place:
-        learner = make_learner(name, env, config, models, check, place)
-        folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
-        run = Run(folder, settings)
-        try:
-            with run, ended(learner):
-                if progress:
-                    print(handed_in(learner))
-                history = fit(learner, run, progress)
-        except BaseException as error:
-            # What was learned in hours is not lost with what came after.
-            if run.saved:
-                error.add_note(f"what was saved is kept in {folder}")
-            else:
-                shutil.rmtree(folder)
-            raise
-    agent = Agent(learner, folder, history)
-    weakref.finalize(agent, shutil.rmtree, folder, ignore_errors=True)
+        if run is None:
+            learner, world = asked.new(check, place)
+            settings = settings_of_run(name, world, learner.config, models)
+            run = Run(tempfile.mkdtemp(prefix="literate_rl_"), settings)
+        else:
+            learner, world = asked.again(run, check, place)
+        new = resume is None
+        history = carried_out(learner, world, run, new, progress)
+    agent = Agent(learner, run.directory, history, world)
+    if new:
+        weakref.finalize(agent, shutil.rmtree, agent.folder, ignore_errors=True)
+    if progress:
+        watch = "watch it with show(agent.policy, agent.env), "
+        watch = "" if isinstance(world, VectorEnv) else watch
+        kept = (
+            "keep it with agent.save(directory)" if new else f"kept in {run.directory}"
+        )
+        print(watch + kept)
     return agent
+
+
+def carried_out(
+    learner: Learner, world: World, run: Run, new: bool, progress: bool
+) -> list[dict[str, float]]:
+    """Run a training to its end, and return the metrics of each iteration."""
+    try:
+        with run, ended(learner, world):
+            if progress:
+                print(opening(learner))
+            return fit(learner, run, progress)
+    except BaseException as error:
+        # What was learned in hours is not lost with what came after.
+        if run.saved:
+            error.add_note(f"what was saved is kept in {run.directory}")
+        elif new:
+            shutil.rmtree(run.directory)
+        raise
 
 
 # %% [markdown]
@@ -297,7 +370,9 @@ class Options(OwnModels, total=False):
 
 # %% [markdown]
 # The agent keeps its run in a temporary directory until it is saved. The saved directory is like
-# that of any other run: `load` reads it, and `--resume` continues it ({doc}`runs`).
+# that of any other run: `load` reads it, and `--resume` continues it ({doc}`runs`). Its `env` has the
+# wrappers around it, so `evaluate(agent.policy, agent.env)` and `show(agent.policy, agent.env)` play in
+# the world that the policy knows. For a saved run `load_env` makes that world again.
 
 
 # %% tags=["export"]
@@ -307,6 +382,8 @@ class Agent:
     Attributes:
         learner: The learner, with its ``policy`` and its ``config``.
         history: The metrics of each iteration.
+        env: What it has learned in, for ``evaluate``, ``record_video`` and ``show``: as
+            it was given, with the wrappers around it.
     """
 
     def __init__(
@@ -314,8 +391,10 @@ class Agent:
         learner: Learner,
         folder: Path,
         history: list[dict[str, float]],
+        env: Any = None,
     ) -> None:
         self.learner, self.folder, self.history = learner, folder, history
+        self.env = env
 
     @property
     def policy(self) -> PolicyLike:
@@ -534,9 +613,13 @@ def placing(device: Device, tell: bool = True) -> Iterator[Place]:
 
 
 # %% tags=["export"]
+World = Make | VectorEnv[Any, Any, Any]
+Build = Callable[[], VectorEnv[Any, Any, Any]]
+
+
 def make_learner(
     algorithm: str,
-    env: str,
+    env: World,
     config: Any,
     models: Models,
     check: bool = True,
@@ -544,24 +627,189 @@ def make_learner(
 ) -> Learner:
     """Build a learner, with models of your own if they keep the contract."""
     known = ALGORITHMS[algorithm]
-    # Our networks take an encoder of your own, and models of your own have theirs.
-    own = models.keys() != {"encoder"} and bool(models)
+    # Our networks take an encoder of your own and a mask, and models of your own have
+    # no use for them.
+    own = models.keys() - {"encoder", "mask"}
     if own and set(models) != set(known.models):
         wanted = " and ".join(known.models) or "none"
         raise ValueError(
             f"models of your own for {algorithm} must be {wanted}, "
             f"got {' and '.join(models)}"
         )
+    view, build = looked_at(env, config)
+    if "mask" in models and not (known.hybrid and is_hybrid(view.actions)):
+        words = "mask is for hybrid actions and what learns them"
+        raise ValueError(f"{words}, got {algorithm} and {view.actions}")
     if own and check:
-        family = known.contract or algorithm
-        check_model(family, env=partial(gym.make, env), **models)
+        glimpse = partial(Glimpse, view)
+        sample = glimpse if isinstance(env, VectorEnv) else partial(make_one, env)
+        check_model(known.contract or algorithm, env=sample, **models)
     seed_everything(config.seed)
-    with flat_env(env) as one, legible_refusal(known.actions):
-        policy = known.policy(one, config, models)
-    policy = place(policy, one.observation_space, config)
-    copies = config.n_sample if isinstance(config, ActorsConfig) else config.num_envs
-    build = partial(make_envs, partial(flat_env, env), copies)
+    with legible_refusal(known.actions):
+        policy = known.policy(view, config, models)
+    if has_processes(config) and models:
+        check_sent(" and ".join(models), policy, [*models.values()])
+    policy = place(policy, view.rows, config)
     return known.learner(policy, build, config)
+
+
+# %% [markdown]
+# What an environment shows is looked at once, in one copy, which is closed again. A vector
+# environment is there already, and the learner gets it itself; only its observations are made flat.
+# Actors make environments of their own, so they cannot have it. And if they live in other
+# processes, these must find whatever makes an environment: an id that was registered here may not
+# be known there, so what stands behind the id is sent.
+
+
+# %% tags=["export"]
+class View(NamedTuple):
+    """What an environment is to a policy.
+
+    Attributes:
+        seen: The space of its observations, before anything is flattened.
+        rows: The space of the flat observations.
+        actions: The space of its actions.
+    """
+
+    seen: spaces.Space[Any]
+    rows: spaces.Space[Any]
+    actions: spaces.Space[Any]
+
+
+def looked_at(env: World, config: Any) -> tuple[View, Build]:
+    """Return what an environment is like, and what makes the learner's copies."""
+    if isinstance(env, VectorEnv):
+        return looked_at_many(env, config)
+    if isinstance(env, gym.Env) or not (isinstance(env, str) or callable(env)):
+        kind = type(env).__name__
+        raise TypeError(
+            "env must be an id, a class, a function or a vector environment, got "
+            f"{kind}: hand over what makes it, so that there can be several"
+        )
+    with closing(flat_env(env)) as one:
+        # A wrapper of ours has flattened what was no row.
+        inner = one.env if isinstance(one, FlattenObservation) else one
+        space = inner.observation_space
+        view = View(space, one.observation_space, one.action_space)
+    if has_processes(config):
+        env = sent(env)
+    return view, partial(make_envs, partial(flat_env, env), copies_of(config))
+
+
+def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, Build]:
+    """Do the same for a vector environment."""
+    if has_actors(config):
+        kind = type(envs).__name__
+        raise ValueError(
+            "env must be an id, a class or a function, because actors make "
+            f"environments of their own, got {kind}"
+        )
+    resets_later(envs)  # refuses a mode that no learner understands
+    if envs.num_envs != copies_of(config):
+        words = f"{name_of_copies(config)} must be {envs.num_envs}, as many as env has"
+        raise ValueError(f"{words}, got {copies_of(config)}")
+    seen, flat = envs.single_observation_space, envs
+    if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
+        if not seen.is_np_flattenable:
+            words = "env must have observations that can be flattened"
+            raise ValueError(f"{words}: {seen}")
+        flat = Rows(envs)
+    rows = flat.single_observation_space
+    return View(seen, rows, envs.single_action_space), lambda: flat
+
+
+def has_actors(config: Any) -> bool:
+    """Say whether actors collect for the learner."""
+    return isinstance(config, TransportConfig) and config.actors is not None
+
+
+def name_of_copies(config: Any) -> str:
+    """Return the name of the setting that says how many environments there are."""
+    return "n_sample" if isinstance(config, ActorsConfig) else "num_envs"
+
+
+def copies_of(config: Any) -> int:
+    """Return how many environments are stepped together."""
+    copies: int = getattr(config, name_of_copies(config))
+    return copies
+
+
+def has_processes(config: Any) -> bool:
+    """Say whether the actors are in other processes."""
+    return has_actors(config) and config.transport != "in_process"
+
+
+def sent(env: Make) -> Make:
+    """Return what other processes make an environment of, if they can."""
+    inner = env.env if isinstance(env, Wrapped) else env
+    if isinstance(inner, str) and inner in gym.registry:
+        inner = gym.spec(inner)
+    env = Wrapped(inner, env.wrappers) if isinstance(env, Wrapped) else inner
+    check_sent("env", env, env)
+    return env
+
+
+def check_sent(name: str, thing: Any, given: Any) -> None:
+    """Raise unless other processes can be sent something."""
+    try:
+        pickled(thing)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be something that actors in other processes can import, got "
+            f"{given!r}: write it into a file, such as mine.py, and hand over what "
+            'stands there (for an environment "mine:name" will do), or leave out '
+            "transport, and the actors take turns in this process"
+        ) from error
+
+
+class Rows(VectorWrapper[Any, Any, Any]):
+    """A vector environment with flat observations; Gymnasium's takes one mode only."""
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(envs)
+        self.autoreset_mode = getattr(envs, "autoreset_mode", None)
+        self.shaped = envs.single_observation_space
+        self.single_observation_space = spaces.flatten_space(self.shaped)
+        self.observation_space = batch_space(
+            self.single_observation_space, envs.num_envs
+        )
+
+    def rows(self, obs: Any) -> NDArray[Any]:
+        """Flatten the observations of all copies."""
+        each = iterate(self.env.observation_space, obs)
+        return np.stack([self.row(one) for one in each])
+
+    def row(self, obs: Any) -> NDArray[Any]:
+        """Flatten one observation."""
+        return np.asarray(spaces.flatten(self.shaped, obs))
+
+    def reset(self, **options: Any) -> Any:
+        """Begin episodes in all copies."""
+        obs, infos = self.env.reset(**options)
+        return self.rows(obs), infos
+
+    def step(self, actions: Any) -> Any:
+        """Step all copies; last observations are flattened too."""
+        obs, *rest, infos = self.env.step(actions)
+        for index in np.flatnonzero(infos.get("_final_obs", ())):
+            infos["final_obs"][index] = self.row(infos["final_obs"][index])
+        return self.rows(obs), *rest, infos
+
+
+class Glimpse(Env):
+    """Shows samples of the spaces of a vector environment, for the model checker."""
+
+    def __init__(self, view: View) -> None:
+        self.observation_space, self.action_space = view.seen, view.actions
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Show something."""
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        """Show something else."""
+        return self.observation_space.sample(), 0.0, False, False, {}
 
 
 @contextmanager
@@ -570,7 +818,7 @@ def legible_refusal(actions: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if str(error).startswith(("encoder", "normalize")):
+        if str(error).startswith(("encoder", "normalize", "share_encoder", "mask")):
             raise  # it is not about actions
         raise ValueError(
             f"the environment's actions must be {actions}: {error}"
@@ -578,14 +826,17 @@ def legible_refusal(actions: str) -> Iterator[None]:
 
 
 @contextmanager
-def ended(learner: Learner) -> Iterator[None]:
-    """Close the actors and environments of a learner when its training ends."""
+def ended(learner: Learner, env: World = "") -> Iterator[None]:
+    """Close the actors and environments of a learner when its training ends.
+
+    A vector environment is the user's, who may go on with it.
+    """
     try:
         yield
     finally:
         if isinstance(learner, RemoteLearner):
             learner.close()
-        else:
+        elif not isinstance(env, VectorEnv):
             runner_of(learner).collector.envs.close()
 
 
@@ -598,51 +849,52 @@ def ended(learner: Learner) -> Iterator[None]:
 
 
 # %% tags=["export"]
-Spaces = tuple[spaces.Space[Any], spaces.Space[Any]]
+def is_hybrid(actions: spaces.Space[Any]) -> bool:
+    """Say whether actions have several parts."""
+    return isinstance(actions, spaces.Tuple | spaces.Dict)
 
 
-def shown(env: Env) -> Spaces:
-    """Return an environment's spaces as they are before anything is flattened."""
-    return getattr(env, "env", env).observation_space, env.action_space
+def told(view: View, models: Models) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Return the spaces that our networks are told: an encoder reads the true one."""
+    shaped = "encoder" in models or has_pictures(view.seen)
+    return view.seen if shaped else view.rows, view.actions
 
 
-def pictures_or_vectors(env: Env, models: Models) -> Spaces:
-    """Return an environment's spaces: what an encoder reads as it is, else vectors."""
-    seen, done = shown(env)
-    return (seen if models or has_pictures(seen) else env.observation_space), done
-
-
-def actor_critic(env: Env, config: Any, models: Models) -> PolicyLike:
+def actor_critic(view: View, config: Any, models: Models) -> PolicyLike:
     """Build an actor and a critic of states."""
+    seen, done = told(view, models)
     if "actor" in models:
-        return make_contract_policy(*shown(env), **models)
-    hybrid = isinstance(env.action_space, spaces.Tuple | spaces.Dict)
-    make = make_hybrid_policy if hybrid else make_policy
+        return make_contract_policy(view.seen, done, **models)
+    make = make_hybrid_policy if is_hybrid(done) else make_policy
     normalize = getattr(config, "normalize_obs", False)
-    return make(*pictures_or_vectors(env, models), normalize=normalize, **models)
+    chosen = {"normalize": normalize, "share_encoder": config.share_encoder}
+    return make(seen, done, **chosen, **models)
 
 
-def phasic(env: Env, config: PPGConfig, models: Models) -> PolicyLike:
+def phasic(view: View, config: PPGConfig, models: Models) -> PolicyLike:
     """Build a policy with two values."""
+    seen, done = told(view, models)
     encoder = config.share_encoder, config.detach
-    seen, normalize = pictures_or_vectors(env, models), config.normalize_obs
-    return make_phasic_policy(*seen, *encoder, normalize=normalize, **models)
+    return make_phasic_policy(
+        seen, done, *encoder, normalize=config.normalize_obs, **models
+    )
 
 
-def q_values(env: Env, config: DQNConfig, models: Models) -> PolicyLike:
+def q_values(view: View, config: DQNConfig, models: Models) -> PolicyLike:
     """Build a network that values each action."""
+    seen, done = told(view, models)
     if "qnet" in models:
-        return make_qnet_policy(*shown(env), **models)
-    seen = pictures_or_vectors(env, models)
-    return make_q_policy(*seen, config.hidden, config.dueling, **models)
+        return make_qnet_policy(view.seen, done, **models)
+    return make_q_policy(seen, done, config.hidden, config.dueling, **models)
 
 
-def q_atoms(env: Env, config: RainbowConfig, models: Models) -> PolicyLike:
+def q_atoms(view: View, config: RainbowConfig, models: Models) -> PolicyLike:
     """Build a network with a distribution of the return for each action."""
+    seen, done = told(view, models)
     if "qnet" in models:
         support = [config.value_min, config.value_max]
-        return make_qnet_policy(*shown(env), **models, support=support)
-    return rainbow_policy(*pictures_or_vectors(env, models), config, **models)
+        return make_qnet_policy(view.seen, done, **models, support=support)
+    return rainbow_policy(seen, done, config, **models)
 
 
 def rainbow_policy(
@@ -658,24 +910,24 @@ def rainbow_policy(
     return make_rainbow_policy(observation_space, action_space, **chosen, **models)
 
 
-def deterministic(env: Env, config: Any, models: Models) -> PolicyLike:
+def deterministic(view: View, config: Any, models: Models) -> PolicyLike:
     """Build an actor that draws nothing, and critics of actions."""
+    seen, done = told(view, models)
     number = getattr(config, "num_critics", 1)
     if "actor" in models:
-        return make_own_ddpg_policy(*shown(env), **models, num_critics=number)
-    seen = pictures_or_vectors(env, models)
-    return make_ddpg_policy(*seen, config.hidden, number, **models)
+        return make_own_ddpg_policy(view.seen, done, **models, num_critics=number)
+    return make_ddpg_policy(seen, done, config.hidden, number, **models)
 
 
-def soft(env: Env, config: SACConfig, models: Models) -> PolicyLike:
+def soft(view: View, config: SACConfig, models: Models) -> PolicyLike:
     """Build an actor that draws, and critics, for a box or for actions from a list."""
+    seen, done = told(view, models)
     sizes = config.hidden, config.num_critics
     if "actor" in models:
-        return make_own_sac_policy(*shown(env), **models, num_critics=sizes[1])
-    seen = pictures_or_vectors(env, models)
-    if isinstance(env.action_space, spaces.Discrete):
-        return make_discrete_sac_policy(*seen, *sizes, **models)
-    return make_sac_policy(*seen, *sizes, config.hold, **models)
+        return make_own_sac_policy(view.seen, done, **models, num_critics=sizes[1])
+    if isinstance(done, spaces.Discrete):
+        return make_discrete_sac_policy(seen, done, *sizes, **models)
+    return make_sac_policy(seen, done, *sizes, config.hold, **models)
 
 
 # %% [markdown]
@@ -684,9 +936,6 @@ def soft(env: Env, config: SACConfig, models: Models) -> PolicyLike:
 
 
 # %% tags=["export"]
-Build = Callable[[], SyncVectorEnv]
-
-
 def fitting(form: Callable[[Any], Any], policy: Any) -> Any:
     """Return a fast form, or None where it refuses the policy."""
     try:
@@ -755,6 +1004,27 @@ def runner_of(learner: Any) -> Any:
     return getattr(learner, "runner", learner)
 
 
+def opening(learner: Any) -> str:
+    """Return what is said when a training begins."""
+    each, total = steps_of_iteration(learner.config), learner.config.total_steps
+    takes = learner.step + math.ceil(max(0, total - learner.step) / each) * each
+    words = f"steps: {takes:,} for {total:,}, because an iteration has {each:,}"
+    return handed_in(learner) + (f"\n{words}" if takes > total else "")
+
+
+def steps_of_iteration(config: Any) -> int:
+    """Return how many steps a learner takes at once, all environments together."""
+    if isinstance(config, ActorsConfig):
+        rows = config.unroll_len
+    elif isinstance(config, ApexConfig):
+        rows = cast(Any, config).rollout_len
+    elif isinstance(config, OffPolicyConfig):
+        rows = config.rounds * config.rollout_len
+    else:
+        rows = config.num_steps
+    return rows * copies_of(config)
+
+
 def handed_in(learner: Any) -> str:
     """Say which fast forms a learner was handed; the rest is as its chapter says."""
     if isinstance(learner, RemoteLearner):
@@ -782,7 +1052,8 @@ class Entry(NamedTuple):
         settings: Function from the id of an environment to settings.
         learner: Function from a policy, a function that makes environments, and
             settings to a learner.
-        policy: Function from environment, settings and models of your own to a policy.
+        policy: Function from what an environment is like, settings and models of your
+            own to a policy.
         models: Names of the models of your own that it takes, all of them or none.
         actions: The actions that it can take, in words.
         contract: What its models keep, if that has another name than the algorithm.
@@ -791,12 +1062,17 @@ class Entry(NamedTuple):
     config: type[Any]
     settings: Callable[[str], Any]
     learner: Callable[[Any, Build, Any], Learner]
-    policy: Callable[[Env, Any, Models], Any] = actor_critic
+    policy: Callable[[View, Any, Models], Any] = actor_critic
     models: tuple[str, ...] = ("actor", "critic")
     actions: str = (
         "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxes))"
     )
     contract: str = ""
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether it learns hybrid actions."""
+        return self.policy in (actor_critic, phasic)
 
 
 def with_priorities(settings: Callable[[str], Any], env: str) -> Any:
@@ -865,6 +1141,160 @@ ALGORITHMS = {
 
 
 # %% [markdown]
+# The name of an algorithm may be that of its class. Other names are answered with what they belong
+# to: those of networks, and all that a chapter about an algorithm defines.
+
+
+# %% tags=["export"]
+CLASSES = {"ppgalgorithm": "ppg", "discretesac": "sac"}
+BELONGS = {
+    "apex": "'DQNApex', 'RainbowApex' or 'DDPGApex'",
+    "actorlearner": "'IMPALA' with actors=2",
+    "c51": "'Rainbow'",
+    "categoricalqnetwork": "'Rainbow'",
+    "doubledqn": "'DQN' with double=True",
+    "dueling": "'DQN' with dueling=True",
+    "duelingdqn": "'DQN' with dueling=True",
+    "duelingqnetwork": "'DQN' with dueling=True",
+    "qnetwork": "'DQN'",
+    "categoricalactor": "'PPO', 'A2C', 'A3C', 'IMPALA' or 'SAC'",
+    "statevalue": "'PPO', 'A2C', 'A3C' or 'IMPALA'",
+    "deterministicactor": "'DDPG' or 'TD3'",
+    "probabilityactor": "'DDPG' or 'TD3'",
+    "actionvalue": "'DDPG', 'TD3' or 'SAC'",
+    "squashedgaussianactor": "'SAC' or 'A2C'",
+}
+
+
+def algorithm_named(name: Any) -> str:
+    """Return the key of an algorithm in the table.
+
+    Raises:
+        TypeError: If the name is no text.
+        ValueError: If there is no such algorithm. The message says what was meant.
+    """
+    if not isinstance(name, str):
+        kind = getattr(name, "__name__", type(name).__name__)
+        raise TypeError(f"algorithm must be a text such as 'PPO', got {kind}")
+    key = name.lower().replace("_", "").replace("-", "").replace(" ", "")
+    key = CLASSES.get(key, key)
+    if key in ALGORITHMS:
+        return key
+    close = get_close_matches(key, ALGORITHMS, n=1, cutoff=0.7)
+    belongs = BELONGS.get(key) or defined_for(key) or "".join(map(repr, close))
+    hint = f": is it {belongs}?" if belongs else ""
+    names = ", ".join(ALGORITHMS)
+    raise ValueError(f"algorithm must be one of {names}, got {name!r}{hint}")
+
+
+def defined_for(key: str) -> str:
+    """Return the algorithm whose chapter defines a public name, or an empty text."""
+    package = importlib.import_module("literate_rl")
+    public = {name.lower(): name for name in package.__all__}
+    defined = getattr(package, public.get(key, ""), None)
+    chapter = getattr(defined, "__module__", "").removeprefix("literate_rl.")
+    return next((repr(x) for x, told in OFFERED.items() if told.chapter == chapter), "")
+
+
+# %% [markdown]
+# ## What was asked for
+#
+# A training begins anew, or it goes on where a run has stopped. `train` and the command line both
+# write down what was asked for, and get a learner for it. A run that goes on keeps its settings,
+# which come from a file that somebody else may have written. So options that could run other
+# people's code must be given again, and nothing is touched before everything has been checked
+# ({doc}`runs`).
+
+
+# %% tags=["export"]
+@dataclass(frozen=True)
+class Asked:
+    """What somebody wants to be trained.
+
+    Attributes:
+        algorithm: Its name in the table.
+        env: As in ``train``, or None for that of a run.
+        wrappers: As in ``train``.
+        models: Models of your own, an encoder and a mask, by their names.
+        changes: Settings that were named.
+        dash: What stands before the name of an option.
+    """
+
+    algorithm: str
+    env: World | None
+    wrappers: Sequence[Wrapper]
+    models: Models
+    changes: dict[str, Any]
+    dash: str = ""
+
+    def new(self, check: bool, place: Place) -> tuple[Learner, World]:
+        """Build a learner for a new run."""
+        changes, world = self.changes, self.env
+        default = ALGORITHMS[self.algorithm].settings(
+            world if isinstance(world, str) else ""
+        )
+        if isinstance(world, VectorEnv):
+            if self.wrappers:
+                words = "wrappers must be left out with a vector environment"
+                raise ValueError(f"{words}: wrap what it is made of")
+            changes = {name_of_copies(default): world.num_envs} | changes
+        else:
+            world = make_wrapped(cast(Make, world), self.wrappers)
+        config = settings_with(default, changes)
+        arguments = self.algorithm, world, config, self.models
+        return make_learner(*arguments, check, place), world
+
+    def again(self, run: Run, check: bool, place: Place) -> tuple[Learner, World]:
+        """Build a learner that goes on where a run has stopped."""
+        stored, source = run.settings, run.directory / "settings.json"
+        if (named := stored.get("algorithm")) != self.algorithm:
+            raise ValueError(
+                f"{source}: algorithm is {named!r}, not {self.algorithm!r}"
+            )
+        config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
+        asked = self.env, self.wrappers, self.dash
+        world: World = agreed_env(run.directory, stored, *asked)
+        self.check_settings(config)
+        models = self.agreed_models(stored, source)
+        learner = make_learner(self.algorithm, world, config, models, check, place)
+        run.restore(learner)
+        return learner, world
+
+    def check_settings(self, config: Any) -> None:
+        """Raise if a setting was named that the run does not have."""
+        if isinstance(config, TransportConfig):
+            option = f"{self.dash}{address_option(config)}" if self.dash else "address"
+            typed = self.changes.get("address")
+            check_named(option, config.address, typed, config.address is not None)
+        wanted = settings_with(config, self.changes)
+        for name in self.changes:
+            stored, typed = getattr(config, name), getattr(wanted, name)
+            if typed != stored:
+                option = name.replace("_", "-") if self.dash else name
+                raise ValueError(
+                    f"a resumed run keeps its settings: {self.dash}{option} is "
+                    f"{stored!r}, not {typed!r}; edit settings.json to change it"
+                )
+
+    def agreed_models(self, stored: dict[str, Any], source: Path) -> Models:
+        """Return models of one's own and a mask, once they are those of the run."""
+        for name, model in models_of(stored, source).items():
+            if name not in self.models:
+                bare = f"{name}={model}"
+                option = f"--{name} {shlex.quote(model)}" if self.dash else bare
+                raise ValueError(f"the run has a model of your own: add {option}")
+        mask = stored.get("mask")
+        if "mask" in self.models and self.models["mask"] != mask:
+            raise ValueError(f"the run has mask {mask}, not {self.models['mask']}")
+        return self.models | ({} if mask is None else {"mask": read_mask(mask)})
+
+
+def address_option(config: TransportConfig) -> str:
+    """Return how the address of a cluster is typed: only actors on Ray use it."""
+    return f"actors {config.actors} --transport ray --address"
+
+
+# %% [markdown]
 # Settings are told by name, and a run keeps them with the names of the models.
 
 
@@ -882,19 +1312,69 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
 
 
 def settings_of_run(
-    algorithm: str, env: str, config: Any, models: dict[str, Any]
+    algorithm: str, env: World, config: Any, models: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the settings that are stored in the directory of a run."""
+    inner, wrappers = (env.env, env.wrappers) if isinstance(env, Wrapped) else (env, ())
     names = {
         name: f"{getattr(model, '__module__', '')}:{name_of_model(model)}"
         for name, model in models.items()
+        if name in MODELS
     }
-    return {
+    settings = {
         "algorithm": algorithm,
-        "env": env,
+        "env": name_of_maker(inner),
         "config": asdict(config),
         "models": names,
     }
+    # Most runs have neither.
+    if wrappers:
+        settings["wrappers"] = [*map(name_of_maker, wrappers)]
+    if "mask" in models:
+        settings["mask"] = models["mask"]
+    return settings
+
+
+def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
+    """Build the settings that a file holds; their class checks the values."""
+    values, known = stored.get("config"), {field.name for field in fields(config)}
+    if not isinstance(values, dict):
+        raise ValueError(f"{source}: config must be an object, got {values!r}")
+    values = todays_names(values, known)
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{source}: there is no setting {name!r}")
+    try:
+        return config(**values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def models_of(stored: dict[str, Any], source: Path) -> dict[str, str]:
+    """Return the models of one's own that a file names."""
+    models = stored.get("models") or {}
+    if not isinstance(models, dict) or not all(
+        name in MODELS and isinstance(where, str) for name, where in models.items()
+    ):
+        names = ", ".join(MODELS)
+        raise ValueError(
+            f"{source}: models must be an object of texts by the names {names}, "
+            f"got {models!r}"
+        )
+    return models
+
+
+def read_mask(mask: Any) -> list[list[int]]:
+    """Return a mask as plain numbers, which a file can hold."""
+    rows = mask.tolist() if isinstance(mask, Tensor | np.ndarray) else mask
+    try:
+        table = torch.tensor(rows)
+        if table.ndim == 2 and ((table == 0) | (table == 1)).all():
+            numbers: list[list[int]] = table.int().tolist()
+            return numbers
+    except (TypeError, ValueError):
+        pass  # rows of several lengths, or no numbers
+    raise ValueError(f"mask must be a table of zeros and ones, got {mask!r}")
 
 
 def import_model(role: str, where: str) -> Any:

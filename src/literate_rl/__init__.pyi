@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 3dbbda2e471cb2f1
+# Generated from chapters/*.py (edit there); digest 8d65958f7b53e860
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -335,6 +335,10 @@ from .workshop.interrupts import (
     StopWaiting as StopWaiting,
     check_interrupt as check_interrupt,
 )
+from .workshop.makers import (
+    Wrapped as Wrapped,
+    make_wrapped as make_wrapped,
+)
 from .workshop.runs import (
     OwnModels as OwnModels,
     Run as Run,
@@ -343,6 +347,7 @@ from .workshop.runs import (
     flat_env as flat_env,
     load as load,
     load_checkpoint as load_checkpoint,
+    load_env as load_env,
     record_video as record_video,
     save_checkpoint as save_checkpoint,
     show as show,
@@ -416,4 +421,8 @@ from .workshop.doctor import (
     Symptom as Symptom,
     diagnose as diagnose,
     look as look,
+)
+from .workshop.commands import (
+    OFFERED as OFFERED,
+    Offer as Offer,
 )

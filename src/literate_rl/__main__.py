@@ -1,7 +1,8 @@
-"""Train agents and watch them: ``python -m literate_rl ppo --env CartPole-v1``."""
+"""Train agents and watch them: ``literate-rl ppo --env CartPole-v1``."""
 
 import os
 import signal
+import sys
 
 
 def end(*_: object) -> None:
@@ -10,10 +11,18 @@ def end(*_: object) -> None:
     os._exit(130)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command line, as ``literate-rl`` or as ``python -m literate_rl``."""
     # Until the training listens to Ctrl-C. Files are written whole or not at all.
     signal.signal(signal.SIGINT, end)
+    # With -m Python finds the modules of the working directory; a script has to say so.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
-    from literate_rl.workshop.cli import main
+    from literate_rl.workshop.commands import main as command
 
+    command()
+
+
+if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest c22498e1a4de71d8
+# Generated from chapters/actors.py (edit there); digest d798e84526aad0fd
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from literate_rl.impala import (
     to_unroll,
 )
 from literate_rl.policies import kept_dtype
-from literate_rl.workshop.episodes import check_num_envs, env_seed
+from literate_rl.workshop.episodes import (
+    check_num_envs,
+    env_seed,
+    mean_return,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
@@ -90,7 +94,13 @@ class ActorsConfig(TransportConfig, IMPALAConfig):
 
     ``update_per_collect`` updates are taken on each unroll of each actor. There is no
     replay, so ``batch_size`` and the settings of the buffer play no role.
+
+    Attributes:
+        share_encoder: Whether actor and critic share an encoder. The policy has to be
+            built so, as ``train`` does.
     """
+
+    share_encoder: bool = False
 
     def __post_init__(self) -> None:
         IMPALAConfig.__post_init__(self)
@@ -497,7 +507,6 @@ class ActorLearner(RemoteLearner):
         for _ in range(self.config.update_per_collect):
             losses = self.learner.learn(unroll)
         self.step += record["reward"].size
-        # The mean of no return is NaN.
-        mean = torch.from_numpy(record["episode_return"]).nanmean().item()
+        mean = mean_return(torch.from_numpy(record["episode_return"]))
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}

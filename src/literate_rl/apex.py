@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest d7e782c1f84fe9c9
+# Generated from chapters/apex.py (edit there); digest eb9354317084497c
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from literate_rl.loop import OffPolicy
 from literate_rl.policies import Policy
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
+from literate_rl.workshop.episodes import mean_return
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike, Stateful
 from literate_rl.workshop.signatures import (
@@ -285,9 +286,7 @@ class Apex(RemoteLearner):
         losses: dict[str, float] = learner.mean_losses(
             [learner.learn() for _ in range(due)]
         )
-        return {
-            "charts/episodic_return": rollout.episode_return.nanmean().item()
-        } | losses
+        return {"charts/episodic_return": mean_return(rollout.episode_return)} | losses
 
 
 @checked

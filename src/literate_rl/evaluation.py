@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest d15724591ddc86e6
+# Generated from chapters/evaluation.py (edit there); digest 17e423f954187a8d
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import env_seed, warn_unended
+from literate_rl.workshop.episodes import check_seen, env_seed, warn_unended
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
@@ -59,6 +59,7 @@ def evaluate(
     # One environment for each episode. They are stepped together, so that the network
     # sees one batch of observations and not many single ones.
     envs = make_envs(partial(flat_env, env), episodes)
+    check_seen(policy, envs)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
 
     # All play until the last of the first episodes is over.

@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest a6c3a9f66fbdc9a9
+# Generated from chapters/loop.py (edit there); digest 15eeffe92006af68
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from torch import Tensor
 
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import check_num_envs, env_seed
+from literate_rl.workshop.episodes import (
+    check_num_envs,
+    env_seed,
+    mean_return,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
 from literate_rl.workshop.signatures import (
@@ -72,8 +76,9 @@ class OffPolicyConfig:
         seed: Decides all that is random in the run, except for the first weights.
         total_steps: Steps in the environments, all of them together.
         num_envs: Number of environments.
-        hidden: Width of the hidden layers that ``train`` builds; a policy that you hand
-            over keeps its own.
+        hidden: Width of the hidden layers that ``train`` builds. A policy that you hand
+            over keeps its own, and for a picture DQN's network has none but its
+            encoder's.
         num_steps: Number n of rewards in a target before the value.
         gamma: Discount.
         learning_rate: Learning rate of Adam at the start.
@@ -205,7 +210,7 @@ class OffPolicy:
 
         self.iteration += 1
         return {
-            "charts/episodic_return": torch.cat(returns).nanmean().item(),
+            "charts/episodic_return": mean_return(torch.cat(returns)),
             **self.algorithm.metrics(),
             **self.mean_losses(losses),
         }

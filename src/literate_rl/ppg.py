@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 9dc6836c4e2c573d
+# Generated from chapters/ppg.py (edit there); digest a24f11bbe6ebcd59
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -175,6 +175,7 @@ def make_phasic_policy(
     hidden: Count = 64,
     normalize: bool = False,
     *,
+    mask: Sequence[Sequence[int | bool]] | None = None,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build a policy on the disjoint network.
@@ -187,11 +188,14 @@ def make_phasic_policy(
         detach: When a shared encoder is cut off from the value's gradient.
         hidden: Width of the hidden layers.
         normalize: Whether the policy normalises its observations.
+        mask: Which type of a hybrid action uses which argument, as in
+            ``HybridActions.from_space``.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
     hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
-    actions = (HybridActions.from_space if hybrid else make_actions)(action_space)
+    make_ours: Any = partial(HybridActions.from_space, mask=mask)
+    actions = (make_ours if hybrid else make_actions)(action_space)
     shape = (isinstance(box, spaces.Box) and box.shape) or ()
     make: partial[Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
     # What was normalised holds no bytes any more, so the encoder must not scale it.
@@ -229,7 +233,6 @@ class PPGConfig(PPOConfig):
         clone_weight: Weight of the divergence.
         kl_reference: What the divergence starts from: the policy at the start of the
             auxiliary phase ("snapshot"), or the one that acted ("rollout").
-        share_encoder: Whether policy and value share an encoder.
         detach: When a shared encoder is cut off from the value's gradient.
     """
 
@@ -241,7 +244,6 @@ class PPGConfig(PPOConfig):
     aux_learning_rate: Scale = 5e-4
     clone_weight: NonNegative = 1.0
     kl_reference: Literal["snapshot", "rollout"] = "snapshot"
-    share_encoder: bool = False
     detach: Detach = "always"
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 3143a85c727bdfae
+# Generated from chapters/ppo.py (edit there); digest b74359656464ed5d
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler, Runner, RunningMoments
-from literate_rl.workshop.episodes import check_num_envs
+from literate_rl.workshop.episodes import check_num_envs, mean_return
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
@@ -172,7 +172,7 @@ class PPO:
         # How much of the targets the critic foresaw: 1 is all of their variance.
         unexplained = (samples.target - samples.value).var() / samples.target.var()
         return {
-            "charts/episodic_return": batch.episode_return.nanmean().item(),
+            "charts/episodic_return": mean_return(batch.episode_return),
             "charts/episodic_length": batch.episode_length.nanmean().item(),
             "charts/learning_rate": self.optimizer.param_groups[0]["lr"],
             **losses,
@@ -298,6 +298,8 @@ class PPOConfig:
         target_kl: Divergence in nats after which no further epoch begins, or none.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them.
+        share_encoder: Whether actor and critic share an encoder. The policy has to be
+            built so, as ``train`` does.
     """
 
     seed: Annotated[int, Ge(0)] = 1
@@ -321,6 +323,7 @@ class PPOConfig:
     scale_reward: bool = False
     target_kl: Positive | None = None
     checkpoint_interval: Count = 50
+    share_encoder: bool = False
 
     def __post_init__(self) -> None:
         # Of a single advantage nothing is left when its mean is subtracted.

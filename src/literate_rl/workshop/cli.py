@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 820372356bbb2935
+# Generated from chapters/workshop/cli.py (edit there); digest 98c7323b7c9111fe
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import argparse
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import (
@@ -18,8 +19,8 @@ from typing import (
 import torch
 import tyro
 
+from literate_rl.actors import TransportConfig
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.doctor import main as look_at
 from literate_rl.workshop.episodes import told
 from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.nests import MODELS
@@ -27,21 +28,22 @@ from literate_rl.workshop.runs import (
     RENAMED,
     Run,
     about,
-    check_named,
     fit,
     has_screen,
+    is_command,
     record_video,
     show,
-    todays_names,
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,
+    Asked,
     Device,
     Place,
+    World,
+    address_option,
     ended,
-    handed_in,
     import_model,
-    make_learner,
+    opening,
     placing,
     settings_of_run,
 )
@@ -58,9 +60,14 @@ class Command(Generic[Config]):
     """Train an agent and keep the run in a directory.
 
     Attributes:
-        env: Id of a Gymnasium environment with discrete, box or hybrid actions;
-            module:id imports a module that registers it first, and has to be named
-            again to resume. The default is CartPole-v1.
+        env: Id of a Gymnasium environment, or module:name of a class or function that
+            makes one; module:id imports a module that registers it first. What imports
+            a module has to be named again to resume. The default is CartPole-v1.
+        wrappers: What is put around each environment, the first one innermost, by
+            Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
+            module:name is one of your own.
+        mask: Which type of a hybrid action uses which argument, where the space does
+            not say it: a word for each type, as in 10 01 00.
         name: Directory of the run, below runs/. The default is made of the environment,
             the algorithm, the seed and the time.
         resume: Directory of a run to continue. The run keeps its own settings.
@@ -79,6 +86,8 @@ class Command(Generic[Config]):
 
     config: tyro.conf.OmitArgPrefixes[Config]
     env: str | None = None
+    wrappers: tuple[str, ...] = ()
+    mask: tuple[str, ...] = ()
     name: str | None = None
     resume: Path | None = None
     watch: bool = False
@@ -94,10 +103,34 @@ class Command(Generic[Config]):
         given = {name: getattr(self, name) for name in MODELS}
         return {name: where for name, where in given.items() if where is not None}
 
+    def asked(self, algorithm: str) -> Asked:
+        """Return what the command asks for."""
+        env = DEFAULT_ENV if self.env is None else self.env
+        models = {name: import_model(name, x) for name, x in self.models.items()}
+        if self.mask:
+            models["mask"] = mask_of(self.mask)
+        # What equals the default was probably not typed.
+        default = ALGORITHMS[algorithm].settings(env)
+        names = [field.name for field in fields(default)]
+        typed = {name: getattr(self.config, name) for name in names}
+        changes = {x: y for x, y in typed.items() if y != getattr(default, x)}
+        wanted = env if self.resume is None else self.env
+        return Asked(algorithm, wanted, self.wrappers, models, changes, dash="--")
+
+
+def mask_of(words: Sequence[str]) -> list[list[int]]:
+    """Read a mask of which each word is a row."""
+    if {*"".join(words)} - {*"01"} or len({*map(len, words)}) > 1:
+        raise ValueError(
+            "mask must be words of zeros and ones, all of one length, as in 10 01, got "
+            f"{' '.join(words)}"
+        )
+    return [[*map(int, row)] for row in words]
+
 
 def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
     """Read the command line. The defaults depend on the environment."""
-    prog = f"python -m literate_rl {algorithm}"
+    prog = f"literate-rl {algorithm}"
     first = argparse.ArgumentParser(prog, add_help=False, allow_abbrev=False)
     first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
@@ -134,116 +167,37 @@ def run_directory(name: str) -> Path:
     return Path("runs") / name
 
 
-def start(algorithm: str, command: Command[Any], place: Place) -> tuple[Run, Learner]:
-    """Begin a new run."""
-    env = DEFAULT_ENV if command.env is None else command.env
-    name, config = command.name, command.config
-    if name is None:
-        name = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
-    directory = run_directory(name)
-    models = {name: import_model(name, where) for name, where in command.models.items()}
-    learner = make_learner(algorithm, env, config, models, place=place)
-    # Models are stored as they were typed, so that they can be typed again.
-    settings = settings_of_run(algorithm, env, config, {}) | {"models": command.models}
-    return Run(directory, settings), learner
-
-
-def resume(
-    directory: Path, algorithm: str, command: Command[Any], place: Place
-) -> tuple[Run, Learner]:
-    """Resume a run. Its directory is not touched before everything is checked."""
-    run = Run(directory, resume=True)
-    stored, source = run.settings, directory / "settings.json"
-    if stored.get("algorithm") != algorithm:
-        raise ValueError(
-            f"{source}: algorithm is {stored.get('algorithm')!r}, "
-            f"but the command is {algorithm!r}"
-        )
-    known = ALGORITHMS[algorithm]
-    env, config = stored.get("env"), settings_of(known.config, stored, source)
-    if not isinstance(env, str):
-        raise ValueError(f"{source}: env must be a string, got {env!r}")
-    named = (command.env, getattr(command.config, "address", None))
-    for (option, value, runs_code), typed in zip(
-        options_that_run_code(env, config), named, strict=True
-    ):
-        check_named(option, value, typed, runs_code)
-    for name, model in models_of(stored, source).items():
-        if name not in command.models:
-            option = f"--{name} {shlex.quote(model)}"
-            raise ValueError(f"the run has a model of your own: add {option}")
-    check_unchanged(algorithm, config, command)
-    models = {name: import_model(name, where) for name, where in command.models.items()}
-    learner = make_learner(algorithm, env, config, models, place=place)
-    run.restore(learner)
-    return run, learner
-
-
-def models_of(stored: dict[str, Any], source: Path) -> dict[str, str]:
-    """Return the models of one's own that a file names."""
-    models = stored.get("models") or {}
-    if not isinstance(models, dict) or not all(
-        name in MODELS and isinstance(where, str) for name, where in models.items()
-    ):
-        names = ", ".join(MODELS)
-        raise ValueError(
-            f"{source}: models must be an object of texts by the names {names}, "
-            f"got {models!r}"
-        )
-    return models
-
-
-def check_unchanged(algorithm: str, config: Any, command: Command[Any]) -> None:
-    """Raise if the command line asks for what a resumed run cannot change."""
-    if command.name is not None:
-        raise ValueError(f"a resumed run keeps its name: leave out {command.name!r}")
-    env = DEFAULT_ENV if command.env is None else command.env
-    default = ALGORITHMS[algorithm].settings(env)
-    for name in (field.name for field in fields(config)):
-        typed, stored = getattr(command.config, name), getattr(config, name)
-        # What equals the default was probably not typed.
-        if typed not in (stored, getattr(default, name)):
-            option = f"--{name.replace('_', '-')}"
+def start(
+    algorithm: str, command: Command[Any], place: Place
+) -> tuple[Run, Learner, World]:
+    """Begin a new run, or go on with one."""
+    if command.resume is not None:
+        if command.name is not None:
             raise ValueError(
-                f"a resumed run keeps its settings: {option} is {stored!r}, "
-                f"not {typed!r}"
+                f"a resumed run keeps its name: leave out {command.name!r}"
             )
+        run = Run(command.resume, resume=True)
+        return run, *command.asked(algorithm).again(run, True, place)
+    env = DEFAULT_ENV if command.env is None else command.env
+    name = command.name
+    if name is None:
+        name = f"{env}__{algorithm}__{command.config.seed}__{time.time():.0f}"
+    directory = run_directory(name)
+    asked = command.asked(algorithm)
+    learner, world = asked.new(True, place)
+    # Models are stored as they were typed, so that they can be typed again.
+    settings = settings_of_run(algorithm, world, learner.config, asked.models)
+    return Run(directory, settings | {"models": command.models}), learner, world
 
 
-def options_that_run_code(env: str, config: Any) -> list[tuple[str, str | None, bool]]:
-    """Return options that can run other people's code, their values, and if they do."""
-    address = getattr(config, "address", None)
-    # Only actors on Ray use an address.
-    join = f"--actors {getattr(config, 'actors', None)} --transport ray --address"
-    return [("--env", env, ":" in env), (join, address, address is not None)]
-
-
-def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
-    """Build the settings that a file holds; their class checks the values."""
-    values, known = stored.get("config"), {field.name for field in fields(config)}
-    if not isinstance(values, dict):
-        raise ValueError(f"{source}: config must be an object, got {values!r}")
-    values = todays_names(values, known)
-    for name in values:
-        if name not in known:
-            raise ValueError(f"{source}: there is no setting {name!r}")
-    try:
-        return config(**values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{source}: {error}") from error
-
-
-def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]:
+def carry_out(algorithm: str, command: Command[Any]) -> tuple[World, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
     with placing(command.device) as place:
-        if command.resume is None:
-            run, learner = start(algorithm, command, place)
-        else:
-            run, learner = resume(command.resume, algorithm, command, place)
+        run, learner, world = start(algorithm, command, place)
         try:
             with run, ended(learner):
                 print(f"run directory: {run.directory}")
-                print(handed_in(learner), flush=True)
+                print(opening(learner), flush=True)
                 fit(learner, run)
         except Exception as error:
             # Before anything was learned there is nothing to go on with.
@@ -253,21 +207,25 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[str, Run, Learner]
             elif run.held is not None:
                 error.add_note(f"nothing was learned in {run.directory} before")
             raise
-    return run.settings["env"], run, learner
+    return world, run, learner
 
 
 def again(run: Run, learner: Learner) -> str:
     """Return the options that continue a run."""
-    words = f"--resume {shlex.quote(str(run.directory))}"
-    options = options_that_run_code(run.settings["env"], learner.config)
-    for option, value, runs_code in options:
-        words += f" {option} {shlex.quote(str(value))}" if runs_code else ""
-    for name, model in (run.settings.get("models") or {}).items():
-        words += f" --{name} {shlex.quote(model)}"
-    return words
+    stored, config = run.settings, learner.config
+    words = ["--resume", str(run.directory)]
+    if ":" in stored["env"]:
+        words += ["--env", stored["env"]]
+    if any(map(is_command, stored.get("wrappers", []))):
+        words += ["--wrappers", *stored["wrappers"]]
+    if isinstance(config, TransportConfig) and config.address is not None:
+        words += [*f"--{address_option(config)}".split(), config.address]
+    for name, model in (stored.get("models") or {}).items():
+        words += [f"--{name}", model]
+    return shlex.join(words)
 
 
-def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
+def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
@@ -287,17 +245,17 @@ def report(env: str, run: Run, learner: Learner, watch: bool) -> None:
         video = run.directory / "video.mp4"
         record_video(learner.policy, env, video)
         print(f"video:         {video}")
+    else:
+        words = f"{run.settings['algorithm']} {again(run, learner)}"
+        print(f"watch it:      literate-rl {words} --watch")
+    models = [f"{name}=..." for name in run.settings.get("models") or {}]
+    arguments = ", ".join([repr(str(run.directory)), *models])
+    print(f"load it:       literate_rl.load({arguments})")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m literate_rl")
-    parser.add_argument("algorithm", choices=[*ALGORITHMS, "apex", "look"])
-    arguments = sys.argv[1:] if arguments is None else arguments
-    algorithm: Any = parser.parse_args(arguments[:1]).algorithm
-    options = arguments[1:]
-    if algorithm == "look":  # at a run that is there
-        return look_at(options)
+    """Train with the algorithm that comes first, as the options behind it say."""
+    algorithm, *options = sys.argv[1:] if arguments is None else arguments
     if algorithm == "apex":
         algorithm, options = apex_of(options)
     command = parse(algorithm, options)

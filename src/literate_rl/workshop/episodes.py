@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 80fd99b50a2eb43b
+# Generated from chapters/workshop/episodes.py (edit there); digest 903cdda707c6c1f4
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -6,16 +6,19 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
+from literate_rl.workshop.nests import as_space
 from literate_rl.workshop.signatures import Float, Fraction, checked
 
 __all__ = [
@@ -30,6 +33,27 @@ __all__ = [
 ]
 
 
+Make = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+
+
+def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
+    """Make one environment.
+
+    Args:
+        env: A registered id, ``module:id``, ``module:name`` of a class or function, or
+            what makes an environment: a class, a function or a spec of Gymnasium's.
+        arguments: Passed on to ``gym.make`` or to what makes it.
+    """
+    if isinstance(env, str):
+        module, _, name = env.rpartition(":")
+        found = import_module(module) if module else None
+        make = getattr(found, name, None)
+        env = make if callable(make) and name not in gym.registry else env
+    if isinstance(env, str | EnvSpec):
+        return gym.make(env, **arguments)
+    return env(**arguments)
+
+
 @checked
 def env_maker(
     env: str | Callable[[], gym.Env[Any, Any]],
@@ -38,7 +62,7 @@ def env_maker(
 
     def make() -> gym.Env[Any, Any]:
         try:
-            made = gym.make(env) if isinstance(env, str) else env()
+            made = make_one(env)
         except gym.error.Error as error:
             raise ValueError(f"env {env!r} cannot be made: {error}") from error
         if not isinstance(made, gym.Env):
@@ -109,6 +133,19 @@ def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
         raise ValueError(
             f"in autoreset mode {mode} infos must have final_obs for the copies "
             f"{wanted}, got it for {given}"
+        )
+
+
+def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
+    """Raise if a policy cannot read what environments show, as far as one can tell."""
+    arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
+    wanted = arguments.get("observation_space")
+    size = spaces.flatdim(envs.single_observation_space)
+    if wanted is not None and size != spaces.flatdim(as_space(wanted)):
+        raise ValueError(
+            f"env must show {spaces.flatdim(as_space(wanted))} numbers, like the one "
+            f"that the policy has learned in, got {size}: with wrappers it is "
+            "load_env(directory), or env of the agent"
         )
 
 
@@ -280,6 +317,23 @@ class EpisodeCounter:
             start[:, b] = total[:, t, b]
         self.carried = total[:, -1] - start
         return ended
+
+
+class MeanReturn(float):
+    """A mean of returns, NaN without any.
+
+    Attributes:
+        returns: What it is the mean of.
+    """
+
+    returns: tuple[float, ...] = ()
+
+
+def mean_return(episode_return: Tensor) -> MeanReturn:
+    """Return the mean of the returns in a rollout, which are NaN where none ended."""
+    mean = MeanReturn(episode_return.nanmean().item())
+    mean.returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    return mean
 
 
 def warn_unended(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 267a904fe8a938bb
+# Generated from chapters/workshop/runs.py (edit there); digest 0a761e2e5e9ff144
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ import os
 import pickle
 import pickletools
 import re
+import shlex
 import shutil
 import socket
 import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from importlib import import_module
@@ -33,7 +42,8 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import nn
@@ -41,10 +51,24 @@ from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
 from literate_rl.encoders import OwnEncoder
-from literate_rl.workshop.episodes import Held, env_seed, told, warn_unended
+from literate_rl.workshop.episodes import (
+    Held,
+    Make,
+    check_seen,
+    env_seed,
+    make_one,
+    told,
+    warn_unended,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
+from literate_rl.workshop.makers import (
+    Wrapper,
+    has_name,
+    make_wrapped,
+    name_of_maker,
+)
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -55,6 +79,7 @@ __all__ = [
     "flat_env",
     "load",
     "load_checkpoint",
+    "load_env",
     "record_video",
     "save_checkpoint",
     "show",
@@ -63,14 +88,13 @@ __all__ = [
 ]
 
 
-def flat_env(
-    env: str | Callable[..., gym.Env[Any, Any]], **arguments: Any
-) -> gym.Env[Any, Any]:
+def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     """Make one environment whose observations are vectors.
 
     Args:
-        env: A registered id, or a function that makes an environment.
-        arguments: Passed on to ``gym.make`` or to the function.
+        env: A registered id, ``module:id``, ``module:name`` of a class or function, or
+            what makes an environment.
+        arguments: Passed on to ``gym.make`` or to what makes it.
 
     Returns:
         The environment, wrapped in ``FlattenObservation`` where that is needed.
@@ -79,8 +103,7 @@ def flat_env(
         ValueError: If the id cannot be made, or its observations cannot be flattened.
     """
     try:
-        made = gym.make(env, **arguments) if isinstance(env, str) else env(**arguments)
-        made = Held(made)
+        made = Held(make_one(env, **arguments))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also one that calls `sys.exit`
@@ -126,11 +149,12 @@ def fit(
     if run is not None:
         run.begin()  # better now than after the first iteration
     history: list[dict[str, float]] = []
+    returns: deque[float] = deque(maxlen=20)
     total = learner.config.total_steps
     bar = Bar(
         total=total,
         initial=learner.step,
-        unit="step",
+        unit=" steps",
         disable=not progress,
         mininterval=0.5,
         miniters=1,
@@ -154,7 +178,10 @@ def fit(
             history.append({"step": learner.step, **metrics})
             if run is not None:
                 run.log(learner.step, metrics)
-            bar.set_postfix(shown(metrics), refresh=False)
+            # In many iterations no episode ends, and a mean of no return is NaN.
+            mean = metrics.get("charts/episodic_return", math.nan)
+            returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
+            bar.set_postfix(shown(metrics, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
         if run is not None:
@@ -162,22 +189,19 @@ def fit(
     return history
 
 
-def shown(metrics: dict[str, float]) -> dict[str, str]:
-    """Pick what the progress bar shows."""
+def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
+    """Pick what the progress bar shows, with the mean of the last returns."""
     names = {
-        "charts/episodic_return": "return",
-        "charts/SPS": "steps/s",
         "losses/approx_kl": "KL",
         "charts/actors": "actors",
         "charts/queue": "queue",
         "charts/lag": "lag",
         "charts/replaced": "replaced",
     }
-    return {
-        short: f"{metrics[name]:.3g}" if short != "steps/s" else f"{metrics[name]:.0f}"
-        for name, short in names.items()
-        if name in metrics and math.isfinite(metrics[name])
-    }
+    found = {short: metrics.get(name, math.nan) for name, short in names.items()}
+    if returns:
+        found = {"return": math.fsum(returns) / len(returns)} | found
+    return {name: f"{x:.3g}" for name, x in found.items() if math.isfinite(x)}
 
 
 class Run:
@@ -865,6 +889,83 @@ def check_named(
         )
 
 
+def agreed_env(
+    directory: Path,
+    settings: dict[str, Any],
+    env: Any = None,
+    wrappers: Sequence[Wrapper] = (),
+    dash: str = "",
+) -> Any:
+    """Return a run's environment and wrappers, once the user stands behind them.
+
+    Args:
+        directory: That of the run.
+        settings: Its settings.
+        env: What the user has named or made, or None for that of the run.
+        wrappers: Likewise, none for those of the run.
+        dash: What stands before the name of an option.
+    """
+    source, stored = directory / "settings.json", settings.get("env")
+    around = settings.get("wrappers", [])
+    if not isinstance(stored, str):
+        raise ValueError(f"{source}: env must be a string, got {stored!r}")
+    if not isinstance(around, list) or not all(isinstance(x, str) for x in around):
+        raise ValueError(f"{source}: wrappers must be texts, got {around!r}")
+    if has_name(stored):
+        named = None if env is None else name_of_maker(env)
+        check_named(f"{dash}env", stored, named, ":" in stored)
+    elif env is None:
+        raise ValueError(
+            f"{source}: env is {stored}, which has no name that leads to it: hand it "
+            "over in Python, to load_env(directory, env) or train(…, env, "
+            "resume=directory)"
+        )
+    given = [*map(name_of_maker, wrappers)]
+    if given:
+        pairs = zip(around, given, strict=False)
+        same = all(old == new or not has_name(old) for old, new in pairs)
+        if not same or len(around) != len(given):
+            raise ValueError(f"the run has the wrappers {around}, not {given}")
+    elif any(map(is_command, around)):
+        check_named(f"{dash}wrappers", shlex.join(around), None, True)
+    elif not all(map(has_name, around)):
+        raise ValueError(f"{source}: hand the wrappers over again: {', '.join(around)}")
+    world = stored if env is None else env
+    if isinstance(world, VectorEnv):
+        return world
+    return make_wrapped(world, wrappers or around)
+
+
+def is_command(wrapper: str) -> bool:
+    """Say whether a wrapper runs other people's code, or writes files."""
+    return ":" in wrapper or wrapper.startswith("RecordVideo")
+
+
+def load_env(
+    path: str | Path,
+    env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    wrappers: Sequence[Wrapper] = (),
+) -> str | EnvSpec | Callable[..., gym.Env[Any, Any]]:
+    """Return the environment of a run, with its wrappers, for ``evaluate`` or ``show``.
+
+    Args:
+        path: The directory of the run.
+        env: What the run was given, where its name imports a module or leads nowhere.
+        wrappers: Likewise.
+
+    Returns:
+        An id, or a function that makes the environment.
+
+    Raises:
+        FileNotFoundError: If there is no such run.
+        ValueError: If the environment has to be named, or is not that of the run.
+    """
+    path = Path(path)
+    settings = read_settings(path / "settings.json")
+    world: Make = agreed_env(path, settings, env, wrappers)
+    return world
+
+
 @checked
 def record_video(
     policy: Any,
@@ -948,6 +1049,7 @@ def play(
 ) -> float:
     """Play a greedy episode in the only copy of an environment; look at each step."""
     device = next(policy.parameters()).device
+    check_seen(policy, envs)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
     total = 0.0
     for _ in range(max_episode_steps):
