@@ -76,6 +76,7 @@ edit: sync  ## Edit the chapters in JupyterLab; chapter and notebook are saved t
 
 bench: $(READY)  ## Measure speed beside the peers; store the data for the results page
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.spaces
 
 learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.learning

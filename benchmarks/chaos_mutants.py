@@ -174,6 +174,12 @@ PLACES = (
         "RunningMoments.forward RewardScaler.forward",
         "policies",
     ),
+    Place(
+        "choices",
+        "options ChoiceActions.__init__ ChoiceActions.table ChoiceActions.noise "
+        "ChoiceActions.choose ChoiceActions.kl ChoiceActions.to_env taken surprise",
+        "choices",
+    ),
     Place("workshop/networks", "squashed_log_prob", "networks"),
     Place("apex", "first_priorities actor_epsilons", "apex"),
     Place(
@@ -239,6 +245,8 @@ EQUIVALENT: dict[str, str] = {
     "policies.CategoricalActions.kl: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by 0"
     ),
+    "choices.ChoiceActions.kl: 0.0 -> 1.0": "likewise",
+    "choices.ChoiceActions.table: 1 -> 2 (2)": "no place points to a second column",
     "ppo_error.ppo_policy_error: data.logit_old.detach() -> data.logit_old": CUT_OFF,
     "off_policy.discrete_terms: behaviour_output.detach() -> behaviour_output": CUT_OFF,
     "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",

@@ -45,6 +45,7 @@ from literate_rl.workshop.nests import (
     action_box,
     as_space,
     open_ended,
+    refused,
     remembered,
 )
 from literate_rl.workshop.networks import Critics, Stretch, layers
@@ -696,12 +697,10 @@ def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
     """Return a space of actions that fill a box, or raise if it is another one."""
     box, most = action_box(space), float(np.finfo(np.float32).max) ** 0.25
     ends = np.stack([open_ended(box.low), open_ended(box.high)])
+    # These actions fill the box.
     if not (abs(ends.astype(np.float64)) < most).all():
-        raise ValueError(
-            f"action_space must have bounds below {most:.1e}, because these actions "
-            f"fill the box, got {box}. You can choose bounds with gymnasium.wrappers."
-            f"TransformAction(env, lambda action: action, Box(-1, 1, {box.shape}))"
-        )
+        wanted = f"action_space must have bounds below {most:.1e}"
+        raise refused(wanted, box, "bounds")
     return box
 
 

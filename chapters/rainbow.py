@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
@@ -340,7 +341,7 @@ class RainbowNetwork(nn.Module):
     @checked
     def __init__(
         self,
-        inputs: Count | nn.Module,
+        inputs: Annotated[int, Ge(0)] | nn.Module,
         num_actions: Count,
         num_atoms: Count,
         hidden: Count,

@@ -39,7 +39,7 @@ from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, critic_error
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
-from literate_rl.workshop.nests import as_space, remembered
+from literate_rl.workshop.nests import as_space, refused, remembered
 from literate_rl.workshop.networks import (
     Critics,
     Stretch,
@@ -890,14 +890,12 @@ def make_sac_policy(
 def roomy_box(space: spaces.Space[Any]) -> spaces.Box:
     """Return a space in which a density has room, or raise if it is another one."""
     if not isinstance(space, spaces.Box):
-        raise ValueError(
-            f"action_space must be a Box, got {space} (a list has a maker of its own, "
-            "make_discrete_sac_policy)"
-        )
+        wanted = "action_space must be a Box, or Discrete for discrete SAC"
+        raise refused(wanted, space, "kind")
     box = bounded_box(space)
     # The logarithm of a density knows no box of width 0.
-    apart = (box.low < box.high).all()
-    check_that(apart, f"action_space must have bounds that differ, got {box}")
+    if not (box.low < box.high).all():
+        raise refused("action_space must have bounds that differ", box, "bounds")
     return box
 
 

@@ -34,6 +34,7 @@ FLOORS = {
         "workshop.networks",
         "encoders",
         "masks",
+        "choices",
         "policies",
         "disjoint_network",
         "hybrid_action",

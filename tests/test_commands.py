@@ -28,6 +28,7 @@ BOX = spaces.Box(-1, 1, (2,))
 KINDS: dict[str, spaces.Space[Any]] = {
     "Discrete": spaces.Discrete(3),
     "Box": BOX,
+    "choices": spaces.MultiDiscrete([2, 3]),
     "hybrid": spaces.Tuple((spaces.Discrete(2), spaces.Tuple((BOX, BOX)))),
 }
 

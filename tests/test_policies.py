@@ -340,7 +340,7 @@ def reversed_box() -> gym.spaces.Box:
     [
         ((gym.spaces.Discrete(3), gym.spaces.Discrete(2)), "observation_space"),
         ((gym.spaces.Box(-1, 1, (2, 2)), gym.spaces.Discrete(2)), "observation_space"),
-        ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.MultiBinary(2)), "action_space"),
+        ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.Text(2)), "action_space"),
         ((gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (2, 2))), "action_space"),
         ((gym.spaces.Box(-1, 1, (2,)), reversed_box()), "at most the upper ones"),
     ],

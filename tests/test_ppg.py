@@ -459,7 +459,7 @@ def test_only_an_encoder_reads_bytes(space, normalize: bool, reads: bool) -> Non
         (THREE, THREE, "observation_space must be a box"),
         (spaces.Box(0, 1, (2, 2)), THREE, "observation_space must be a box"),
         (BOX, spaces.Box(0, 1, (2, 2)), "action_space must have one dimension"),
-        (BOX, spaces.Tuple((THREE, THREE)), "exactly one Discrete"),
+        (BOX, spaces.Tuple((THREE, THREE, BOX)), "exactly one Discrete"),
     ],
 )
 def test_spaces_that_the_policy_phase_cannot_serve(

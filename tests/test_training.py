@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,9 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor, nn
-from worlds import Eye, Sampled, left_alone, make_eye, modes, moody
+from worlds import Eye, left_alone, make_eye, modes, moody
 
+from benchmarks.spaces import DONE, SEEN, Sampled, small_learner, train_a_little
 from literate_rl import actors, impala, policies
 from literate_rl.actors import actors_settings
 from literate_rl.agents import make_envs
@@ -72,7 +73,6 @@ from literate_rl.workshop.training import (
     make_learner,
     placing,
     rows_of_update,
-    runner_of,
     settings_of_run,
     steps_of_iteration,
     train,
@@ -268,7 +268,7 @@ def test_the_check_may_be_skipped() -> None:
         (lambda: train("DQN", CARTPOLE, actor=QNet()), "for dqn must be qnet, got act"),
         (lambda: train("PPO", CARTPOLE, actor=QNet()), "must be actor and critic, got"),
         (lambda: train("ppg", CARTPOLE, qnet=QNet()), "for ppg must be none, got qnet"),
-        (lambda: train("DQN", "Pendulum-v1"), "actions must be Discrete"),
+        (lambda: train("DQN", "Pendulum-v1"), "DQN's action_space must be Discrete"),
         (lambda: train("DQN", "NoSuch-v0"), "NoSuch-v0"),
         (lambda: train("DQN", CARTPOLE, total_steps=0), "total_steps"),
         (lambda: train("DQN", CARTPOLE, device="gpu"), "of auto, cpu, cuda, got 'gpu'"),
@@ -423,96 +423,20 @@ def test_a_name_of_before_is_answered_with_that_of_today(name: str) -> None:
         ALGORITHMS[name.lower()].config(**{old: 0.2})
 
 
-# --- Every agent in every space -------------------------------------------------------
+# --- Agents in many spaces (tests/test_spaces.py has the whole table) -----------------
 
-LARGEST = {x: float(np.finfo(x).max) for x in (np.float16, np.float32, np.float64)}
-SEEN: dict[str, spaces.Space[Any]] = {
-    "float64": spaces.Box(-1, 1, (3,), np.float64),
-    "float32": spaces.Box(-1, 1, (3,)),
-    "float16": spaces.Box(-1, 1, (3,), np.float16),
-    "unbounded": spaces.Box(-np.inf, np.inf, (3,)),
-    "largest": spaces.Box(-LARGEST[np.float32], LARGEST[np.float32], (3,)),
-    "seconds": spaces.Box(1_700_000_000, 1_800_000_000, (3,), np.int64),
-    "exact": spaces.Box(2**53 - 4, 2**53, (3,), np.int64),
-    "uint32": spaces.Box(2**32 - 4, 2**32 - 1, (3,), np.uint32),
-    "bytes": spaces.Box(0, 255, (3,), np.uint8),
-    "flags": spaces.Box(0, 1, (3,), np.bool_),
-    "MultiBinary": spaces.MultiBinary(3),
-    "Discrete": spaces.Discrete(3),
-    "start": spaces.Discrete(3, start=-1),
-    "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
-    "Tuple": spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,)))),
-    "Dict": spaces.Dict({"a": spaces.MultiBinary(2), "b": spaces.Discrete(2)}),
-    "picture": spaces.Box(0, 255, (10, 10, 2), np.uint8),
-    "planes": spaces.Box(0, 1, (4, 6, 7), np.bool_),
-    "gray": spaces.Box(0, 255, (6, 6), np.uint8),
-    "stack": spaces.Box(0, 1, (2, 5, 5, 3)),
-    "parts": spaces.Dict(
-        camera=spaces.Box(0, 255, (6, 6, 3), np.uint8),
-        body=spaces.Tuple((spaces.Box(-1, 1, (2,)), spaces.Discrete(3, start=1))),
-        keys=spaces.MultiBinary(2),
-    ),
-}
 PICTURES = ("picture", "planes", "gray", "stack", "parts")
-DONE = {
-    "list": spaces.Discrete(3, start=5),
-    "box": spaces.Box(np.float32([-2, 0.1]), np.float32([2, 0.3])),
-    "float64": spaces.Box(
-        np.array([-0.1, 0.1]), np.array([0.1, 0.3]), dtype=np.float64
-    ),
-    "float16": spaces.Box(-60_000, 60_000, (2,), np.float16),
-    "narrow": spaces.Box(-0.1, 0.1, (2,), np.float16),
-    "open": spaces.Box(-np.inf, np.inf, (2,)),
-    "half": spaces.Box(0, np.inf, (2,)),
-    "half largest": spaces.Box(0, LARGEST[np.float32], (2,)),
-    "huge": spaces.Box(-1e30, 1e30, (2,)),
-    "flat": spaces.Box(np.float32([1, -1]), np.float32([1, 1])),
-    "integers": spaces.Box(0, 5, (2,), np.int64),
-    "bools": spaces.Box(0, 1, (2,), np.bool_),
-    "empty": spaces.Box(-1, 1, (0,)),
-    "number": spaces.Box(-1, 1, ()),
-    "table": spaces.Box(-1, 1, (2, 2)),
-    "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
-    "MultiBinary": spaces.MultiBinary(2),
-} | {
-    f"largest {x.__name__}": spaces.Box(-most, most, (2,), x)
-    for x, most in LARGEST.items()
-}
-for name, space in SEEN.items():
-    for other in ("list", "box"):
-        world = partial(Sampled, space, DONE[other])
-        gym.register(f"tests/Seen-{name}-{other}-v0", world)
-for name, space in DONE.items():
-    world = partial(Sampled, SEEN["float32"], space)
-    gym.register(f"tests/Done-{name.replace(' ', '-')}-v0", world)
+LISTED, BOXED = DONE["Discrete, start"], DONE["Box"]
+WHOLE = SEEN | {"exact": spaces.Box(2**53 - 4, 2**53, (3,), np.int64)}
+for name, space in WHOLE.items():
+    for other, done in (("list", LISTED), ("box", BOXED)):
+        if name.isalnum():
+            world = partial(Sampled, space, done)
+            gym.register(f"tests/Seen-{name}-{other}-v0", world)
 world = partial(Sampled, spaces.Box(0, 255, (3, 8, 8), np.uint8), Moving().action_space)
 gym.register("tests/Hybrid-v0", world)
-
-# The shortest iteration with an update in it.
-SMALL: dict[str, Any] = {
-    "total_steps": 64, "num_envs": 2, "n_sample": 2, "unroll_len": 4,
-    "rollout_len": 4, "num_minibatches": 1, "num_epochs": 1, "aux_interval": 1,
-    "aux_epochs": 1, "batch_size": 4, "learning_starts": 4, "train_interval": 2,
-    "log_interval": 8, "hidden": 8, "buffer_size": 64,
-}  # fmt: skip
 ON_POLICY = ("ppo", "ppg", "impala", "a2c", "a3c")
 FILLING = ("sac", *DDPG_LIKE)
-
-
-@contextmanager
-def small_learner(
-    name: str, env: str, config: Any = None, **models: Any
-) -> Iterator[Any]:
-    """Make a learner whose first iteration is short, and close what it has opened."""
-    config = config or ALGORITHMS[name].settings(env)
-    given = {field.name for field in fields(config)}
-    small = {key: x for key, x in SMALL.items() if key in given}
-    if name in ON_POLICY[:2] + ON_POLICY[3:]:
-        small["num_steps"] = 4
-    learner = make_learner(name, env, replace(config, **small), models, check=False)
-    remote = hasattr(learner, "close")
-    with closing(learner if remote else runner_of(learner).collector.envs):
-        yield learner
 
 
 @pytest.mark.parametrize(
@@ -587,37 +511,12 @@ def test_environments_are_closed_when_a_training_ends(
     assert all(envs.closed for envs in made)
 
 
-def train_a_little(learner: Any) -> None:
-    """Run an iteration, and look at what has become of the weights."""
-    before = [p.detach().clone() for p in learner.policy.parameters()]
-    metrics = learner.iterate()
-    assert all(math.isfinite(x) for k, x in metrics.items() if k.startswith("losses/"))
-    after = list(learner.policy.parameters())
-    assert any(not torch.equal(x, y) for x, y in zip(before, after, strict=True))
-    assert all(p.isfinite().all() and p.dtype == torch.float32 for p in after)
-
-
 def test_prioritised_replay_has_the_exponent_of_the_paper() -> None:
     for name in ("dqn", "ddpg"):
         plain, preferring = (
             ALGORITHMS[x].settings(CARTPOLE) for x in (name, f"{name}per")
         )
         assert preferring == replace(plain, priority_exponent=0.6) != plain
-
-
-@pytest.mark.parametrize("seen", SEEN)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_agent_learns_from_every_kind_of_observation(
-    name: str, seen: str
-) -> None:
-    for other in ("list", "box"):
-        listed = name == "sac" or name not in FILLING
-        boxed = name in ON_POLICY + FILLING
-        if (other == "list" and listed) or (other == "box" and boxed):
-            env = f"tests/Seen-{seen}-{other}-v0"
-            with small_learner(name, env) as learner:
-                train_a_little(learner)
-                assert np.isfinite(evaluate(learner.policy, env, 2)).all()
 
 
 @pytest.mark.parametrize("seen", PICTURES)
@@ -782,7 +681,7 @@ def test_a_shared_encoder_comes_back_as_one(encoder: Any, tmp_path: Path) -> Non
     env = "tests/Seen-picture-list-v0"
     torch.manual_seed(1)
     own = {} if encoder is None else {"encoder": encoder}
-    policy = make_policy(SEEN["picture"], DONE["list"], share_encoder=True, **own)
+    policy = make_policy(SEEN["picture"], LISTED, share_encoder=True, **own)
     config = PPOConfig(num_envs=2, num_steps=4, num_minibatches=1, num_epochs=1)
     learner = PPO(policy, make_envs(partial(flat_env, env), 2), config)
     with Run(tmp_path / "run", {}) as run, ended(learner):
@@ -797,7 +696,7 @@ def test_a_shared_encoder_comes_back_as_one(encoder: Any, tmp_path: Path) -> Non
 
 def test_a_partial_of_ours_is_an_encoder_of_ones_own() -> None:
     smaller = partial(PictureEncoder, hidden=7)
-    policy = make_policy(SEEN["picture"], DONE["list"], encoder=smaller)
+    policy = make_policy(SEEN["picture"], LISTED, encoder=smaller)
     obs = torch.randint(256, (2, 5, 200), dtype=torch.uint8)
     inner = policy.network.actor[0].encoder
     assert inner.output_size == 7
@@ -880,7 +779,7 @@ def test_actors_send_what_float32_can_hold(seen: str, sent: str) -> None:
     with small_learner("dqnapex", f"tests/Seen-{seen}-list-v0") as learner:
         assert learner.layout["result"]["obs"].base == np.dtype(sent)
         learner.iterate()
-        low, high = (getattr(SEEN[seen], end) for end in ("low", "high"))
+        low, high = (getattr(WHOLE[seen], end) for end in ("low", "high"))
         obs = learner.learner.sample().obs.double().numpy()
         assert (obs >= np.float32(low)).all()
         assert (obs <= np.float32(high)).all()
@@ -890,34 +789,6 @@ def test_actors_of_impala_see_whole_numbers() -> None:
     env = "tests/Seen-uint32-list-v0"
     with small_learner("impala", env, replace(actors_settings(env), actors=1)) as one:
         train_a_little(one)
-
-
-FIT = {"box", "float64", "float16", "narrow"}
-BOXES = FIT | {
-    "open", "half", "half largest", "huge", "flat",
-    *(name for name in DONE if name.startswith("largest")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("done", [name for name in DONE if name != "list"])
-@pytest.mark.parametrize("name", [*ON_POLICY, *FILLING])
-def test_every_agent_acts_in_the_boxes_that_it_can_fill(name: str, done: str) -> None:
-    env = f"tests/Done-{done.replace(' ', '-')}-v0"
-    filled = FIT if name == "sac" else FIT | {"flat"}
-    accepted = BOXES if name in ON_POLICY else filled
-    if done in accepted:
-        with small_learner(name, env) as learner:
-            train_a_little(learner)
-            evaluate(learner.policy, env, 2)
-        return
-    words = "must have bounds" if done in BOXES else "action_space must (be|have one)"
-    with (
-        pytest.raises(ValueError, match=words) as refused,
-        small_learner(name, env),
-    ):
-        pass
-    assert "environment's actions must be" in str(refused.value)
-    assert str(DONE[done]) in str(refused.value)
 
 
 # --- Modes ----------------------------------------------------------------------------

@@ -110,32 +110,6 @@ class Tower(gym.Env[dict[str, Any], Any]):
         return self.look(), 0.0, bool(self.np_random.random() < 0.2), False, {}
 
 
-class Sampled(gym.Env[Any, Any]):
-    """Shows samples of its space, of a bearable size, and holds actions to theirs."""
-
-    def __init__(
-        self, seen: spaces.Space[Any], done: spaces.Space[Any], **_: Any
-    ) -> None:
-        self.observation_space = copy.deepcopy(seen)
-        self.action_space = copy.deepcopy(done)
-
-    def look(self) -> Any:
-        seen = self.observation_space.sample()
-        floats = getattr(seen, "dtype", np.dtype(int)).kind == "f"
-        return seen.clip(-3, 3) if floats else seen
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        if seed is not None:  # without one the samples go on
-            self.observation_space.seed(seed)
-        return self.look(), {}
-
-    def step(self, action: Any) -> Any:
-        assert self.action_space.contains(action), action
-        ended = bool(self.np_random.random() < 0.2)
-        return self.look(), float(self.np_random.normal()), ended, False, {}
-
-
 class Eye(nn.Module):
     """An encoder of a reader's own: it wants a batch of floats in their own shape."""
 

@@ -35,14 +35,18 @@ from torch import Tensor, nn
 from literate_rl.workshop.signatures import Fault, checked
 
 __all__ = [
+    "REASONS",
+    "SpaceError",
     "as_discrete",
     "as_space",
     "as_vectors",
     "ends",
+    "is_hybrid",
     "leaves",
     "map_nest",
     "pack",
     "plain_space",
+    "refused",
     "remembered",
     "unpack",
 ]
@@ -96,6 +100,14 @@ def form(space: spaces.Space[Any]) -> Any:
     return space
 
 
+def hollow(nest: Any) -> bool:
+    """Say whether a nest, or one inside of it, is empty."""
+    if not isinstance(nest, dict | tuple):
+        return False
+    children = nest.values() if isinstance(nest, dict) else nest
+    return not nest or any(map(hollow, children))
+
+
 def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
     """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
     return ends(form(space))
@@ -140,6 +152,48 @@ def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
             given = tuple(nest.shape)
             raise ValueError(f"{name} must have shape ({expected}), got {given}")
         yield nest
+
+
+# %% [markdown]
+# ## Five reasons
+#
+# Not every agent can live in every space. Where one cannot, it says so in one sentence: what was
+# expected, what came, the reason, and what to do. There are five reasons, and this is the only place
+# that knows them. {doc}`/docs/spaces` shows which agent takes which space.
+
+
+# %% tags=["export"]
+# Why a space is refused, and what to do.
+REASONS = {
+    "kind": "this agent has no such actions; PPO, A2C, IMPALA and PPG take choices, "
+    "numbers and both, and a wrapper such as Gymnasium's TransformAction makes one "
+    "kind of another",
+    "numbers": "it is no row of numbers; leave it out, or make numbers of it, with a "
+    "wrapper such as Gymnasium's FilterObservation or TransformObservation",
+    "shape": "its shape does not fit; flat_env makes vectors of observations, and "
+    "Gymnasium's ReshapeObservation and TransformAction give other shapes",
+    "bounds": "its bounds do not fit; choose others with gymnasium.wrappers."
+    "TransformAction(env, lambda action: action, "
+    "gymnasium.spaces.Box(-1, 1, env.action_space.shape))",
+    "mask": "it does not tell which type uses which argument; give a mask=, with a row "
+    "for each type and a column for each argument",
+}
+
+
+class SpaceError(ValueError):
+    """A space is refused, for one of ``REASONS``."""
+
+
+def refused(wanted: str, space: spaces.Space[Any], reason: str) -> SpaceError:
+    """Return the error that refuses a space.
+
+    Args:
+        wanted: What is expected, beginning with the name of the argument.
+        space: What came instead.
+        reason: The reason, a key of ``REASONS``.
+    """
+    came = " ".join(str(space).split())
+    return SpaceError(f"{wanted}, got {came:.300}: {REASONS[reason]}")
 
 
 # %% [markdown]
@@ -292,7 +346,7 @@ def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.
     """Return a box of vectors that is given as it is or by plain values."""
     box = as_space(observation_space)
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
-        raise ValueError(f"observation_space must be a box of vectors, got {box}")
+        raise refused("observation_space must be a box of vectors", box, "shape")
     return box
 
 
@@ -300,8 +354,14 @@ def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Disc
     """Return a Discrete space that is given as it is or by plain values."""
     discrete = as_space(action_space)
     if not isinstance(discrete, spaces.Discrete):
-        raise ValueError(f"action_space must be Discrete, got {discrete}")
+        raise refused("action_space must be Discrete", discrete, "kind")
     return discrete
+
+
+def is_hybrid(action_space: spaces.Space[Any]) -> bool:
+    """Say whether an action has parts, and numbers among them."""
+    parts = isinstance(action_space, spaces.Tuple | spaces.Dict)
+    return parts and any(isinstance(x, spaces.Box) for x in leaves(action_space))
 
 
 # %% [markdown]
@@ -322,22 +382,29 @@ def open_ended(bound: NDArray[Any]) -> NDArray[Any]:
 
 
 # %% [markdown]
-# `action_box` refuses all boxes whose actions no policy of this book can make: whole numbers,
-# several dimensions, none at all, and bounds that are the wrong way round.
+# `action_box` refuses all boxes whose actions no policy of this book can make: whole numbers (which
+# are choices, and a `MultiDiscrete` says so), several dimensions, and none at all. Gymnasium itself
+# sees to it that no bound is NaN and that none is the wrong way round, but for boxes that somebody
+# has changed afterwards.
 
 
 # %% tags=["export"]
-def action_box(space: spaces.Space[Any]) -> spaces.Box:
-    """Return a space of continuous actions, or raise if it is another one."""
+def action_box(space: spaces.Space[Any], others: str = "Discrete") -> spaces.Box:
+    """Return a space of continuous actions, or raise if it is another one.
+
+    Args:
+        space: The space.
+        others: What else would have been taken, for the error.
+    """
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-        expected = "be Discrete or a Box of floating-point numbers"
+        wanted, reason = f"be {others} or a Box of floating-point numbers", "kind"
     elif len(space.shape) != 1 or not space.shape[0]:
-        expected = "have one dimension and a number in it"
+        wanted, reason = "have one dimension and a number in it", "shape"
     elif not (space.low <= space.high).all():
-        expected = "have lower bounds that are at most the upper ones"
+        wanted, reason = "have lower bounds that are at most the upper ones", "bounds"
     else:
         return space
-    raise ValueError(f"action_space must {expected}, got {space}")
+    raise refused(f"action_space must {wanted}", space, reason)
 
 
 # %%

@@ -31,6 +31,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from literate_rl.workshop.nests import refused
 from literate_rl.workshop.probes import (
     Finding,
     Probe,
@@ -479,12 +480,12 @@ def find_contract(contracts: Mapping[str, Any], family: str) -> Any:
 def roles_for(contract: Any, space: Any) -> Mapping[str, Any]:
     """Return the roles that a contract has for an action space."""
     if not isinstance(space, spaces.Discrete | spaces.Box):
-        raise ValueError(f"the action space must be Discrete or a Box, got {space}")
+        raise refused("the action space must be Discrete or a Box", space, "kind")
     discrete = isinstance(space, spaces.Discrete)
     roles: Mapping[str, Any]
     roles = contract.discrete if discrete else contract.continuous
     if not roles:
-        raise ValueError(f"{contract.family} needs discrete actions, got {space}")
+        raise refused(f"{contract.family} needs discrete actions", space, "kind")
     return roles
 
 

@@ -91,6 +91,7 @@ from literate_rl.workshop.makers import (
     make_wrapped,
     name_of_maker,
 )
+from literate_rl.workshop.nests import form, hollow, refused
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -171,17 +172,21 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made
-    if not can_be_flat(space):
-        raise ValueError(f"env must have observations that can be flattened: {space}")
+    check_flat(space)
     return FlattenObservation(made)
 
 
-def can_be_flat(space: spaces.Space[Any]) -> bool:
-    """Say whether a space can be flattened; one of somebody else's may not know."""
+def check_flat(space: spaces.Space[Any]) -> None:
+    """Raise unless observations of a space can be made vectors."""
+    # A space of somebody else's may not know. Gymnasium says that it could flatten a
+    # Dict without parts, and fails.
     try:
-        return space.is_np_flattenable
+        fits = space.is_np_flattenable and not hollow(form(space))
     except NotImplementedError:
-        return False
+        fits = False
+    if not fits:
+        wanted = "env must have observations that can be flattened"
+        raise refused(wanted, space, "numbers")
 
 
 # %% [markdown]

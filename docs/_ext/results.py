@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.store import RESULTS, Row, read_results, read_table
 
 logger = logging.getLogger(__name__)
+REASONS = ("kind", "numbers", "shape", "bounds", "mask")  # sections of the page
 
 
 class Benchmark(SphinxDirective):
@@ -62,6 +63,75 @@ def chaos_table(rows: list[dict[str, str]]) -> str:
         body += f'<tr><th scope="row">{escape(row["what"])}</th>'
         body += "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
     return html_table(("what was tried", "how often", "held", "what gave way"), body)
+
+
+class Spaces(SphinxDirective):
+    """``{spaces} actions``: which agents train there, and why the others do not.
+
+    Likewise ``observations``, and ``exceptions`` for pairs that are no product.
+    """
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Build the table."""
+        from benchmarks import spaces  # imports PyTorch, which few pages need
+
+        self.env.note_dependency(str(spaces.PATH))
+        html = spaces_table(spaces, self.arguments[0])
+        if self.arguments[0] == "exceptions":
+            html += measured(read_table(spaces.PATH)[1])
+        return [nodes.raw("", html, format="html")]
+
+
+def spaces_table(spaces: Any, axis: str) -> str:
+    """Return the outcomes along an axis of the stored product as an HTML table."""
+    stored = spaces.stored()
+
+    def usual(name: str, seen: str = "", done: str = "") -> str:
+        seen = seen or spaces.USUAL_OBSERVATION
+        return str(stored[name, seen, done or spaces.USUAL_ACTION[name]])
+
+    if axis == "exceptions":
+        found: dict[tuple[str, ...], list[str]] = {}
+        for (name, seen, done), outcome in stored.items():
+            alone = {usual(name, seen=seen), usual(name, done=done)}
+            if (outcome == spaces.TRAINS) != (alone == {spaces.TRAINS}):
+                found.setdefault((seen, done, outcome), []).append(title_of(name))
+        rows = [(", ".join(names), *pair) for pair, names in found.items()]
+        return html_table(
+            ("agents", "observation", "action", "outcome"),
+            "".join(f"<tr>{''.join(map(cell_of, row))}</tr>" for row in rows),
+        )
+
+    seen = axis == "observations"
+    word, kinds = ("seen", spaces.SEEN) if seen else ("done", spaces.DONE)
+    # Agents with the same outcomes share a column.
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for name in spaces.ALGORITHMS:
+        outcomes = tuple(usual(name, **{word: kind}) for kind in kinds)
+        columns.setdefault(outcomes, []).append(title_of(name))
+    body = ""
+    for (kind, space), *row in zip(kinds.items(), *columns, strict=True):
+        described = " ".join(str(space).split())
+        body += f'<tr><th scope="row">{escape(kind)}</th>'
+        body += f"<td><code>{escape(described[:110])}</code></td>"
+        body += "".join(map(cell_of, row)) + "</tr>"
+    heads = [", ".join(names) for names in columns.values()]
+    heads = heads if len(heads) > 1 else ["every agent"]
+    return html_table(("", "space", *heads), body)
+
+
+def title_of(name: str) -> str:
+    """Return the name of an agent as prose has it."""
+    title = name.upper().replace("RAINBOW", "Rainbow")
+    return title.replace("PER", "Per").replace("APEX", "Apex")
+
+
+def cell_of(words: str) -> str:
+    """Return a cell; a reason leads to what it means."""
+    reason = f'<a href="#{words}">{words}</a>' if words in REASONS else escape(words)
+    return f"<td>{reason}</td>"
 
 
 def html_table(columns: tuple[str, ...], body: str) -> str:
@@ -124,4 +194,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_directive("benchmark", Benchmark)
     app.add_directive("chaos", Chaos)
+    app.add_directive("spaces", Spaces)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 6a818294afcd52bd
+# Generated from chapters/*.py (edit there); digest 3f2cc1fcf6acebc2
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -72,6 +72,10 @@ from .encoders import (
     ShapedEncoder as ShapedEncoder,
     entrance as entrance,
     make_encoder as make_encoder,
+)
+from .choices import (
+    ChoiceActions as ChoiceActions,
+    is_choices as is_choices,
 )
 from .hybrid_action import (
     HybridDistribution as HybridDistribution,
@@ -300,14 +304,18 @@ from .workshop.interfaces import (
     Target as Target,
 )
 from .workshop.nests import (
+    REASONS as REASONS,
+    SpaceError as SpaceError,
     as_discrete as as_discrete,
     as_space as as_space,
     as_vectors as as_vectors,
     ends as ends,
+    is_hybrid as is_hybrid,
     leaves as leaves,
     map_nest as map_nest,
     pack as pack,
     plain_space as plain_space,
+    refused as refused,
     remembered as remembered,
     unpack as unpack,
 )

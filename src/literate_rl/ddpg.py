@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest cb6d28f53f4df56b
+# Generated from chapters/ddpg.py (edit there); digest 3b6134903992f3c2
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from literate_rl.workshop.nests import (
     action_box,
     as_space,
     open_ended,
+    refused,
     remembered,
 )
 from literate_rl.workshop.networks import Critics, Stretch, layers
@@ -286,12 +287,10 @@ def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
     """Return a space of actions that fill a box, or raise if it is another one."""
     box, most = action_box(space), float(np.finfo(np.float32).max) ** 0.25
     ends = np.stack([open_ended(box.low), open_ended(box.high)])
+    # These actions fill the box.
     if not (abs(ends.astype(np.float64)) < most).all():
-        raise ValueError(
-            f"action_space must have bounds below {most:.1e}, because these actions "
-            f"fill the box, got {box}. You can choose bounds with gymnasium.wrappers."
-            f"TransformAction(env, lambda action: action, Box(-1, 1, {box.shape}))"
-        )
+        wanted = f"action_space must have bounds below {most:.1e}"
+        raise refused(wanted, box, "bounds")
     return box
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 2641a55028b31278
+# Generated from chapters/encoders.py (edit there); digest b644fd1a81d6ca79
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.nests import as_vectors
+from literate_rl.workshop.nests import as_vectors, refused
 from literate_rl.workshop.networks import ActionCritic, Critics, orthogonal
 from literate_rl.workshop.signatures import Count, Fault, check_that, checked
 
@@ -230,12 +230,9 @@ class PartsEncoder(nn.Module):
         convolutions: Convolutions | None = None,
     ) -> None:
         super().__init__()
-        parts = dict(named_parts(space, "observation_space"))
-        check_that(bool(parts), f"observation_space must have a part, got {space}")
-        encoders = [
-            encoder_of(name, part, hidden, convolutions) for name, part in parts.items()
-        ]
-        self.sizes = [spaces.flatdim(part) for part in parts.values()]
+        parts = readable_parts(space)
+        encoders = [encoder_of(part, hidden, convolutions) for part in parts]
+        self.sizes = [spaces.flatdim(part) for part in parts]
         self.encoders = nn.ModuleList(encoders)
         self.output_size = sum(encoder.output_size for encoder in encoders)
 
@@ -286,22 +283,26 @@ def make_encoder(
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return PartsEncoder(space, hidden, convolutions)
-    return encoder_of("observation_space", space, hidden, convolutions)
+    (part,) = readable_parts(space)
+    return encoder_of(part, hidden, convolutions)
+
+
+def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+    """Return the innermost spaces of a nest, or raise if one cannot be read."""
+    parts = dict(named_parts(space, "observation_space"))
+    if not parts:
+        raise refused("observation_space must have a part", space, "numbers")
+    for name, part in parts.items():
+        if not isinstance(part, ROWS):
+            wanted = f"{name} must be a Box, Discrete, MultiDiscrete or MultiBinary"
+            raise refused(wanted, part, "numbers")
+    return list(parts.values())
 
 
 def encoder_of(
-    name: str,
-    space: spaces.Space[Any],
-    hidden: int | None,
-    convolutions: Convolutions | None,
+    space: spaces.Space[Any], hidden: int | None, convolutions: Convolutions | None
 ) -> RowEncoder | PictureEncoder:
     """Return the encoder of one part."""
-    if not isinstance(space, ROWS):
-        raise ValueError(
-            f"{name} must be a Box, Discrete, MultiDiscrete or MultiBinary, got a "
-            f"{type(space).__name__}: leave it out, or make numbers of it, with a "
-            "wrapper such as Gymnasium's FilterObservation or TransformObservation"
-        )
     if isinstance(space, spaces.Box) and is_picture(space, convolutions is not None):
         return PictureEncoder(space, hidden, convolutions)
     return RowEncoder(space)
@@ -312,7 +313,9 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
     # A table of numbers has rows and columns too, but no neighbours.
     if len(space.shape) not in ((2, 3, 4) if space.dtype == np.uint8 else (3, 4)):
         return False
-    _, (_, *sides) = read_planes(space.shape)
+    _, (channels, *sides) = read_planes(space.shape)
+    if not channels:
+        return False
     # Without a wish, what is too small for three cells by three stays a row.
     return asked or min(sides) >= 3
 
@@ -382,6 +385,7 @@ def entrance(
     check_that(
         convolutions is None, f"convolutions must be None without pictures, got {space}"
     )
+    readable_parts(space)
     return [], as_vectors(space).shape[0]
 
 

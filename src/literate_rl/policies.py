@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest ed67160ab1612be7
+# Generated from chapters/policies.py (edit there); digest 74087af2f1d54f92
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.agents import Collector, Rollout
+from literate_rl.choices import ChoiceActions, is_choices
 from literate_rl.encoders import (
     Convolutions,
     OwnEncoder,
@@ -339,11 +340,21 @@ class Policy(nn.Module):
 
 def make_actions(
     action_space: spaces.Space[Any],
-) -> CategoricalActions | GaussianActions:
-    """Return the action distribution that fits a Discrete space or a box of vectors."""
+) -> CategoricalActions | ChoiceActions | GaussianActions:
+    """Return the action distribution that fits a space.
+
+    Args:
+        action_space: A Discrete space, several choices as in ``ChoiceActions``, or a
+            box of vectors.
+
+    Raises:
+        SpaceError: If it is another space.
+    """
     if isinstance(action_space, spaces.Discrete):
         return CategoricalActions(int(action_space.n), int(action_space.start))
-    box = action_box(action_space)
+    if is_choices(action_space):
+        return ChoiceActions(action_space)
+    box = action_box(action_space, "Discrete, MultiDiscrete, MultiBinary")
     return GaussianActions(box.low, box.high, box.dtype)
 
 
@@ -374,7 +385,7 @@ def make_policy(
     Args:
         observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
             in it, which may come flat; or what ``plain_space`` made of it.
-        action_space: A Discrete space or a box of vectors, likewise.
+        action_space: One that ``make_actions`` takes, likewise.
         hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
             your own, there are none.
         normalize: Whether the policy normalises its observations; vectors only.
@@ -392,11 +403,15 @@ def make_policy(
     check_that(fits, f"normalize must be False with an encoder, got {seen}")
     fits = bool(front) or not share_encoder
     check_that(fits, f"share_encoder must be False without an encoder, got {seen}")
-    if isinstance(actions, CategoricalActions):
-        actor: nn.Module = behind(front, size, hidden, actions.num_actions, gain=0.01)
+    if isinstance(actions, GaussianActions):
+        outputs = actions.low.size
+    elif isinstance(actions, ChoiceActions):
+        outputs = actions.num_logits
     else:
-        means = actions.low.size
-        actor = WithDeviations(behind(front, size, hidden, means, gain=0.01), means)
+        outputs = actions.num_actions
+    actor: nn.Module = behind(front, size, hidden, outputs, gain=0.01)
+    if isinstance(actions, GaussianActions):
+        actor = WithDeviations(actor, outputs)
     if not share_encoder:
         front, _ = entrance(seen, convolutions, encoder)
     critic = behind(front, size, hidden, 1, gain=1.0)

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 32d4599a81834c06
+# Generated from chapters/ppg.py (edit there); digest a335d6b6a0f8acb3
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from literate_rl.advantages import lambda_returns
 from literate_rl.agents import Rollout
+from literate_rl.choices import ChoiceActions
 from literate_rl.disjoint_network import (
     Detach,
     DisjointPolicyValueNetwork,
@@ -31,7 +32,7 @@ from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import ppo_info, ppo_policy_loss
-from literate_rl.workshop.nests import as_space, map_nest, remembered
+from literate_rl.workshop.nests import as_space, is_hybrid, map_nest, remembered
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.signatures import (
     Count,
@@ -122,13 +123,15 @@ class PhasicNetwork(nn.Module):
         super().__init__()
         self.network, self.normalizer = network, normalizer or nn.Identity()
         self.shape = network.observation_spec.shape or ()
+        self.hybrid = is_hybrid(network.action_spec)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows that describe the policy at observations."""
         # Only the policy's half of the network runs.
         heads = self.network.heads
         features, _ = heads.policy_encoder(self.observe(obs))
-        return one_row([project(features) for project in heads.projections])
+        rows = [project(features) for project in heads.projections]
+        return one_row(rows, self.hybrid)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, as the policy phase uses them."""
@@ -145,7 +148,7 @@ class PhasicNetwork(nn.Module):
     def three_heads(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return rows, values and auxiliary values of observations."""
         (rows, value, aux_value), _ = self.network.heads(self.observe(obs))
-        return one_row(rows), value, aux_value
+        return one_row(rows, self.hybrid), value, aux_value
 
     def observe(self, obs: Tensor) -> Tensor:
         """Return observations, which may come flat, in their own shape, normalised."""
@@ -155,10 +158,13 @@ class PhasicNetwork(nn.Module):
         return seen
 
 
-def one_row(rows: Sequence[Tensor]) -> Tensor:
+def one_row(rows: Sequence[Tensor], hybrid: bool) -> Tensor:
     """Join the rows of an action's parts as its action distribution reads them."""
     if len(rows) == 1:
         return rows[0]
+    # Several choices want their logits one after another.
+    if not hybrid:
+        return torch.cat([*rows], -1)
     # Hybrid actions want logits, then all means, then all standard deviations.
     logit, *boxes = rows
     mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
@@ -183,7 +189,7 @@ def make_phasic_policy(
     Args:
         observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
             in it, which may come flat; or what ``plain_space`` made of it.
-        action_space: Discrete, a box of vectors or hybrid, likewise.
+        action_space: One that ``make_actions`` takes, or a hybrid one, likewise.
         share_encoder: Whether policy and value share an encoder.
         detach: When a shared encoder is cut off from the value's gradient.
         hidden: Width of the hidden layers.
@@ -193,9 +199,11 @@ def make_phasic_policy(
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
-    hybrid = isinstance(action_space, spaces.Tuple | spaces.Dict)
     make_ours: Any = partial(HybridActions.from_space, mask=mask)
-    actions = (make_ours if hybrid else make_actions)(action_space)
+    actions = (make_ours if is_hybrid(action_space) else make_actions)(action_space)
+    # Several choices have a head each.
+    if isinstance(actions, ChoiceActions):
+        action_space = spaces.Tuple([spaces.Discrete(size) for size in actions.sizes])
     shape = (isinstance(box, spaces.Box) and box.shape) or ()
     make: partial[Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
     # What was normalised holds no bytes any more, so the encoder must not scale it.

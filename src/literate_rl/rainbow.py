@@ -1,13 +1,14 @@
-# Generated from chapters/rainbow.py (edit there); digest 3f6eb0e5d6c84f12
+# Generated from chapters/rainbow.py (edit there); digest f4da5629140d316d
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
@@ -165,7 +166,7 @@ class RainbowNetwork(nn.Module):
     @checked
     def __init__(
         self,
-        inputs: Count | nn.Module,
+        inputs: Annotated[int, Ge(0)] | nn.Module,
         num_actions: Count,
         num_atoms: Count,
         hidden: Count,

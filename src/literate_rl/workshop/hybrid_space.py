@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_space.py (edit there); digest 58cdad7cc8cd5c84
+# Generated from chapters/workshop/hybrid_space.py (edit there); digest b48af1944e675784
 """Spaces of hybrid actions: their masks, their bounds, and the way back into them."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from literate_rl.workshop.nests import form, leaves, map_nest, open_ended
+from literate_rl.workshop.nests import form, leaves, map_nest, open_ended, refused
 from literate_rl.workshop.signatures import Fault, below, check_finite
 
 __all__ = ["read_hybrid_space"]
@@ -41,28 +41,25 @@ def read_hybrid_space(
     real = all(np.issubdtype(box.dtype, np.floating) for box in boxes)
     sizes = [math.prod(box.shape) for box in boxes]
     if not real or sum(sizes) == 0 or len(types) != 1 or len(nodes) > len(boxes) + 1:
-        raise ValueError(
-            "space must hold exactly one Discrete, and at least one argument in Boxes "
-            f"of floating-point numbers, got {space}"
-        )
+        wanted = "exactly one Discrete, and at least one argument in Boxes"
+        wanted = f"action_space must hold {wanted} of floating-point numbers"
+        raise refused(wanted, space, "kind")
 
     # One box for each type: the mask has a block of ones in each row.
     num_types = int(types[0].n)
     if mask is None:
         if form(space) != (types[0], tuple(boxes)) or len(boxes) != num_types:
-            raise ValueError(
-                "mask must be given: only Tuple(Discrete(K), Tuple(K boxes)) tells "
-                f"which type uses which argument, got {space}"
-            )
+            known = "Tuple(Discrete(K), Tuple(K Boxes))"
+            wanted = f"mask must be given unless action_space is {known}"
+            raise refused(wanted, space, "mask")
         mask = np.repeat(np.eye(num_types, dtype=bool), sizes, axis=1)
     low, high = (
         np.concatenate([open_ended(getattr(box, end)).ravel() for box in boxes])
         for end in ("low", "high")
     )
     if not (low <= high).all():
-        raise ValueError(
-            f"space must have lower bounds that are at most the upper ones, got {space}"
-        )
+        wanted = "action_space must have lower bounds that are at most the upper ones"
+        raise refused(wanted, space, "bounds")
     mask = as_mask(mask, (num_types, sum(sizes))).clone()
     return mask, low.astype(np.float64), high.astype(np.float64)
 
@@ -88,9 +85,11 @@ def as_mask(
 def vector_size(space: Any) -> int:
     """Return the length of the observations of a space, a Box with one dimension."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise ValueError(
-            f"observation_space must be a Box with one dimension, got {space}"
+        raise refused(
+            "observation_space must be a Box with one dimension", space, "shape"
         )
+    if not space.shape[0]:
+        raise refused("observation_space must have a number in it", space, "shape")
     return int(space.shape[0])
 
 

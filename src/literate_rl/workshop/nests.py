@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 5fd4b70f56dea3bc
+# Generated from chapters/workshop/nests.py (edit there); digest 4092648229f8ca88
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from torch import Tensor, nn
 from literate_rl.workshop.signatures import Fault, checked
 
 __all__ = [
+    "REASONS",
+    "SpaceError",
     "as_discrete",
     "as_space",
     "as_vectors",
     "ends",
+    "is_hybrid",
     "leaves",
     "map_nest",
     "pack",
     "plain_space",
+    "refused",
     "remembered",
     "unpack",
 ]
@@ -62,6 +66,14 @@ def form(space: spaces.Space[Any]) -> Any:
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return map_nest(form, space.spaces)
     return space
+
+
+def hollow(nest: Any) -> bool:
+    """Say whether a nest, or one inside of it, is empty."""
+    if not isinstance(nest, dict | tuple):
+        return False
+    children = nest.values() if isinstance(nest, dict) else nest
+    return not nest or any(map(hollow, children))
 
 
 def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
@@ -102,6 +114,39 @@ def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
             given = tuple(nest.shape)
             raise ValueError(f"{name} must have shape ({expected}), got {given}")
         yield nest
+
+
+# Why a space is refused, and what to do.
+REASONS = {
+    "kind": "this agent has no such actions; PPO, A2C, IMPALA and PPG take choices, "
+    "numbers and both, and a wrapper such as Gymnasium's TransformAction makes one "
+    "kind of another",
+    "numbers": "it is no row of numbers; leave it out, or make numbers of it, with a "
+    "wrapper such as Gymnasium's FilterObservation or TransformObservation",
+    "shape": "its shape does not fit; flat_env makes vectors of observations, and "
+    "Gymnasium's ReshapeObservation and TransformAction give other shapes",
+    "bounds": "its bounds do not fit; choose others with gymnasium.wrappers."
+    "TransformAction(env, lambda action: action, "
+    "gymnasium.spaces.Box(-1, 1, env.action_space.shape))",
+    "mask": "it does not tell which type uses which argument; give a mask=, with a row "
+    "for each type and a column for each argument",
+}
+
+
+class SpaceError(ValueError):
+    """A space is refused, for one of ``REASONS``."""
+
+
+def refused(wanted: str, space: spaces.Space[Any], reason: str) -> SpaceError:
+    """Return the error that refuses a space.
+
+    Args:
+        wanted: What is expected, beginning with the name of the argument.
+        space: What came instead.
+        reason: The reason, a key of ``REASONS``.
+    """
+    came = " ".join(str(space).split())
+    return SpaceError(f"{wanted}, got {came:.300}: {REASONS[reason]}")
 
 
 @checked
@@ -224,7 +269,7 @@ def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.
     """Return a box of vectors that is given as it is or by plain values."""
     box = as_space(observation_space)
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
-        raise ValueError(f"observation_space must be a box of vectors, got {box}")
+        raise refused("observation_space must be a box of vectors", box, "shape")
     return box
 
 
@@ -232,8 +277,14 @@ def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Disc
     """Return a Discrete space that is given as it is or by plain values."""
     discrete = as_space(action_space)
     if not isinstance(discrete, spaces.Discrete):
-        raise ValueError(f"action_space must be Discrete, got {discrete}")
+        raise refused("action_space must be Discrete", discrete, "kind")
     return discrete
+
+
+def is_hybrid(action_space: spaces.Space[Any]) -> bool:
+    """Say whether an action has parts, and numbers among them."""
+    parts = isinstance(action_space, spaces.Tuple | spaces.Dict)
+    return parts and any(isinstance(x, spaces.Box) for x in leaves(action_space))
 
 
 def open_ended(bound: NDArray[Any]) -> NDArray[Any]:
@@ -244,14 +295,19 @@ def open_ended(bound: NDArray[Any]) -> NDArray[Any]:
     return np.where(abs(bound) >= largest, np.copysign(np.inf, bound), bound)
 
 
-def action_box(space: spaces.Space[Any]) -> spaces.Box:
-    """Return a space of continuous actions, or raise if it is another one."""
+def action_box(space: spaces.Space[Any], others: str = "Discrete") -> spaces.Box:
+    """Return a space of continuous actions, or raise if it is another one.
+
+    Args:
+        space: The space.
+        others: What else would have been taken, for the error.
+    """
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-        expected = "be Discrete or a Box of floating-point numbers"
+        wanted, reason = f"be {others} or a Box of floating-point numbers", "kind"
     elif len(space.shape) != 1 or not space.shape[0]:
-        expected = "have one dimension and a number in it"
+        wanted, reason = "have one dimension and a number in it", "shape"
     elif not (space.low <= space.high).all():
-        expected = "have lower bounds that are at most the upper ones"
+        wanted, reason = "have lower bounds that are at most the upper ones", "bounds"
     else:
         return space
-    raise ValueError(f"action_space must {expected}, got {space}")
+    raise refused(f"action_space must {wanted}", space, reason)

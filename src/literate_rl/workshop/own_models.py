@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/own_models.py (edit there); digest a427061e6411bccb
+# Generated from chapters/workshop/own_models.py (edit there); digest 81526771caeb3c67
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from literate_rl.policies import Policy
 from literate_rl.rainbow import RainbowPolicy
 from literate_rl.sac import roomy_box
 from literate_rl.workshop.interfaces import refuse_mask
-from literate_rl.workshop.nests import as_discrete, as_space, remembered
+from literate_rl.workshop.nests import as_discrete, as_space, refused, remembered
 from literate_rl.workshop.networks import Critics, eval_mode
 from literate_rl.workshop.probes import (
     device_of,
@@ -191,8 +191,10 @@ def make_contract_policy(
         actor: The actor, as in ``ContractPolicy``.
         critic: The critic.
     """
-    both = as_space(observation_space), as_space(action_space)
-    return ContractPolicy(actor, *both, critic=critic)
+    states, space = as_space(observation_space), as_space(action_space)
+    if not isinstance(space, spaces.Discrete | spaces.Box):
+        raise refused("action_space must be Discrete or a Box", space, "kind")
+    return ContractPolicy(actor, states, space, critic=critic)
 
 
 class FirstResult(nn.Module):

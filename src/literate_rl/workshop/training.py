@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest fe1e37a98291ab66
+# Generated from chapters/workshop/training.py (edit there); digest f4361ae1e6ecb5e6
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from literate_rl.dqn import (
     dqn_settings,
     make_q_policy,
 )
-from literate_rl.encoders import has_pictures
+from literate_rl.encoders import has_pictures, readable_parts
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
@@ -121,13 +121,13 @@ from literate_rl.workshop.own_models import (
     results_for,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike, refuse_mask
-from literate_rl.workshop.nests import MODELS, name_of_model
+from literate_rl.workshop.nests import MODELS, SpaceError, is_hybrid, name_of_model
 from literate_rl.workshop.runs import (
     OwnModels,
     Run,
     about,
     agreed_env,
-    can_be_flat,
+    check_flat,
     check_named,
     fit,
     flat_env,
@@ -533,7 +533,7 @@ def make_learner(
         sample = glimpse if isinstance(env, VectorEnv) else partial(make_one, env)
         check_model(known.contract or algorithm, env=sample, **models)
     seed_everything(config.seed)
-    with legible_refusal(known.actions):
+    with named_refusal(algorithm):
         policy = known.policy(view, config, models)
     if has_processes(config) and models:
         check_sent(" and ".join(models), policy, [*models.values()])
@@ -589,9 +589,7 @@ def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, B
         raise ValueError(f"{words}, got {copies_of(config)}")
     seen, flat = envs.single_observation_space, envs
     if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
-        if not can_be_flat(seen):
-            words = "env must have observations that can be flattened"
-            raise ValueError(f"{words}: {seen}")
+        check_flat(seen)
         flat = Rows(envs)
     rows = flat.single_observation_space
     return View(seen, rows, envs.single_action_space), lambda: flat
@@ -692,16 +690,12 @@ class Glimpse(Env):
 
 
 @contextmanager
-def legible_refusal(actions: str) -> Iterator[None]:
-    """Say in the user's terms which actions a policy can take."""
+def named_refusal(algorithm: str) -> Iterator[None]:
+    """Say whose policy does not fit the spaces of an environment."""
     try:
         yield
-    except (TypeError, ValueError) as error:
-        if str(error).startswith(("encoder", "normalize", "share_encoder", "mask")):
-            raise  # it is not about actions
-        raise ValueError(
-            f"the environment's actions must be {actions}: {error}"
-        ) from error
+    except SpaceError as error:
+        raise SpaceError(f"{algorithm.upper()}'s {error}") from error
 
 
 @contextmanager
@@ -719,13 +713,10 @@ def ended(learner: Learner, env: World = "") -> Iterator[None]:
             runner_of(learner).collector.envs.close()
 
 
-def is_hybrid(actions: spaces.Space[Any]) -> bool:
-    """Say whether actions have several parts."""
-    return isinstance(actions, spaces.Tuple | spaces.Dict)
-
-
 def told(view: View, models: Models) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     """Return the spaces that our networks are told: an encoder reads the true one."""
+    if not models.keys() - {"mask"}:
+        readable_parts(view.seen)
     shaped = "encoder" in models or has_pictures(view.seen)
     return view.seen if shaped else view.rows, view.actions
 
@@ -914,7 +905,6 @@ class Entry(NamedTuple):
         policy: Function from what an environment is like, settings and models of your
             own to a policy.
         models: Names of the models of your own that it takes, all of them or none.
-        actions: The actions that it can take, in words.
         contract: What its models keep, if that has another name than the algorithm.
     """
 
@@ -923,9 +913,6 @@ class Entry(NamedTuple):
     learner: Callable[[Any, Build, Any], Learner]
     policy: Callable[[View, Any, Models], Any] = actor_critic
     models: tuple[str, ...] = ("actor", "critic")
-    actions: str = (
-        "Discrete, a Box with one dimension or Tuple(Discrete(K), Tuple(K Boxes))"
-    )
     contract: str = ""
 
     @property
@@ -948,16 +935,9 @@ def settings_of_sac(env: str) -> SACConfig:
 
 
 # What algorithms of one family share.
-VALUES: dict[str, Any] = {
-    "policy": q_values,
-    "models": ("qnet",),
-    "actions": "Discrete",
-}
+VALUES: dict[str, Any] = {"policy": q_values, "models": ("qnet",)}
 ATOMS = VALUES | {"policy": q_atoms, "contract": "rainbow"}
-BOXES: dict[str, Any] = {
-    "policy": deterministic,
-    "actions": "Discrete or a Box with one dimension and bounds",
-}
+BOXES: dict[str, Any] = {"policy": deterministic}
 ppo, a2c = (partial(alone, learner, act=numpy_act) for learner in (PPO, A2C))
 dqn = partial(alone, DQN, act=numpy_act, error=fused_q_error)
 rainbow = partial(alone, Rainbow)

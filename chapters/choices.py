@@ -1,0 +1,547 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Several choices at once
+#
+# **How does a policy walk, aim and shoot in one step?** It makes three choices, each from a short
+# list. After this chapter you can build a policy for such actions, say why the logarithm of its
+# probability is a sum, and name the one thing that it cannot do. It takes about 15 minutes. You need
+# {doc}`policies`: rows of logits, and the race that draws an action.
+
+# %% tags=["export", "hide-input"]
+"""Several choices at once: a product of categorical distributions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from literate_rl.masks import legal
+from literate_rl.workshop.fast import LOG_OF_NOTHING
+from literate_rl.workshop.nests import leaves, pack, refused
+from literate_rl.workshop.signatures import Float, Int, check_that, checked
+
+__all__ = ["ChoiceActions", "is_choices"]
+
+# %% [markdown]
+# ## Short lists instead of a long one
+#
+# A game takes one of three moves and, in the same step, one of three directions to look. That makes
+# nine combinations, and a list of nine actions would do. But with eight switches there are 256
+# combinations, and with twenty a million. A network cannot have an output for each, and an agent
+# cannot try each.
+#
+# So the policy keeps the short lists, with logits of their own, and draws from each of them
+# *independently*. The bars show the nine combinations, in three groups. Turn the two logits.
+
+# %% tags=["hide-input"]
+import torch
+
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+torch.set_num_threads(1)  # the networks of this book are too small to be shared out
+moves, looks = ("stay", "walk", "jump"), ("left", "ahead", "right")
+
+
+def frame(jump, right):
+    """Draw the probabilities of all combinations of two choices."""
+    move, look = torch.tensor([[0.0, 0.5, jump], [0.5, 0.0, right]]).softmax(-1)
+    joint = move[:, None] * look
+    places = [4 * i + j for i in range(3) for j in range(3)]
+    heights = joint.flatten().tolist()
+    best = int(joint.argmax())
+    picture = plot(
+        "probabilities of the nine combinations",
+        "Nine bars in three groups, one group for each move. Within each group the three "
+        "directions have the same proportions. The largest bar is marked.",
+        Axis("", -0.8, 10.8, {4 * i + 1: name for i, name in enumerate(moves)}),
+        Axis("", 0, 0.8, ticks=(0, 0.4, 0.8)),
+        Mark("bars", places, heights, "quiet"),
+        Mark("bars", [places[best]], [heights[best]], "accent"),
+    )
+    shares = (joint / joint.sum(1, keepdim=True))[0].tolist()
+    words = ", ".join(f"{name} {x:.0%}" for name, x in zip(looks, shares, strict=True))
+    return [picture], (
+        f"likeliest: {moves[best // 3]} and look {looks[best % 3]}\n"
+        f"in every group: {words}"
+    )
+
+
+settings = [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0]
+dial(
+    "Two choices, nine combinations",
+    frame,
+    {"logit of jump": settings, "logit of right": settings},
+    start=(2.0, 1.0),
+)
+
+# %% [markdown]
+# **Notice** that the three groups always have the same proportions inside: where the agent looks
+# does not depend on its move. Six logits describe nine probabilities, but not *any* nine. No
+# setting says "jump to the left, or walk to the right, and nothing else".
+
+# %% tags=["claims"]
+for jump in settings:
+    move, look = torch.tensor([[0.0, 0.5, jump], [0.5, 0.0, 1.0]]).softmax(-1)
+    assert torch.linalg.matrix_rank(move[:, None] * look) == 1, "the same proportions"
+lines = {frame(jump, 1.0)[1].splitlines()[1] for jump in settings}
+assert len(lines) == 1, "does not depend on its move"
+
+# %% [markdown]
+# ## Sums
+#
+# Let there be $K$ choices, the $k$-th of them among $N_k$ options with probabilities
+# $p_{k1}, \dots, p_{kN_k}$, the softmax of its own logits. An action is one option of each, $a =
+# (a_1, \dots, a_K)$. The choices are drawn independently, so probabilities are multiplied, and
+# their logarithms are added:
+#
+# $$
+# \log \pi(a \mid s) = \sum_{k=1}^{K} \log p_{k a_k} .
+# $$ (choices-log-prob)
+#
+# Entropy and divergence are means of logarithms. A mean of sums is a sum of means, and in each of
+# these only one choice counts:
+#
+# $$
+# \begin{aligned}
+# H(\pi) &= -\sum_{k=1}^{K} \sum_{j=1}^{N_k} p_{kj} \log p_{kj} , \\
+# \operatorname{KL}(\pi \,\|\, \pi') &= \sum_{k=1}^{K} \sum_{j=1}^{N_k}
+#     p_{kj} \log \frac{p_{kj}}{p'_{kj}} .
+# \end{aligned}
+# $$ (choices-entropy)
+#
+# The gradient falls apart as well. What a batch says about one choice moves the logits of that
+# choice alone, as if the others belonged to the environment.
+#
+# ## The action distribution
+#
+# Gymnasium has two spaces for this: `MultiDiscrete`, whose `nvec` holds the numbers $N_k$, and
+# `MultiBinary`, where every $N_k$ is 2. Our class takes both, and `Tuple` and `Dict` spaces that
+# hold nothing but choices.
+#
+# A row holds the logits of all choices one after another. For the formulas they should stand in a
+# table with a line for each choice. Where a list is shorter than the longest one, the table is
+# filled up with $-\infty$: options that are never drawn.
+
+
+# %% tags=["export"]
+def is_choices(space: spaces.Space[Any]) -> bool:
+    """Say whether an action consists of choices from lists, and of nothing else."""
+    kinds = spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    parts = list(leaves(space))
+    return bool(parts) and all(isinstance(part, kinds) for part in parts)
+
+
+def options(leaf: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many options each choice of a leaf has, and the name of the first."""
+    if isinstance(leaf, spaces.MultiDiscrete):
+        return leaf.nvec.ravel().astype(np.int64), leaf.start.ravel().astype(np.int64)
+    if isinstance(leaf, spaces.MultiBinary):
+        return np.full(math.prod(leaf.shape), 2), np.zeros(math.prod(leaf.shape), int)
+    return np.array([leaf.n]), np.array([leaf.start])
+
+
+class ChoiceActions:
+    """Choices that are drawn independently; a row holds the logits of all of them.
+
+    Args:
+        space: A MultiDiscrete or MultiBinary, or a Tuple or Dict of these and Discrete.
+
+    Attributes:
+        sizes: How many options each choice has, in the order of the space.
+        num_logits: How many numbers a row has.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        wanted = "action_space must consist of choices, at least one"
+        if not is_choices(space):
+            raise refused(wanted, space, "kind")
+        self.space, self.parts = space, list(leaves(space))
+        sizes, starts = map(np.concatenate, zip(*map(options, self.parts), strict=True))
+        if not len(sizes):
+            raise refused(wanted, space, "shape")
+        self.sizes, self.start = sizes.tolist(), starts
+        self.num_logits = sum(self.sizes)
+        # Where in a row the options of each choice stand. What is left over in a line
+        # points behind the end.
+        self.place = torch.full((len(sizes), max(self.sizes)), self.num_logits)
+        logits = torch.arange(self.num_logits).split(self.sizes)
+        for line, own in zip(self.place, logits, strict=True):
+            line[: len(own)] = own
+
+    def log_probs(self, row: Tensor) -> Tensor:
+        """Return the log-probabilities of all options, ``(*B, K, N)``."""
+        return self.table(row).log_softmax(-1)
+
+    def table(self, row: Tensor) -> Tensor:
+        """Return logits with a line for each choice, ``(*B, K, N)``."""
+        wanted, given = self.num_logits, row.shape[-1]
+        check_that(given == wanted, f"row must have {wanted} logits, got {given}")
+        filled = nn.functional.pad(row, (0, 1), value=-math.inf)
+        return filled[..., self.place.to(row.device)]
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        # A race for each choice, {eq}`act-discrete`.
+        shape = (num_steps, num_envs, self.num_logits)
+        return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+
+    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
+        """Return rows that leave out illegal options; the mask is like a row."""
+        # Each choice keeps an option of its own ({doc}`masks`).
+        wanted, given = self.num_logits, mask.shape[-1]
+        check_that(given == wanted, f"mask must have {wanted} options, got {given}")
+        choices = zip(*(x.split(self.sizes, -1) for x in (row, mask)), strict=True)
+        return torch.cat([legal(*choice) for choice in choices], -1)
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B logits"], noise: Float[Tensor, "*B logits"] | float
+    ) -> Int[Tensor, "*B K"]:
+        """Return the options that follow from logits and noise, counted from 0."""
+        return self.table(row + noise).argmax(-1)
+
+    @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B logits"], action: Int[Tensor, "*B K"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-probabilities of actions."""
+        return taken(self.log_probs(row), action)
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B logits"]) -> Float[Tensor, "*B"]:
+        """Return the entropies of the policy, in nats."""
+        return surprise(self.log_probs(row))
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B logits"], action: Int[Tensor, "*B K"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-probabilities and entropies, with one softmax for both."""
+        log_prob = self.log_probs(row)
+        return taken(log_prob, action), surprise(log_prob)
+
+    @checked
+    def kl(
+        self, row: Float[Tensor, "*B logits"], other: Float[Tensor, "*B logits"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the KL divergences from rows to others, in nats."""
+        log_prob = self.log_probs(row)
+        difference, prob = log_prob - self.log_probs(other), log_prob.exp()
+        # The second sum of {eq}`choices-entropy`. What never happens adds nothing.
+        return (prob * difference.masked_fill(prob == 0, 0.0)).sum((-2, -1))
+
+    def to_env(self, action: Tensor) -> Any:
+        """Return the actions as vector environments take them, nested or not."""
+        shapes = [part.shape or () for part in self.parts]
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        columns = np.split(action.numpy() + self.start, ends[:-1], axis=-1)
+        named = zip(self.parts, shapes, columns, strict=True)
+        return pack(
+            self.space,
+            (x.reshape(-1, *shape).astype(part.dtype) for part, shape, x in named),
+        )
+
+
+def taken(log_prob: Tensor, action: Tensor) -> Tensor:
+    """Add up the log-probabilities of what was chosen."""
+    # {eq}`choices-log-prob`.
+    return log_prob.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+
+def surprise(log_prob: Tensor) -> Tensor:
+    """Add up the entropies of all choices, in nats."""
+    # The first sum of {eq}`choices-entropy`. An option that is not there has
+    # probability zero and adds nothing. Zero times infinity would be NaN.
+    likely = log_prob.clamp(min=LOG_OF_NOTHING)
+    return -(log_prob.exp() * likely).sum((-2, -1))
+
+
+# %% [markdown]
+# `make_policy` ({doc}`policies`) finds all this in the action space. Here is a policy for the game
+# above, and the same sums over its nine combinations by hand:
+
+# %%
+from literate_rl.choices import ChoiceActions
+
+game = ChoiceActions(spaces.MultiDiscrete([3, 3]))
+row = torch.tensor([[0.0, 0.5, 2.0, 0.5, 0.0, 1.0]], dtype=torch.float64)
+other = torch.zeros(1, 6, dtype=torch.float64)
+every = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+joint = game.log_prob(row.expand(9, -1), every)
+joint_other = game.log_prob(other.expand(9, -1), every)
+found = {
+    "sum of all probabilities": (joint.exp().sum(), torch.ones(())),
+    "entropy": (-(joint.exp() * joint).sum(), game.entropy(row)),
+    "divergence": ((joint.exp() * (joint - joint_other)).sum(), game.kl(row, other)),
+}
+for name, (by_hand, ours) in found.items():
+    print(f"{name}: {by_hand.item():.4f} by hand, {ours.item():.4f} by the formula")
+
+# %% tags=["claims"]
+for by_hand, ours in found.values():
+    assert abs(by_hand.item() - ours.item()) < 1e-12, "the same sums"
+
+# %% [markdown]
+# ## Eight switches
+#
+# An agent sees eight lamps, each on or off, and sets eight switches. For each switch that agrees
+# with its lamp it is paid an eighth, and then there are new lamps. An episode has ten steps, so the
+# best return is 10, and chance gets 5. One PPO ({doc}`ppo`) makes eight choices. The other one has a
+# list of 256 actions, which *could* express all that the choices can, and more.
+
+# %%
+from functools import partial
+
+import gymnasium as gym
+import matplotlib.pyplot as plt
+
+from literate_rl.agents import make_envs, seed_everything
+from literate_rl.policies import make_policy
+from literate_rl.ppo import PPO, PPOConfig
+from literate_rl.workshop.runs import fit
+
+
+class Switches(gym.Env):
+    """Pays for each of eight switches that agrees with its lamp."""
+
+    observation_space = spaces.Box(0, 1, (8,))
+
+    def __init__(self, listed):
+        self.listed = listed
+        self.action_space = spaces.Discrete(256) if listed else spaces.MultiBinary(8)
+
+    def show(self):
+        self.lamps = self.np_random.integers(0, 2, 8)
+        return self.lamps.astype(np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.show(), {}
+
+    def step(self, action):
+        # The eight digits of a number from the list, or the choices as they are.
+        switches = action >> np.arange(8) & 1 if self.listed else action
+        reward, self.count = np.mean(switches == self.lamps), self.count + 1
+        return self.show(), reward, self.count == 10, False, {}
+
+
+def trained(listed):
+    """Train PPO; return the steps and the mean returns of its updates."""
+    seed_everything(1)
+    envs = make_envs(partial(Switches, listed), 8)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    # What is done now changes nothing later, so the discount is 0.
+    size = {"total_steps": 30_720, "num_envs": 8, "num_steps": 64}
+    learner = PPO(policy, envs, PPOConfig(**size, learning_rate=3e-3, gamma=0.0))
+    history = fit(learner, progress=False)
+    return [(x["step"], x["charts/episodic_return"]) for x in history]
+
+
+curves = {"eight choices": trained(False), "a list of 256": trained(True)}
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two learning curves over 30,000 steps. With eight choices the return climbs from 5 to almost 10 within 6,000 steps; with a list of 256 it is below 9 at the end"}}
+fig, axis = plt.subplots(figsize=(7, 2.4))
+for name, curve in curves.items():
+    axis.plot(*zip(*curve, strict=True), label=name)
+    print(f"{name}: mean return of the last update {curve[-1][1]:.2f}")
+axis.set(xlabel="steps", ylabel="return")
+axis.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** how far apart they are: after a fifth of the steps the choices have reached more than the
+# list at the end. A step teaches the list about *one* of 256 actions, and the choices about eight
+# times one of two. (One seed each: a demonstration.)
+
+# %% tags=["claims"]
+choices, listed = (dict(curves[name]) for name in ("eight choices", "a list of 256"))
+at_the_end = max(listed)
+assert choices[at_the_end // 5] > listed[at_the_end], "a fifth of the steps"
+assert choices[at_the_end] > 9.9
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: many choices share one clip
+#
+# PPO clips the *ratio* of new and old probability, and the ratio of an action is the product of the
+# ratios of its choices. An update that moves every choice a little moves the product a lot:
+
+# %%
+share, generator = {}, torch.Generator().manual_seed(1)
+for count in (1, 8, 64):
+    actions = ChoiceActions(spaces.MultiDiscrete([3] * count))
+    row = torch.randn(2000, 3 * count, generator=generator)
+    moved = row + 0.1 * torch.randn(row.shape, generator=generator)
+    action = actions.choose(row, actions.noise(1, 2000, generator)[0])
+    ratio = (actions.log_prob(moved, action) - actions.log_prob(row, action)).exp()
+    share[count] = ((ratio - 1).abs() > 0.2).float().mean().item()
+    print(f"{count:2d} choices: {share[count]:.0%} of the ratios are clipped")
+
+# %% [markdown]
+# The same step of every logit is harmless for one choice and clips most of the batch for 64. So with
+# many choices, watch the share that is clipped and lower the learning rate first.
+
+# %% tags=["claims"]
+assert share[1] < 0.05, "harmless"
+assert share[64] > 0.6, "most of the batch"
+
+# %% [markdown]
+# ## What well-known implementations do
+#
+# | choice | this chapter | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L318-L428) |
+# |---|---|---|
+# | log-probability and entropy | sums over the choices | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L351-L358) |
+# | a switch | two logits | [one, of a Bernoulli distribution](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L377-L397) |
+# | divergence of switches | a number for each state | [a number for each switch: the sum is missing](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L733-L737) |
+# | tables of choices, first options with another number | yes | [refused](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L693-L695), [warned of](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/env_checker.py#L36-L51) |
+#
+# The code was read at the linked commit.
+#
+# ## One decision to take home
+#
+# **Several choices if the combinations are more than some dozens, one list otherwise.** A short list
+# can express everything, also that two choices belong together, and any agent of this book takes it.
+# Choices scale, and PPO, A2C, IMPALA and PPG take them. Where what is best in one choice depends on
+# another one, the policy can still learn *one* good combination in each state, but not to mix two of
+# them. The experiment that decides: both, as above, on your task. {doc}`/docs/spaces` shows which
+# agent takes which actions.
+#
+# ## Summary
+#
+# - Several choices are drawn independently, each from a softmax of its own.
+# - The log-probability of the action, its entropy and its divergence are sums over the choices.
+# - A row has the logits of all choices, a sum of list lengths instead of a product.
+# - No such policy can say that two choices belong together.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "An action space is MultiDiscrete([5, 3, 2]), and all logits are 0. What is the entropy of the "
+    "policy?",
+    [
+        "log 5 + log 3 + log 2, about 3.4 nats",
+        "log 10, about 2.3 nats",
+        "log 5, about 1.6 nats",
+    ],
+    right="log 5 + log 3 + log 2, about 3.4 nats",
+    because="The entropies of the choices are added. All 30 combinations are equally likely, and "
+    "the logarithm of 30 is the same sum.",
+)
+
+# %% tags=["claims"]
+three = ChoiceActions(spaces.MultiDiscrete([5, 3, 2]))
+assert abs(three.entropy(torch.zeros(10)).item() - math.log(30)) < 1e-6
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function should return the log-probability of one action, given the logits of all choices in
+# a row and the numbers of their options. It is right for a single choice. Repair it.
+
+
+# %%
+def answer(row, sizes, action):
+    log_prob = row.log_softmax(-1).split(sizes)
+    return sum(x[a] for x, a in zip(log_prob, action, strict=True))
+
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.exercises import grade
+
+
+def log_prob_of(row, sizes, action):
+    return ChoiceActions(spaces.MultiDiscrete(sizes)).log_prob(
+        row, torch.tensor(action)
+    )
+
+
+rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+cases = [
+    (rows[0], [6], [4]),
+    (rows[1], [4, 2], [3, 0]),
+    (rows[2], [2, 3, 1], [1, 1, 0]),
+]
+grade(answer, log_prob_of, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(row, sizes, action):
+    # Each choice has a softmax of its own: first split, then normalise.
+    log_prob = [x.log_softmax(-1) for x in row.split(sizes)]
+    return sum(x[a] for x, a in zip(log_prob, action, strict=True))
+
+
+grade(answer, log_prob_of, *cases)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# A table `joint` holds the probabilities of all combinations of two choices that *do* belong
+# together. Two choices that are drawn independently, with probabilities `first` and `second`, come
+# as close to it as they can. Find them by gradient descent on their logits, or by thought, so that
+# the divergence from `joint` to their product is smallest, and return `(first, second)`. What is left
+# of the divergence is called the *mutual information*.
+
+
+# %%
+def answer(joint):
+    return ...
+
+
+# %% tags=["hide-input"]
+def nearest(joint):
+    logits = [torch.zeros(n, requires_grad=True) for n in joint.shape]
+    optimizer = torch.optim.Adam(logits, 0.1)
+    for _ in range(300):
+        first, second = (x.log_softmax(-1) for x in logits)
+        loss = -(joint * (first[:, None] + second)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [[round(p, 2) for p in x.detach().softmax(-1).tolist()] for x in logits]
+
+
+def rounded(joint):
+    return [[round(float(p), 2) for p in x] for x in answer(joint)]
+
+
+tables = [[[0.5, 0.0], [0.0, 0.5]], [[0.1, 0.2, 0.1], [0.3, 0.0, 0.3]]]
+tables = [(torch.tensor(x),) for x in tables]
+grade(rounded, nearest, *tables)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(joint):
+    # Each choice alone should be right: the sums of the table's rows and columns.
+    return joint.sum(1), joint.sum(0)
+
+
+grade(rounded, nearest, *tables)
+
+# %% [markdown]
+# ## References
+#
+# {cite:t}`tang2020` cut continuous actions into such choices and train them with PPO;
+# {cite:t}`tavakoli2018` do the same for values.
