@@ -85,6 +85,7 @@ BOTH = spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (2,))))
 TEXT = spaces.Dict(row=ROW, words=spaces.Sequence(spaces.Discrete(2)))
 WORDS = np.array(["on", "off"])
 OLD = np.zeros(2, np.float32), 1.0, False, {}
+LATE = np.zeros(2, np.float32), 0.0, False, False, {"action_mask": np.ones(2, np.int8)}
 REFUSALS = {
     "env … cannot be made": lambda: train("PPO", "Rome-v0"),
     "env must be an id": lambda: train("PPO", World(), progress=False),
@@ -105,6 +106,10 @@ REFUSALS = {
     "…action_space must be": lambda: trained("DQN", actions=FREE),
     "…action_space must have bounds": lambda: trained("SAC", actions=FREE),
     "…mask must be given…": lambda: trained(actions=BOTH),
+    "infos must have action_mask": lambda: trained(answer=LATE),
+    "action_mask must leave": lambda: trained(
+        start=(np.zeros(2, np.float32), {"action_mask": np.zeros(2, np.int8)})
+    ),
     "algorithm must be one of": lambda: train("PPOO", "CartPole-v1"),
     "env …: … of … episodes had": endless,
 }
