@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest 46443a262dbe78ab
+# Generated from chapters/workshop/commands.py (edit there); digest de6dbf99fb72963f
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def overview() -> str:
             *([""] if others else []),
             *others,
             "",
-            "All kinds of actions are Discrete, Box, several choices at once, and hybrid",
-            "ones: a type with arguments. `literate-rl apex --algorithm dqn` is dqnapex.",
+            "All kinds of actions are Discrete, Box, several choices at once, and",
+            "hybrid ones: a type with arguments. `literate-rl apex --algorithm dqn` is",
+            "dqnapex.",
             "",
             "literate-rl COMMAND --help explains each setting. Two examples:",
             "",
