@@ -33,7 +33,11 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Rollout
 from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import check_num_envs, mean_return
+from literate_rl.workshop.episodes import (
+    as_argument,
+    check_num_envs,
+    mean_return,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
@@ -379,7 +383,9 @@ def a2c_gradient(
     reward = batch.reward * config.reward_scale
     adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
     # How likely the actions were, and how random the policy is.
-    log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
+    log_prob, entropy = policy.evaluate_actions(
+        batch.obs, batch.action, **as_argument(batch.mask)
+    )
 
     # Leave out rows that some environments add after an episode and that are no step.
     columns = (log_prob, entropy, value, adv, adv + value)

@@ -43,12 +43,15 @@ from literate_rl.workshop.signatures import (
 )
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
+    as_argument,
     check_copies,
     check_experience,
     check_final,
     env_maker,
+    follow_masks,
     on_cpu,
     plain_actions,
+    read_masks,
     resets_later,
 )
 
@@ -538,6 +541,8 @@ class Rollout(NamedTuple):
         episode_return: At the last step of an episode its undiscounted return, NaN at
             all other steps.
         episode_length: Likewise, the number of steps of the episode.
+        mask: Which actions were legal, ``(T, B, N)``, or None where nobody says so.
+        next_mask: Which are legal in ``next_obs``; all of them after a termination.
     """
 
     obs: Tensor
@@ -549,17 +554,21 @@ class Rollout(NamedTuple):
     real: Bool[Tensor, "T B"]
     episode_return: Float[Tensor, "T B"]
     episode_length: Float[Tensor, "T B"]
+    mask: Bool[Tensor, "T B N"] | None = None
+    next_mask: Bool[Tensor, "T B N"] | None = None
 
     def to(self, device: torch.device) -> Rollout:
         """Return the rollout on a device."""
-        return Rollout(*(field.to(device) for field in self))
+        fields: Any = [x if x is None else x.to(device) for x in self]
+        return Rollout(*fields)
 
 
 # %% [markdown]
 # Nearly all agents of this book get their data from one loop, and here it is. It is an object,
 # because it has to remember where the environments are when the next rollout begins. The agent is
 # any function from observations to actions. `to_env` is for agents whose actions need translating
-# ({doc}`policies`).
+# ({doc}`policies`). Some environments say with each observation which actions are legal. Then the
+# agent gets this `mask` too, and {doc}`masks` tells what it does with it.
 
 
 # %% tags=["export"]
@@ -574,6 +583,7 @@ class Collector:
 
     Attributes:
         obs: Observations from which to continue, None before the first ``reset``.
+        mask: Which actions are legal there, ``(B, N)``, or None.
         step: Steps taken so far, all environments together.
     """
 
@@ -593,20 +603,22 @@ class Collector:
     @checked
     def reset(self, seed: int) -> None:
         """Start new episodes in all environments, from a seed."""
-        self.obs, _ = self.envs.reset(seed=int(seed))
+        self.obs, infos = self.envs.reset(seed=int(seed))
         self.ended = np.zeros(self.envs.num_envs, dtype=bool)
+        self.mask = read_masks(infos, ~self.ended)
         self.episodes = EpisodeCounter(self.envs.num_envs)
 
     @torch.no_grad()
     @checked
-    def collect(self, act: Callable[[Tensor], Tensor], num_steps: Count) -> Rollout:
+    def collect(self, act: Callable[..., Tensor], num_steps: Count) -> Rollout:
         """Let an agent act for T steps, without gradient.
 
-        It gets observations ``(B, *)`` on the CPU and returns actions ``(B, *)``.
+        It gets observations ``(B, *)`` on the CPU and returns actions ``(B, *)``. Where
+        the environments say which actions are legal, it gets them as ``mask``.
 
         Raises:
-            ValueError: If ``reset`` was not called before, or if the environments
-                answer with a number that is not finite.
+            ValueError: If ``reset`` was not called before, if the environments answer
+                with a number that is not finite, or if their masks are none.
         """
         if self.obs is None:
             raise ValueError("collect needs a start: call reset first")
@@ -618,18 +630,21 @@ class Collector:
         self.step += reward.size
 
         # Which episodes ended, what they were paid in all, and how long they were.
-        terminated, truncated, real = flags
+        terminated, truncated, real, *masks = flags
         ended = self.episodes.add(reward, terminated | truncated, real)
-        fields = (obs, action, reward, next_obs, *flags, *ended)
+        fields = (obs, action, reward, next_obs, *flags[:3], *ended, *masks)
         return Rollout(*map(torch.from_numpy, fields))
 
-    def take_step(self, act: Callable[[Tensor], Tensor]) -> tuple[NDArray[Any], ...]:
-        """Go round the loop once; return a row of each field up to ``real``."""
+    def take_step(self, act: Callable[..., Tensor]) -> tuple[NDArray[Any], ...]:
+        """Go round the loop once; return a row of each field up to ``real``.
+
+        Where there are masks, they stand behind it.
+        """
         # What is written down is copied: agents and environments have arrays of their
         # own, which they may write to and use again.
-        obs = np.array(self.obs, self.dtype)
+        obs, mask = np.array(self.obs, self.dtype), self.mask
         # The agent looks and acts.
-        action = on_cpu(act(torch.from_numpy(obs.copy())))
+        action = on_cpu(act(torch.from_numpy(obs.copy()), **as_argument(mask)))
         taken = action.numpy().copy()
         # The environments answer.
         self.obs, reward, terminated, truncated, infos = self.envs.step(
@@ -649,7 +664,11 @@ class Collector:
         reward = np.array(reward, np.float32)
         next_obs = np.array(next_obs, obs.dtype)
         flags = terminated.copy(), truncated.copy(), real
-        return obs, taken, reward, next_obs, *flags
+        # Which actions are legal next, and which are where the step led.
+        ends = terminated, truncated, self.resets_later
+        self.mask, next_mask = follow_masks(mask, infos, *ends)
+        masks = () if mask is None else (mask, next_mask)
+        return obs, taken, reward, next_obs, *flags, *masks
 
 
 # %% [markdown]

@@ -515,7 +515,8 @@ class ApexActor:
         out["actor"], out["fresh"] = number, actor.collector.step == 0
         rollout = actor.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
-            out[name] = x.numpy()
+            if x is not None:
+                out[name] = x.numpy()
         # The first priorities, from rewards in the learner's scale.
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
@@ -557,10 +558,13 @@ def experience_layout(
     collector = Collector(envs, policy.to_env)
     collector.reset(0)
     with eval_mode(policy):
-        one = collector.collect(lambda obs: policy.act(obs.float(), 0.0), 1)
+        one = collector.collect(
+            lambda obs, **mask: policy.act(obs.float(), 0.0, **mask), 1
+        )
     steps = {
         name: (x.numpy().dtype, (rollout_len, *x.shape[1:]))
         for name, x in {**one._asdict(), "priority": one.reward}.items()
+        if x is not None
     }
     # What float32 holds may stay as it is; anything else has become float32 by then.
     for name in ("obs", "next_obs"):
@@ -637,7 +641,8 @@ class Apex(RemoteLearner):
     def learn(self, record: Any) -> dict[str, float]:
         """Store a rollout and take the updates that are due; return metrics."""
         learner, config, number = self.learner, self.config, int(record["actor"])
-        rollout = Rollout(*(torch.from_numpy(record[name]) for name in Rollout._fields))
+        there = [name for name in Rollout._fields if name in record.dtype.names]
+        rollout = Rollout(*(torch.from_numpy(record[name]) for name in there))
         first, width = number * config.num_envs, config.num_envs
         # A new actor does not continue where the one before it ended.
         if record["fresh"]:

@@ -34,6 +34,7 @@ from literate_rl.agents import Collector, Rollout
 from literate_rl.policies import kept_dtype
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.workshop.episodes import (
+    as_argument,
     check_num_envs,
     env_seed,
     mean_return,
@@ -362,6 +363,7 @@ class Unroll(NamedTuple):
         terminated: Whether the task ended with this step.
         truncated: Whether the episode was cut off after this step.
         weight: One factor for each step; 0 for a step that does not count.
+        mask: Which actions were legal, or None where nobody says so.
     """
 
     obs_plus_1: Any
@@ -372,6 +374,7 @@ class Unroll(NamedTuple):
     terminated: Bool[Tensor, "T B"]
     truncated: Bool[Tensor, "T B"]
     weight: Float[Tensor, "T B"]
+    mask: Bool[Tensor, "T B N"] | None = None
 
 
 @torch.no_grad()
@@ -382,7 +385,9 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
     # whole rollout says how likely each of its actions was. (`real` is False for rows
     # that some environments add after an end; they weigh nothing.)
     with eval_mode(actor):
-        log_prob, _ = actor.evaluate_actions(batch.obs, batch.action)
+        log_prob, _ = actor.evaluate_actions(
+            batch.obs, batch.action, **as_argument(batch.mask)
+        )
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
         next_obs=batch.next_obs,
@@ -392,6 +397,7 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
         terminated=batch.terminated,
         truncated=batch.truncated,
         weight=batch.real.to(batch.reward),
+        mask=batch.mask,
     )
 
 
@@ -469,7 +475,7 @@ class VTraceLearner:
         # How likely are the actor's actions now, how random is the policy, and what are
         # the states worth?
         log_prob, entropy = policy.evaluate_actions(
-            unroll.obs_plus_1[:-1], unroll.action
+            unroll.obs_plus_1[:-1], unroll.action, **as_argument(unroll.mask)
         )
         value = policy.value(unroll.obs_plus_1)
 
@@ -638,9 +644,9 @@ class IMPALA:
             self.collector.reset(env_seed(config.seed, self.step))
 
         # In each step the actor draws noise, and acts.
-        def act(obs: Tensor) -> Tensor:
+        def act(obs: Tensor, **mask: Tensor) -> Tensor:
             noise = self.actor.noise(1, len(obs), self.generator)[0]
-            return self.actor.act(obs.to(self.device), noise.to(self.device))
+            return self.actor.act(obs.to(self.device), noise.to(self.device), **mask)
 
         with eval_mode(self.actor):
             batch = self.collector.collect(act, config.unroll_len)
@@ -651,7 +657,7 @@ class IMPALA:
         # Copies: a view would keep the whole unroll in memory for one sample of it.
         self.memory.push(
             [
-                tuple(x[:, b].to("cpu", copy=True) for x in unroll)
+                tuple(x[:, b].to("cpu", copy=True) for x in unroll if x is not None)
                 for b in range(config.n_sample)
             ]
         )

@@ -41,6 +41,7 @@ from literate_rl.encoders import (
     ShapedEncoder,
     entrance,
 )
+from literate_rl.masks import legal
 from literate_rl.workshop.episodes import env_seed
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
@@ -171,6 +172,7 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # | `evaluate(row, action)` | log-probability and entropy at once | two numbers | two numbers |
 # | `kl(row, other)` | how far apart two policies are | a number | a number |
 # | `to_env(action)` | the action as the environment wants it | the same | stretched to the box |
+# | `legal(row, mask)` | the row without what is not allowed ({doc}`masks`) | the logits left | none |
 #
 # Here $N$ is the number of actions to choose from and $A$ how many numbers a continuous action
 # has. The **Kullback–Leibler divergence**, KL for short, from a policy to another one is the mean
@@ -218,6 +220,10 @@ class CategoricalActions:
         """Draw the noise of a rollout, on the CPU."""
         shape = (num_steps, num_envs, self.num_actions)
         return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+
+    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
+        """Return rows that leave out what is illegal."""
+        return legal(row, mask)
 
     @checked
     def choose(
@@ -488,20 +494,28 @@ class Policy(nn.Module):
         noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
         return noise
 
+    def legal(self, row: Tensor, mask: Tensor | None) -> Tensor:
+        """Return rows that leave out what is illegal; with None, rows as they are."""
+        if mask is None:
+            return row
+        if not hasattr(self.actions, "legal"):
+            refuse_mask(mask, self.actions)
+        left: Tensor = self.actions.legal(row, mask)
+        return left
+
     def act(
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
-        refuse_mask(mask)
-        action: Tensor = self.actions.choose(self(obs), noise)
+        action: Tensor = self.actions.choose(self.legal(self(obs), mask), noise)
         return action
 
     def evaluate_actions(
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies."""
-        refuse_mask(mask)
-        terms: tuple[Tensor, Tensor] = self.actions.evaluate(self(obs), action)
+        row = self.legal(self(obs), mask)
+        terms: tuple[Tensor, Tensor] = self.actions.evaluate(row, action)
         return terms
 
     def to_env(self, action: Tensor) -> Any:
@@ -682,7 +696,8 @@ class Runner:
         self.iteration += 1
         with eval_mode(self.policy):
             batch = self.collector.collect(
-                lambda obs: self.act(obs.to(self.device), next(draws)), self.num_steps
+                lambda obs, **mask: self.act(obs.to(self.device), next(draws), **mask),
+                self.num_steps,
             )
         return batch.to(self.device)
 

@@ -644,11 +644,13 @@ class Chunks(NamedTuple):
         obs: What the agent saw, ``(L, C, *)``.
         target: Targets of both values, ``(L, C)``.
         row: What describes the policy to hold to, ``(L, C, *)``.
+        mask: Which actions are legal, ``(L, C, N)``, or () where nobody says so.
     """
 
     obs: Any
     target: Tensor
     row: Any
+    mask: Any = ()
 
     def take(self, chosen: Tensor) -> Chunks:
         """Return some of the chunks."""
@@ -714,7 +716,8 @@ class AuxiliaryPhase:
             *(config.gamma, config.lambda_),
         )
         length = config.aux_batch_length or config.num_steps
-        steps = (batch.obs, target, row)
+        masks = () if batch.mask is None else (batch.mask,)
+        steps = (batch.obs, target, row, *masks)
         self.buffer.append(Chunks(*(in_chunks(x, length) for x in steps)))
 
     def run(self) -> dict[str, float]:
@@ -749,14 +752,23 @@ class AuxiliaryPhase:
         """Return rows that describe the policy as it is now, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
         with eval_mode(self.policy):
-            rows = [self.policy(data.take(piece).obs) for piece in pieces]
+            rows = [self.row(data.take(piece)) for piece in pieces]
         return side_by_side(*rows)
+
+    def row(self, part: Chunks) -> Tensor:
+        """Return rows that describe the policy as it is now."""
+        return self.legal(self.policy(part.obs), part)
+
+    def legal(self, row: Tensor, part: Chunks) -> Tensor:
+        """Return rows that leave out what is illegal in some chunks."""
+        known = isinstance(part.mask, Tensor)
+        return self.policy.legal(row, part.mask) if known else row
 
     def learn(self, part: Chunks) -> Tensor:
         """Take one step of the optimiser on a minibatch; return means and a norm."""
         # What the three heads say now, and how far the policy is from the old one.
         row, value, aux_value = self.network.three_heads(part.obs)
-        kl = self.policy.actions.kl(part.row, row)
+        kl = self.policy.actions.kl(part.row, self.legal(row, part))
         loss, info = self.loss(value, aux_value, part.target, kl)
 
         # One step downhill, with gradient clipping.
@@ -834,7 +846,7 @@ class PPGAlgorithm:
         if not self.config.aux_enabled:
             return self.ppo.update(batch)
         with torch.no_grad(), eval_mode(self.policy):
-            row = self.policy(batch.obs)
+            row = self.policy.legal(self.policy(batch.obs), batch.mask)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
         # with scaled rewards where the settings ask for them, and the values of then.

@@ -742,12 +742,13 @@ class Temperature:
             log_alpha.fill_(config.temperature).log_()
         self.entropies: list[Tensor] = []
 
-    def loss(self, entropy: Tensor) -> Tensor | float:
+    def loss(self, entropy: Tensor, target: float | None = None) -> Tensor | float:
         """Return its loss at some entropies, which send no gradient to the actor."""
         self.entropies.append(entropy.mean())
         if not self.tune:
             return 0.0
-        return temperature_error(self.log_alpha, entropy, self.target)
+        aim = self.target if target is None else target
+        return temperature_error(self.log_alpha, entropy, aim)
 
     def metrics(self) -> dict[str, float]:
         """Return temperature and mean entropy, and begin a new mean."""

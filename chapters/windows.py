@@ -267,8 +267,9 @@ assert window_of(13, 5) == (1, 0.5), "shorter at the newest step"
 
 
 # %% tags=["export"]
-# What the memory keeps of a step.
+# What the memory keeps of a step, the masks only where there are some.
 STORED = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+MASKS = ("mask", "next_mask")
 
 
 class Rings:
@@ -279,8 +280,8 @@ class Rings:
             share, rounded down.
 
     Attributes:
-        fields: An array for each of ``STORED``; time and environments, in this order,
-            are flattened into one dimension of ``places``.
+        fields: An array for each of ``STORED`` and ``MASKS``; time and environments, in
+            this order, are flattened into one dimension of ``places``.
         head: The row that is written next, for each environment.
         count: Steps that are stored, for each environment.
     """
@@ -325,13 +326,18 @@ class Rings:
             The places of the steps, and their indices in the rollout: time and
             environment.
         """
-        arrays = {name: getattr(rollout, name).cpu().numpy() for name in STORED}
+        masks = () if rollout.mask is None else MASKS
+        arrays = {n: getattr(rollout, n).cpu().numpy() for n in (*STORED, *masks)}
         width = rollout.reward.shape[1]
         first, rings = among or (0, width)
         form = {name: ((rings, *x.shape[2:]), x.dtype) for name, x in arrays.items()}
         if not self.fields:
             self.reserve(form)
-        elif form != self.form:
+        # Runs of older versions knew no masks: all they did was legal.
+        for name in {*masks} - self.form.keys():
+            self.form[name] = form[name]
+            self.fields[name] = np.ones((self.places, form[name][0][1]), bool)
+        if form != self.form:
             raise ValueError(f"rollout must be like the first, {self.form}, got {form}")
 
         # Rows in which nothing happened are left out, so each ring counts its own

@@ -122,7 +122,7 @@ def test_the_gradient_is_that_of_returns_added_up_by_hand(mode) -> None:
     for layer in (policy.network.actor[-1], policy.network.critic[-1]):
         nn.init.normal_(layer.weight)
     batch = rollout_of(envs, copy.deepcopy(policy).float(), 40)
-    batch = Rollout(*(x.double() if x.is_floating_point() else x for x in batch))
+    batch = Rollout(*(x.double() if x.is_floating_point() else x for x in batch[:9]))
     assert batch.terminated.any()
     assert batch.truncated.any()
     assert (~batch.real).any() == (mode == AutoresetMode.NEXT_STEP)

@@ -137,7 +137,8 @@ def log_probs(policy: Any, record: Any) -> np.ndarray:
 
 def to_unroll(record: Any) -> Unroll:
     """Return a copy of what the learner reads of a record."""
-    return Unroll(*(torch.from_numpy(record[name].copy()) for name in Unroll._fields))
+    fields = Unroll._fields[:8]  # without masks
+    return Unroll(*(torch.from_numpy(record[name].copy()) for name in fields))
 
 
 def one_unroll(

@@ -595,7 +595,7 @@ def test_chunks_are_consecutive_steps_of_one_environment() -> None:
         obs, info = experience(aux.network)
         obs[:, 0], obs[:, 1] = t, torch.arange(3)
         aux.observe_for_aux_replay((obs, info))
-    obs, target, _ = aux.chunks()
+    obs, target, *_ = aux.chunks()
     assert obs.shape == (4, 6, 4)
     assert target.shape == (4, 6)
     time, copies = obs[..., 0], obs[..., 1]

@@ -33,6 +33,7 @@ FLOORS = {
     "4 networks": [
         "workshop.networks",
         "encoders",
+        "masks",
         "choices",
         "policies",
         "disjoint_network",

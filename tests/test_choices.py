@@ -312,3 +312,56 @@ def test_ppo_learns_it_comes_back_and_goes_on(tmp_path: Path) -> None:
     assert isinstance(loaded, Policy)
     obs = torch.eye(7)
     assert torch.equal(loaded(obs), first.policy(obs))
+
+
+# --- Where not every option is legal --------------------------------------------------
+
+
+def test_masks_leave_out_options_of_each_choice() -> None:
+    actions, sizes = ChoiceActions(spaces.MultiDiscrete([3, 2])), [3, 2]
+    mask = torch.tensor([True, False, True, False, True])
+    row, other = rows(sizes, (200,), 2, 5)
+    left, right = (actions.legal(x, mask.expand(200, -1)) for x in (row, other))
+    noise = actions.noise(1, 200, torch.Generator().manual_seed(1))[0].double()
+    action = actions.choose(left, noise)
+    assert set(action[:, 0].tolist()) == {0, 2}
+    assert (action[:, 1] == 1).all()
+    terms = [*actions.evaluate(left, action), actions.kl(left, right)]
+    (mine,) = torch.autograd.grad(sum(terms).sum(), row, retain_graph=True)
+    # What is left is one choice of two options, and one that is certain.
+    one, two = (Categorical(logits=x[:, [0, 2]]) for x in (row, other))
+    slow = [one.log_prob(action[:, 0] // 2), one.entropy(), kl_divergence(one, two)]
+    (theirs,) = torch.autograd.grad(sum(slow).sum(), row)
+    torch.testing.assert_close(torch.stack(terms), torch.stack(slow))
+    torch.testing.assert_close(mine, theirs)
+    with pytest.raises(ValueError, match="mask must have 5 options, got 3"):
+        actions.legal(row, mask[:3].expand(200, -1))
+    mask[4] = False
+    with pytest.raises(ValueError, match="mask must leave a legal action"):
+        actions.legal(row, mask.expand(200, -1))
+
+
+class Doors(gym.Env[Any, Any]):
+    """Two choices, of which the second option of each is locked, and says so."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.MultiDiscrete([3, 2])
+    # As Gymnasium's own `sample(mask=…)` takes it: a part for each choice.
+    infos: Any = {"action_mask": (np.array([1, 0, 1]), np.array([1, 0]))}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), self.infos
+
+    def step(self, action: Any) -> Any:
+        assert action.tolist() in ([0, 0], [2, 0]), "a locked door"
+        return np.zeros(2, np.float32), 1.0, False, False, self.infos
+
+
+def test_an_agent_opens_no_locked_door() -> None:
+    envs = make_envs(lambda **_: Doors(), 2)
+    policy = make_policy(Doors.observation_space, Doors.action_space)
+    config = PPOConfig(total_steps=64, num_envs=2, num_steps=16, num_minibatches=2)
+    history = fit(PPO(policy, envs, config), progress=False)
+    # What is left to chance is the first choice, between two doors.
+    assert 0.5 < history[-1]["losses/entropy"] <= math.log(2) + 1e-6

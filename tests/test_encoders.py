@@ -18,7 +18,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -32,6 +32,10 @@ from literate_rl.encoders import (
     PartsEncoder,
     PictureEncoder,
     RowEncoder,
+    ShapedEncoder,
+    action_critics,
+    entrance,
+    has_pictures,
     make_encoder,
     side_after,
 )
@@ -453,6 +457,86 @@ def test_features_have_the_precision_of_the_weights() -> None:
         for dtype in (torch.float32, torch.float64, torch.uint8):
             rows = torch.ones(2, spaces.flatdim(space), dtype=dtype)
             assert encoder(rows).dtype == torch.float64
+
+
+# --- Where observations go in ---------------------------------------------------------
+
+
+class Totals(nn.Module):
+    """An encoder of one's own: a sum for each channel of a picture."""
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__()
+        self.output_size: Any = space.shape[0]
+        self.gain = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.gain * obs.sum((-2, -1))
+
+
+FILM = spaces.Box(0, 255, (2, 4, 5), np.uint8)
+
+
+@pytest.mark.parametrize("own", [Totals(FILM), Totals], ids=["module", "function"])
+def test_an_encoder_of_ones_own_gets_the_shape_back(own) -> None:
+    encoder = ShapedEncoder(FILM, own)
+    assert encoder.output_size == 2
+    picture = torch.randint(256, (3, 6, 2, 4, 5), dtype=torch.uint8)
+    wanted = 2 * picture.float().sum((-2, -1))
+    assert torch.equal(encoder(picture), wanted)
+    assert torch.equal(encoder(picture.flatten(-3)), wanted)
+    assert encoder.encoder is not own, "each policy has its own"
+
+
+@pytest.mark.parametrize("size", [None, 0, -1, 2.0])
+def test_an_encoder_of_ones_own_says_how_many_features_it_has(size) -> None:
+    own = Totals(FILM)
+    own.output_size = size
+    with pytest.raises(ValueError, match="encoder must have its number of features"):
+        ShapedEncoder(FILM, own)
+
+
+def test_vectors_go_straight_in_and_pictures_through_an_encoder() -> None:
+    assert entrance(JOINTS) == ([], 3)
+    wish = ((4, 3, 1),)
+    for space, kind in ((CAMERA, PictureEncoder), (NESTED, PartsEncoder)):
+        (encoder,), size = entrance(space)
+        assert type(encoder) is kind
+        assert size == encoder.output_size == make_encoder(space).output_size
+    (encoder,), _ = entrance(CAMERA, wish)
+    assert encoder.convolutions[0].out_channels == 4
+    (encoder,), size = entrance(FILM, encoder=Totals)
+    assert type(encoder.encoder) is Totals
+    assert size == 2
+    with pytest.raises(ValueError, match="must be None without pictures"):
+        entrance(JOINTS, wish)
+    with pytest.raises(ValueError, match="must be None with an encoder of your own"):
+        entrance(FILM, wish, Totals)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_three_cells_by_three_are_the_smallest_picture(dtype) -> None:
+    small, smaller = (spaces.Box(0, 1, (1, 3, side), dtype) for side in (3, 2))
+    for space, is_one in ((small, True), (smaller, False)):
+        assert has_pictures(space) == is_one
+        assert has_pictures(spaces.Dict(eye=space, joints=JOINTS)) == is_one
+    assert not has_pictures(spaces.Discrete(3))
+
+
+def test_each_critic_of_actions_has_an_entrance_of_its_own() -> None:
+    torch.manual_seed(0)
+    critics = action_critics(3, CAMERA, 2, 8)
+    obs, action = torch.rand(4, spaces.flatdim(CAMERA)), torch.rand(4, 2)
+    values = critics(obs, action)
+    for critic, value in zip(critics, values, strict=True):
+        features = critic.front(obs)
+        assert features.shape == (4, make_encoder(CAMERA).output_size)
+        again = critic.net(torch.cat([features, action], -1)).squeeze(-1)
+        assert torch.equal(value, again)
+    assert len({id(p) for p in critics.parameters()}) == 3 * len(
+        [*critics[0].parameters()]
+    )
+    assert not torch.equal(values[0], values[1])
 
 
 # --- As ALF calls it ------------------------------------------------------------------

@@ -398,9 +398,10 @@ def test_a_mode_that_breaks_its_promise_is_found(infos, later, message) -> None:
 
 def test_infos_that_are_no_dict_are_named() -> None:
     collector = Collector(DictInfoToList(make_envs("CartPole-v1", 2)))
-    collector.reset(seed=0)
     with pytest.raises(TypeError, match="infos must be a dict, got list"):
-        collector.collect(lambda obs: torch.zeros(2, dtype=torch.long), 1)
+        collector.reset(seed=0)
+    with pytest.raises(TypeError, match="infos must be a dict, got list"):
+        check_final([], np.array([False]), later=False)
 
 
 def test_a_single_environment_is_no_vector_of_them() -> None:

@@ -192,21 +192,39 @@ def test_a_policy_remembers_how_it_was_built(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_policy_has_a_slot_for_legal_actions_and_refuses_any(make: Any) -> None:
+def test_a_policy_has_a_slot_for_legal_actions_and_minds_or_refuses_them(
+    make: Any,
+) -> None:
     policy = make()
     assert all(hasattr(policy, name) for name in members(PolicyLike))
     space = make.args[0]
     obs = torch.stack([torch.as_tensor(space.sample()).float() for _ in range(3)])
     noise = policy.noise(1, 3, torch.Generator().manual_seed(0))[0]
-    mask = torch.ones(3, 2, dtype=torch.bool)
+    actions = getattr(policy, "actions", None)
+    minds = hasattr(actions, "legal")
+    mask = torch.eye(len(getattr(actions, "mask", "ab")))[[0, 1, 0]] == 1
     with torch.no_grad(), eval_mode(policy):
         for given in (noise, 0.0):
             action = policy.act(obs, given, mask=None)
             assert torch.equal(action, policy.act(obs, given))
-            with pytest.raises(ValueError, match="mask must be None"):
+            if minds:
+                taken = policy.act(obs, given, mask=mask)
+                assert taken.reshape(3, -1)[:, 0].tolist() == [0, 1, 0]
+                continue
+            with pytest.raises(ValueError, match=r"mask must be None: \w+ cannot"):
                 policy.act(obs, given, mask=mask)
-        with pytest.raises(ValueError, match="mask must be None"):
-            policy.evaluate_actions(obs, action, mask=mask)
+        if minds and make.args[1] is LIST:
+            only = torch.tensor([0, 1, 0])
+            log_prob, entropy = policy.evaluate_actions(obs, only, mask=mask)
+            assert log_prob.tolist() == entropy.tolist() == [0.0, 0.0, 0.0]
+        elif not minds:
+            with pytest.raises(ValueError, match=r"mask must be None: \w+ cannot"):
+                policy.evaluate_actions(obs, action, mask=mask)
+    name = make.func.__name__
+    choosing = make.args[1] is LIST or name == "make_hybrid_policy"
+    assert minds == (
+        choosing and not any(x in name for x in ("contract", "ddpg", "own"))
+    )
     # By name only: what comes third by place is no mask.
     for method in (policy.act, policy.evaluate_actions):
         kind = inspect.signature(method).parameters["mask"].kind
@@ -214,15 +232,19 @@ def test_a_policy_has_a_slot_for_legal_actions_and_refuses_any(make: Any) -> Non
 
 
 @pytest.mark.parametrize("make", IN_NUMPY)
-def test_the_act_in_numpy_refuses_them_too(make: Any) -> None:
+def test_the_act_in_numpy_minds_or_refuses_them_too(make: Any) -> None:
     policy, obs = make(), torch.randn(3, 4)
     act = numpy_act(policy)
     noise = policy.noise(1, 3, torch.Generator().manual_seed(0))[0]
     for given in (noise, 0.0):
         wanted = policy.act(obs, given).detach()
         torch.testing.assert_close(act(obs, given, mask=None), wanted)
-        with pytest.raises(ValueError, match="mask must be None"):
-            act(obs, given, mask=torch.ones(3, 2, dtype=torch.bool))
+        mask = torch.eye(2)[[0, 1, 0]] == 1
+        if hasattr(policy.actions, "legal"):
+            assert act(obs, given, mask=mask).tolist() == [0, 1, 0]
+        else:
+            with pytest.raises(ValueError, match=r"mask must be None: \w+ cannot"):
+                act(obs, given, mask=mask)
 
 
 # --- What is learned ------------------------------------------------------------------
@@ -284,7 +306,9 @@ def test_an_algorithm_has_what_the_interface_asks_for(name: str) -> None:
         assert hasattr(algorithm, member)
         if inspect.isfunction(asked):
             wanted = [*inspect.signature(asked).parameters][1:]
-            assert [*inspect.signature(given).parameters] == wanted
+            # An actor that minds masks takes one too, by name.
+            taken = [*inspect.signature(given).parameters]
+            assert taken in (wanted, [*wanted, "mask"])
     row = learner.iterate()
     assert algorithm.metrics().keys() <= row.keys()
     assert all(isinstance(x, float) for x in row.values())

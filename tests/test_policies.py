@@ -7,6 +7,7 @@ import json
 import math
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -29,6 +30,7 @@ from literate_rl.policies import (
     RewardScaler,
     Runner,
     RunningMoments,
+    kept_dtype,
     make_actions,
     make_policy,
 )
@@ -422,6 +424,27 @@ def test_convolutions_can_be_chosen_and_are_remembered() -> None:
     assert policy.recipe[1]["convolutions"] == wish
     again = make_policy(**policy.recipe[1])
     again.load_state_dict(policy.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("seen", "kept"),
+    [
+        (BYTES, np.uint8),
+        (gym.spaces.Box(0, 1, (10, 10, 2)), np.float32),
+        (gym.spaces.Box(0, 1, (10, 10, 2), np.float64), np.float32),
+        (gym.spaces.Box(0, 255, (128,), np.uint8), np.float32),
+        (STICK, np.float32),
+    ],
+    ids=["bytes", "floats", "doubles", "row of bytes", "parts"],
+)
+def test_rollouts_keep_the_bytes_of_pictures_as_bytes(
+    seen: gym.Space[Any], kept: Any
+) -> None:
+    policy = make_policy(seen, gym.spaces.Discrete(2))
+    envs: Any = SimpleNamespace(single_observation_space=seen)
+    assert kept_dtype(policy, envs) == kept
+    # Only an encoder makes numbers of them in the network.
+    assert policy.reads_bytes == (len(seen.shape or (1, 1)) > 1)
 
 
 def test_a_recipe_of_vectors_is_what_it_always_was() -> None:

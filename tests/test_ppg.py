@@ -245,7 +245,8 @@ def test_chunks_are_consecutive_steps_of_one_environment(length: int | None) -> 
         batch.obs[..., 0] = 8 * number + torch.arange(8)[:, None]
         batch.obs[..., 1] = torch.arange(3)
         aux.observe(batch, torch.zeros(8, 3), torch.zeros(8, 3, 3))
-    obs, target, row = side_by_side(*aux.buffer)
+    obs, target, row, mask = side_by_side(*aux.buffer)
+    assert mask == ()
     size = length or 8
     assert obs.shape == (size, 48 // size, 4)
     assert target.shape == row.shape[:2] == (size, 48 // size)
@@ -433,6 +434,23 @@ def test_pictures_may_come_flat(share: bool) -> None:
     (_, value, _), _ = network(obs, (), False)
     assert torch.equal(policy.value(flat), value)
     torch.testing.assert_close(policy(obs)[1, 2], policy(obs[1, 2][None])[0])
+
+
+@pytest.mark.parametrize(
+    ("space", "normalize", "reads"),
+    [
+        (spaces.Box(0, 255, (3, 5, 7), np.uint8), False, True),
+        (spaces.Box(0, 255, (3, 5, 7), np.uint8), True, False),
+        (BOX, False, False),
+        (spaces.Dict(eye=spaces.Box(0, 1, (3, 5, 7)), hand=BOX), False, True),
+    ],
+    ids=["picture", "normalised", "vector", "parts"],
+)
+def test_only_an_encoder_reads_bytes(space, normalize: bool, reads: bool) -> None:
+    policy = make_phasic_policy(space, THREE, normalize=normalize)
+    assert policy.reads_bytes == reads
+    obs = torch.randint(255, (2, spaces.flatdim(space)), dtype=torch.uint8)
+    assert policy(obs if reads else obs.float()).shape == (2, 3)
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,9 @@ def auxiliary(random: Random) -> Call:
     return {name: normal(random, 4, 3) for name in names} | {"clone_weight": 1.0}
 
 
-# What a signature cannot say: standard deviations are positive, a mask fits a tree, a
-# clip needs old values. These calls are built, all others are drawn.
+# What a signature cannot say: standard deviations are positive, a mask fits a tree or
+# leaves something legal, a clip needs old values. These calls are built, all others are
+# drawn.
 BUILT: dict[str, Callable[[Random], Call]] = {
     "ppo_policy_error_continuous": continuous,
     "importance_weights": lambda r: {
@@ -133,6 +134,10 @@ BUILT: dict[str, Callable[[Random], Call]] = {
     "ppo_policy_error_hybrid": hybrid,
     "ppo_policy_error_hybrid_per_head": hybrid,
     "auxiliary_loss": auxiliary,
+    "legal": lambda r: {
+        "row": normal(r, 4, 3),
+        "mask": (normal(r, 4, 3) > 0) | torch.tensor([False, True, False]),
+    },
     "clipped_policy": lambda r: {
         "policy": normal(r, 4, 3).softmax(-1).numpy(),
         "old_policy": normal(r, 4, 3).softmax(-1).numpy(),

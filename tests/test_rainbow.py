@@ -179,6 +179,12 @@ def test_other_observations_are_refused(space) -> None:
         make_rainbow_policy(space, spaces.Discrete(4))
 
 
+def test_vectors_go_straight_into_the_first_layer() -> None:
+    first = make_rainbow_policy(*spaces_of(), hidden=16).network.first
+    assert type(first) is nn.Linear
+    assert first.weight.shape == (16, 4)
+
+
 def test_a_policy_for_pictures_is_built_again_from_its_recipe() -> None:
     made = make_rainbow_policy(PICTURES, spaces.Discrete(4), hidden=16)
     name, arguments = made.recipe

@@ -1169,7 +1169,7 @@ def made_pole() -> gym.Env[Any, Any]:
 
 
 def made_picture() -> gym.Env[Any, Any]:
-    return Sampled(SEEN["picture"], DONE["list"])
+    return Sampled(SEEN["picture"], LISTED)
 
 
 BRIEF: dict[str, Any] = {"total_steps": 64, "num_envs": 2, "progress": False}

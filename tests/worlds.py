@@ -176,3 +176,56 @@ class TwoStates(nn.Module):
         assert mode in ("usual", "other")
         features = torch.cat([cart, pole], -1)
         return scale * self.net(features), features.sum(), None, "anything"
+
+
+class Fenced(gym.Env[Any, Any]):
+    """Shows which of its four actions are legal, and fails at any other.
+
+    Half of the episodes are cut off, with a mask like any other. The other half
+    terminate, and then nothing is legal any more.
+
+    Args:
+        length: Steps of an episode.
+        done: Other actions than four from 3 on, whose masks are as wide.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(
+        self,
+        length: int = 5,
+        done: spaces.Space[Any] | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (5,))
+        self.action_space = copy.deepcopy(done or spaces.Discrete(4, start=3))
+        self.length, self.render_mode = length, render_mode
+
+    def look(self, over: bool = False) -> Any:
+        self.mask = np.zeros(4, np.int8)
+        if not over:
+            some = self.np_random.permutation(4)[: self.np_random.integers(1, 4)]
+            self.mask[some] = 1
+        seen = np.append(self.mask, self.count / self.length).astype(np.float32)
+        return seen, {"action_mask": self.mask}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return self.look()
+
+    def step(self, action: Any) -> Any:
+        index = int(action) - 3
+        if not self.mask[index]:
+            raise AssertionError(f"action {index} is illegal: {self.mask}")
+        self.count += 1
+        over = self.count == self.length
+        ended = over and bool(self.np_random.random() < 0.5)
+        seen, infos = self.look(ended)
+        return seen, index / 3, ended, over and not ended, infos
+
+    def render(self) -> Any:
+        return np.full((16, 16, 3), 60 * self.count % 256, np.uint8)
+
+
+gym.register("Fenced-v0", Fenced)

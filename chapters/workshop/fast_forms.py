@@ -42,6 +42,7 @@ from torch.nn.modules.module import (
 
 from literate_rl.ddpg import DeterministicPolicyGradient
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
+from literate_rl.masks import legal
 from literate_rl.policies import (
     ActorCritic,
     CategoricalActions,
@@ -52,7 +53,7 @@ from literate_rl.policies import (
 from literate_rl.replay import Batch
 from literate_rl.sac import SoftActorCritic
 from literate_rl.td3 import Hysteretic, TwinDelayed
-from literate_rl.workshop.interfaces import Act, PolicyLike, refuse_mask
+from literate_rl.workshop.interfaces import Act, PolicyLike
 from literate_rl.workshop.networks import ActionCritic, Critics
 from literate_rl.workshop.signatures import (
     Float,
@@ -226,9 +227,10 @@ def numpy_act(policy: PolicyLike) -> Act:
     def act(
         obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
-        refuse_mask(mask)
-        given = noise.numpy() if isinstance(noise, Tensor) else noise
-        return torch.from_numpy(choose(forward(obs), given))
+        given, row = noise.numpy() if isinstance(noise, Tensor) else noise, forward(obs)
+        if mask is not None:
+            row = known_policy.legal(torch.from_numpy(row), mask).numpy()
+        return torch.from_numpy(choose(row, given))
 
     return act
 
@@ -389,6 +391,8 @@ def chain_q_error(
     with torch.no_grad():
         next_q = chain_outputs(target_layers, batch.next_obs)[-1]
         chooser = chain_outputs(layers, batch.next_obs)[-1] if double else next_q
+        if batch.next_mask is not None:
+            chooser = legal(chooser, batch.next_mask)
         aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
         outputs, taken = chain_outputs(layers, batch.obs), batch.action.unsqueeze(-1)
         value = outputs[-1].gather(-1, taken).squeeze(-1)
@@ -416,6 +420,12 @@ def fused_q_error(
     ours = computes(policy, Policy)
     words = "policy must be a Policy, without hooks"
     check_that(ours, f"{words}, got {type(policy).__name__}")
+    # Somebody may have another idea of what is legal.
+    actions: Any = policy.actions
+    same = keeps(policy, Policy, "legal") and (
+        not hasattr(actions, "legal") or keeps(actions, EpsilonGreedy, "legal")
+    )
+    check_that(same, "policy must leave out illegal actions as EpsilonGreedy does")
     layers = chain_layers(policy.network)
 
     def error(

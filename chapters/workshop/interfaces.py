@@ -52,8 +52,10 @@ __all__ = [
 # numbers come from outside, as `noise`: a whole rollout's in one draw. So the same policy acts
 # alike wherever it runs, and without noise, with 0.0 in its place, it is greedy.
 #
-# A `mask` says which actions are legal: `(*B, N)`, true where one may be taken. The slot is here
-# already, and no policy of this book fills it so far; each refuses any mask but None.
+# A `mask` says which actions are legal: `(*B, N)`, true where one may be taken
+# ({doc}`/chapters/masks`). It is None where the environment says nothing about that, and then it
+# may be left out. An action distribution that can do without some of its actions has a method
+# `legal(row, mask)`. A policy refuses a mask if its distribution has none.
 #
 # Who asks a policy for what?
 #
@@ -171,9 +173,13 @@ class ActorCriticLike(PolicyLike, Protocol):
         ...
 
 
-def refuse_mask(mask: Tensor | None) -> None:
-    """Raise if somebody says which actions are legal."""
-    check_that(mask is None, "mask must be None: this policy knows no legal actions")
+def refuse_mask(mask: Tensor | None, who: object) -> None:
+    """Raise if somebody says which actions are legal to one who cannot mind it."""
+    words = (
+        f"mask must be None: {type(who).__name__} cannot leave out actions, and SAC, "
+        "TD3, DDPG and policies of numbers never can; WithoutMask takes masks away"
+    )
+    check_that(mask is None, words)
 
 
 # %% [markdown]
@@ -240,7 +246,10 @@ class Algorithm(Protocol):
         ...
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Return what the actor loses, or None where there is no actor."""
+        """Return what the actor loses, or None where there is no actor.
+
+        One that acts where not everything is legal also gets ``mask``.
+        """
         return None
 
     def explore(self, step: int) -> None:

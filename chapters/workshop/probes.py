@@ -172,13 +172,22 @@ def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
     """Make an environment and return it with the observations of some random steps."""
     made = env_maker(env)()
     made.action_space.seed(0)
-    seen = [made.reset(seed=0)[0]]
+    observation, infos = made.reset(seed=0)
+    seen = [observation]
     while len(seen) < num_steps:
-        observation, _, terminated, truncated, _ = made.step(made.action_space.sample())
+        action = some_action(made.action_space, infos)
+        observation, _, terminated, truncated, infos = made.step(action)
         seen.append(observation)
         if terminated or truncated:
-            seen.append(made.reset()[0])
+            observation, infos = made.reset()
+            seen.append(observation)
     return made, seen
+
+
+def some_action(space: spaces.Space[Any], infos: dict[str, Any]) -> Any:
+    """Draw an action, a legal one where ``infos`` say which are."""
+    mask = infos.get("action_mask") if isinstance(space, spaces.Discrete) else None
+    return space.sample(None if mask is None else np.asarray(mask, np.int8))
 
 
 # %% [markdown]

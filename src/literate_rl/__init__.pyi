@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest f91b3a2dfaab763e
+# Generated from chapters/*.py (edit there); digest 3f2cc1fcf6acebc2
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -92,6 +92,12 @@ from .hybrid_policy import (
 from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
+)
+from .masks import (
+    MaskFromMethod as MaskFromMethod,
+    MaskFromObservation as MaskFromObservation,
+    WithoutMask as WithoutMask,
+    legal as legal,
 )
 from .disjoint_network import (
     CategoricalProjectionNetwork as CategoricalProjectionNetwork,

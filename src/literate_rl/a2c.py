@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 7911cf4cc21e368c
+# Generated from chapters/a2c.py (edit there); digest da9a347c51188760
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Rollout
 from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import check_num_envs, mean_return
+from literate_rl.workshop.episodes import (
+    as_argument,
+    check_num_envs,
+    mean_return,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
@@ -155,7 +159,9 @@ def a2c_gradient(
     reward = batch.reward * config.reward_scale
     adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
     # How likely the actions were, and how random the policy is.
-    log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
+    log_prob, entropy = policy.evaluate_actions(
+        batch.obs, batch.action, **as_argument(batch.mask)
+    )
 
     # Leave out rows that some environments add after an episode and that are no step.
     columns = (log_prob, entropy, value, adv, adv + value)

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest d798e84526aad0fd
+# Generated from chapters/actors.py (edit there); digest 12655d20909afb05
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from literate_rl.impala import (
 )
 from literate_rl.policies import kept_dtype
 from literate_rl.workshop.episodes import (
+    as_argument,
     check_num_envs,
     env_seed,
     mean_return,
+    read_masks,
 )
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
@@ -131,14 +133,16 @@ def slot_layout(
 
     The result is an unroll: it has a field for each of ``Unroll``, and
     ``episode_return``, which is NaN where no episode ended. ``envs`` are those of one
-    actor.
+    actor, and are reset.
     """
     steps, device = (unroll_len, envs.num_envs), next(policy.parameters()).device
     shape, kept = envs.single_observation_space.shape or (), kept_dtype(policy, envs)
-    # What an action looks like is best found out by asking the policy once.
+    # What an action looks like is best found out by asking the policy once, and whether
+    # there are masks by a reset.
+    mask = read_masks(envs.reset(seed=0)[1], np.ones(envs.num_envs, bool))
     with torch.no_grad(), eval_mode(policy):
         obs = torch.zeros((envs.num_envs, *shape), device=device)
-        action = policy.act(obs, 0.0).cpu().numpy()
+        action = policy.act(obs, 0.0, **as_argument(mask)).cpu().numpy()
     unroll: list[Any] = [
         ("obs_plus_1", kept, (unroll_len + 1, envs.num_envs, *shape)),
         ("next_obs", kept, (*steps, *shape)),
@@ -147,6 +151,8 @@ def slot_layout(
     unroll += [(name, np.bool_, steps) for name in ("terminated", "truncated")]
     numbers = ("log_prob", "reward", "weight", "episode_return")
     unroll += [(name, np.float32, steps) for name in numbers]
+    if mask is not None:
+        unroll += [("mask", np.bool_, (unroll_len, *mask.shape))]
     weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
     return np.dtype([("weights", weights), ("result", unroll)], align=True)
 
@@ -191,7 +197,8 @@ class Actor(Generic[AnyPolicy]):
         # The log-probabilities are computed now, for all steps at once. Environments
         # that reset a step late add rows that never happened; their weight is 0.
         for name, x in to_unroll(batch, self.policy)._asdict().items():
-            out[name] = x.numpy()
+            if x is not None:
+                out[name] = x.numpy()
         out["episode_return"] = batch.episode_return.numpy()
 
     def collect(self, weights: Weights, num_steps: int) -> Rollout:
@@ -202,7 +209,9 @@ class Actor(Generic[AnyPolicy]):
         # The noise of all steps is drawn at once; each step takes the next.
         num_envs = self.collector.envs.num_envs
         noise = iter(self.policy.noise(num_steps, num_envs, self.generator))
-        return self.collector.collect(lambda obs: self.act(obs, next(noise)), num_steps)
+        return self.collector.collect(
+            lambda obs, **mask: self.act(obs, next(noise), **mask), num_steps
+        )
 
     def close(self) -> None:
         """Close the environments."""
@@ -500,9 +509,8 @@ class ActorLearner(RemoteLearner):
         """Take the updates on an unroll; return metrics."""
         # Views of the slot's memory; only on a GPU are they copies.
         device = self.learner.parameters[0].device
-        unroll = Unroll(
-            *(torch.from_numpy(record[name]).to(device) for name in Unroll._fields)
-        )
+        there = [name for name in Unroll._fields if name in record.dtype.names]
+        unroll = Unroll(*(torch.from_numpy(record[name]).to(device) for name in there))
         self.learner.anneal(self.step)
         for _ in range(self.config.update_per_collect):
             losses = self.learner.learn(unroll)

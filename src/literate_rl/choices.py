@@ -1,4 +1,4 @@
-# Generated from chapters/choices.py (edit there); digest 2c47a26fedbdaaa5
+# Generated from chapters/choices.py (edit there); digest dd32d67887bfb7f2
 """Several choices at once: a product of categorical distributions."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from literate_rl.masks import legal
 from literate_rl.workshop.fast import LOG_OF_NOTHING
 from literate_rl.workshop.nests import leaves, pack, refused
 from literate_rl.workshop.signatures import Float, Int, check_that, checked
@@ -81,6 +82,14 @@ class ChoiceActions:
         # A race for each choice, {eq}`act-discrete`.
         shape = (num_steps, num_envs, self.num_logits)
         return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+
+    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
+        """Return rows that leave out illegal options; the mask is like a row."""
+        # Each choice keeps an option of its own ({doc}`masks`).
+        wanted, given = self.num_logits, mask.shape[-1]
+        check_that(given == wanted, f"mask must have {wanted} options, got {given}")
+        choices = zip(*(x.split(self.sizes, -1) for x in (row, mask)), strict=True)
+        return torch.cat([legal(*choice) for choice in choices], -1)
 
     @checked
     def choose(

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 51d9cad8e03d5893
+# Generated from chapters/discrete_sac.py (edit there); digest 20a4bcf733fb9724
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -80,10 +80,11 @@ class DiscreteSoftPolicy(Policy):
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
-    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def log_probs(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the log-probabilities of all actions; nothing is drawn."""
-        row: Tensor = self(obs)
-        return row.log_softmax(-1)
+        return self.legal(self(obs), mask).log_softmax(-1)
 
 
 class DiscreteSoftPolicyLike(PolicyLike, Protocol):
@@ -92,7 +93,9 @@ class DiscreteSoftPolicyLike(PolicyLike, Protocol):
     critics: DiscreteCritics
     log_alpha: nn.Parameter
 
-    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def log_probs(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the log-probabilities of all actions, with gradient."""
         ...
 
@@ -129,7 +132,8 @@ class DiscreteSoftActorCritic(Algorithm):
         judges = set(policy.critics.parameters())
         self.actor = [p for p in policy.parameters() if p not in judges]
         # A list has no unit.
-        wanted_entropy = list_entropy(action_space, config.target_entropy)
+        self.target_entropy = config.target_entropy
+        wanted_entropy = list_entropy(action_space, self.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, 0.0, wanted_entropy)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
@@ -137,7 +141,7 @@ class DiscreteSoftActorCritic(Algorithm):
         policy = self.policy
         with torch.no_grad(), eval_mode(policy):
             # 1. How likely is each action next, and what is the next state worth?
-            log_prob = policy.log_probs(batch.next_obs, generator)
+            log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
             next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
             value = expected_soft_value(next_q, log_prob, alpha).unsqueeze(0)
             # 2. The target, {eq}`soft-target`. After a termination nothing is added.
@@ -145,15 +149,22 @@ class DiscreteSoftActorCritic(Algorithm):
         # 3. How far is each critic from it, for the action that was taken?
         return critic_error(policy.critics.taken(batch.obs, batch.action), aim)
 
-    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def ascent(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return minus the soft values of states, and the temperature's loss."""
         policy = self.policy
-        log_prob = policy.log_probs(obs, generator)
+        log_prob = policy.log_probs(obs, generator, mask=mask)
         # The gradient goes through the probabilities. To them the values are constants.
         with torch.no_grad(), eval_mode(policy.critics):
             q = policy.critics(obs)
         value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
-        return -value.mean() + self.temperature.loss(mean_surprise(log_prob.detach()))
+        entropy, target = mean_surprise(log_prob.detach()), None
+        # Where little is legal, little can be left to chance: {eq}`list-entropy` with
+        # the number of what is legal in each state.
+        if mask is not None and self.target_entropy is None:
+            target = mask.sum(-1).log().mean().item() / 2
+        return -value.mean() + self.temperature.loss(entropy, target)
 
     def metrics(self) -> dict[str, float]:
         """Return temperature and mean entropy."""

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 7f20ce8abe6140ca
+# Generated from chapters/dqn.py (edit there); digest 27aa878e3366c3d6
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from literate_rl.encoders import (
     entrance,
 )
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError, linear_schedule
-from literate_rl.policies import Policy
+from literate_rl.masks import legal
+from literate_rl.policies import Policy, chosen
 from literate_rl.replay import Batch
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Algorithm
@@ -87,6 +88,10 @@ class EpsilonGreedy:
         # value is minus infinity never wins.
         return explore.unsqueeze(-1) * race
 
+    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
+        """Return rows that leave out what is illegal."""
+        return legal(row, mask)
+
     @checked
     def choose(
         self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
@@ -99,13 +104,15 @@ class EpsilonGreedy:
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
         """Return log-probabilities and entropies."""
+        # What is illegal has the lowest number there is and is not drawn: {doc}`masks`.
+        drawn = row > torch.finfo(row.dtype).min
+        others = drawn.sum(-1) - 1
         # A random draw may hit the best action too.
-        each = torch.as_tensor(self.epsilon).to(row) / self.num_actions
-        best = 1 - (self.num_actions - 1) * each
-        log_prob = torch.where(row.argmax(-1) == action, best, each).log()
-        entropy = torch.xlogy(best, best)
-        entropy = -entropy - (self.num_actions - 1) * torch.xlogy(each, each)
-        return log_prob, entropy.expand_as(log_prob)
+        each = torch.as_tensor(self.epsilon).to(row) / (others + 1)
+        best = 1 - others * each
+        prob = torch.where(row.argmax(-1) == action, best, each * chosen(drawn, action))
+        entropy = -torch.xlogy(best, best) - others * torch.xlogy(each, each)
+        return prob.log(), entropy
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
@@ -332,6 +339,8 @@ class QLearning(Exploring):
             next_q = self.target.network(batch.next_obs)
             # If the older copy chooses too, this is the target {eq}`q-target`.
             chooser = self.policy(batch.next_obs) if self.config.double else next_q
+            # Where not everything is legal next, {eq}`masked-bootstrap`.
+            chooser = self.policy.legal(chooser, batch.next_mask)
             aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
         # The current value of the action that was taken.
         row = self.policy(batch.obs)

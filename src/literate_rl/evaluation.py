@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 17e423f954187a8d
+# Generated from chapters/evaluation.py (edit there); digest fed4c680874af85a
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import check_seen, env_seed, warn_unended
+from literate_rl.workshop.episodes import (
+    Masks,
+    as_argument,
+    check_seen,
+    env_seed,
+    follow_masks,
+    read_masks,
+    warn_unended,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
@@ -27,12 +35,12 @@ Level = Annotated[float, Gt(0), Lt(1)]
 Seed = Annotated[int, Ge(0)]
 
 
-def greedy(policy: PolicyLike, obs: NDArray[Any]) -> Any:
+def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> Any:
     """Return a policy's greedy actions, in the form that environments take."""
     device = next(policy.parameters()).device
     with torch.no_grad():
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        return policy.to_env(policy.act(state, 0.0).cpu())
+        return policy.to_env(policy.act(state, 0.0, **as_argument(mask)).cpu())
 
 
 @checked
@@ -60,15 +68,17 @@ def evaluate(
     # sees one batch of observations and not many single ones.
     envs = make_envs(partial(flat_env, env), episodes)
     check_seen(policy, envs)
-    obs, _ = envs.reset(seed=env_seed(seed, 0))
+    obs, infos = envs.reset(seed=env_seed(seed, 0))
+    mask = read_masks(infos, np.ones(episodes, bool))
 
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
     for _ in range(max_episode_steps):
         with eval_mode(policy):
-            action = greedy(policy, obs)
-        obs, reward, terminated, truncated, _ = envs.step(action)
+            action = greedy(policy, obs, mask)
+        obs, reward, terminated, truncated, infos = envs.step(action)
+        mask, _ = follow_masks(mask, infos, terminated, truncated)
         # An environment that is done starts another episode, which does not count.
         returns += np.where(playing, reward, 0.0)
         playing &= ~(terminated | truncated)

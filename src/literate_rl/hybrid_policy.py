@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_policy.py (edit there); digest 7be9332d80ed2668
+# Generated from chapters/hybrid_policy.py (edit there); digest eac7cdd413d8e0aa
 """A hybrid policy: rows instead of trees, and the way into an environment and back."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from literate_rl.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
+from literate_rl.masks import legal
 from literate_rl.policies import ActorCritic, Policy, RunningMoments, behind
 from literate_rl.workshop.fast import hybrid_terms
 from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
@@ -109,6 +110,12 @@ class HybridActions:
         types.exponential_(generator=generator).log_().neg_()
         args = torch.randn(num_steps, num_envs, num_args, generator=generator)
         return torch.cat([types, args], -1)
+
+    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
+        """Return rows that leave out illegal types; the mask is ``(*, K)``."""
+        # Arguments of a type that is never chosen count nowhere ({doc}`masks`).
+        types, args = row.tensor_split([len(self.mask)], -1)
+        return torch.cat([legal(types, mask), args], -1)
 
     def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""

@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 15eeffe92006af68
+# Generated from chapters/loop.py (edit there); digest 2d4f8117ef41603e
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.episodes import (
+    as_argument,
     check_num_envs,
     env_seed,
     mean_return,
@@ -194,8 +195,8 @@ class OffPolicy:
         )
         rows = iter(noise.to(self.device))
 
-        def act(obs: Tensor) -> Tensor:
-            return self.act(obs.to(self.device, torch.float32), next(rows))
+        def act(obs: Tensor, **mask: Tensor) -> Tensor:
+            return self.act(obs.to(self.device, torch.float32), next(rows), **mask)
 
         returns, losses = [], []
         for _ in range(config.rounds):
@@ -247,14 +248,15 @@ class OffPolicy:
         # update, or all the way now and then.
         self.updates += 1
         if self.updates % config.target_interval == 0:
-            self.climb(batch.obs)
+            # Where there is an actor, it climbs by what is legal.
+            self.climb(batch.obs, batch.mask if self.actor else None)
             if self.algorithm.target is not None:
                 self.algorithm.target.follow(config.tau)
         return QError(error.loss.detach(), error.td_error, error.value)
 
-    def climb(self, obs: Tensor) -> None:
+    def climb(self, obs: Tensor, mask: Tensor | None = None) -> None:
         """Take one step of the optimiser on the actor, if there is one."""
-        loss = self.algorithm.ascent(obs, self.generator)
+        loss = self.algorithm.ascent(obs, self.generator, **as_argument(mask))
         if loss is None:
             return
         # The gradient goes through the values, but they get none themselves, so the

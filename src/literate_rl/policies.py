@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest ef6d4a5a2ae5c2fa
+# Generated from chapters/policies.py (edit there); digest 74087af2f1d54f92
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from literate_rl.encoders import (
     ShapedEncoder,
     entrance,
 )
+from literate_rl.masks import legal
 from literate_rl.workshop.episodes import env_seed
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
@@ -77,6 +78,10 @@ class CategoricalActions:
         """Draw the noise of a rollout, on the CPU."""
         shape = (num_steps, num_envs, self.num_actions)
         return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+
+    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
+        """Return rows that leave out what is illegal."""
+        return legal(row, mask)
 
     @checked
     def choose(
@@ -304,20 +309,28 @@ class Policy(nn.Module):
         noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
         return noise
 
+    def legal(self, row: Tensor, mask: Tensor | None) -> Tensor:
+        """Return rows that leave out what is illegal; with None, rows as they are."""
+        if mask is None:
+            return row
+        if not hasattr(self.actions, "legal"):
+            refuse_mask(mask, self.actions)
+        left: Tensor = self.actions.legal(row, mask)
+        return left
+
     def act(
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
-        refuse_mask(mask)
-        action: Tensor = self.actions.choose(self(obs), noise)
+        action: Tensor = self.actions.choose(self.legal(self(obs), mask), noise)
         return action
 
     def evaluate_actions(
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies."""
-        refuse_mask(mask)
-        terms: tuple[Tensor, Tensor] = self.actions.evaluate(self(obs), action)
+        row = self.legal(self(obs), mask)
+        terms: tuple[Tensor, Tensor] = self.actions.evaluate(row, action)
         return terms
 
     def to_env(self, action: Tensor) -> Any:
@@ -478,7 +491,8 @@ class Runner:
         self.iteration += 1
         with eval_mode(self.policy):
             batch = self.collector.collect(
-                lambda obs: self.act(obs.to(self.device), next(draws)), self.num_steps
+                lambda obs, **mask: self.act(obs.to(self.device), next(draws), **mask),
+                self.num_steps,
             )
         return batch.to(self.device)
 

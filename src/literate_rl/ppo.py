@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest b74359656464ed5d
+# Generated from chapters/ppo.py (edit there); digest 387e55618673d46f
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from literate_rl.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.policies import RewardScaler, Runner, RunningMoments
-from literate_rl.workshop.episodes import check_num_envs, mean_return
+from literate_rl.workshop.episodes import (
+    as_argument,
+    check_num_envs,
+    mean_return,
+)
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
 from literate_rl.workshop.signatures import (
@@ -56,6 +60,7 @@ class Samples(NamedTuple):
         adv: Advantage estimates.
         target: Targets of the values.
         value: Values before learning.
+        mask: Which actions were legal, or None where nobody says so.
     """
 
     obs: Tensor
@@ -64,6 +69,12 @@ class Samples(NamedTuple):
     adv: Tensor
     target: Tensor
     value: Tensor
+    mask: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Samples:
+        """Return some of the samples."""
+        fields: Any = [x if x is None else x[rows] for x in self]
+        return Samples(*fields)
 
 
 class PPO:
@@ -127,7 +138,9 @@ class PPO:
         # One pass over the whole rollout says what the old policy and the old values
         # were. So nothing of this had to be computed while acting.
         with eval_mode(policy):
-            log_prob, _ = policy.evaluate_actions(batch.obs, batch.action)
+            log_prob, _ = policy.evaluate_actions(
+                batch.obs, batch.action, **as_argument(batch.mask)
+            )
             value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
 
         # The advantages, {eq}`gae`, with a flag for each kind of end.
@@ -144,8 +157,8 @@ class PPO:
 
         # From here on time plays no role. Phantom rows, which some environments put
         # behind each episode ({doc}`exact_values`), are left out.
-        columns = Samples(batch.obs, batch.action, log_prob, adv, adv + value, value)
-        return Samples(*(column[batch.real] for column in columns))
+        columns = (batch.obs, batch.action, log_prob, adv, adv + value, value)
+        return Samples(*columns, batch.mask).take(batch.real)
 
     def update(self, batch: Rollout) -> dict[str, float]:
         """Learn from a rollout for some epochs; return metrics.
@@ -157,7 +170,7 @@ class PPO:
             # Each epoch shuffles the samples and deals them out in minibatches.
             order = torch.randperm(len(samples.adv), generator=self.runner.generator)
             for rows in order.to(self.device).tensor_split(config.num_minibatches):
-                losses = self.learn(Samples(*(column[rows] for column in samples)))
+                losses = self.learn(samples.take(rows))
             # A policy that has moved far enough has learned enough from this rollout.
             most = config.target_kl
             if most and self.distance(samples)["losses/approx_kl"] > most:
@@ -189,7 +202,9 @@ class PPO:
             adv = (adv - adv.mean()) / (adv.std(correction=0) + 1e-8)
 
         # The actor: the clipped surrogate and the entropy bonus of {doc}`ppo_error`.
-        log_prob, entropy = policy.evaluate_actions(part.obs, part.action)
+        log_prob, entropy = policy.evaluate_actions(
+            part.obs, part.action, **as_argument(part.mask)
+        )
         clips = config.clip_ratio, config.dual_clip
         (policy_loss, entropy_loss), _ = self.policy_error(
             log_prob, part.log_prob, entropy, adv, None, *clips
@@ -218,7 +233,9 @@ class PPO:
     def distance(self, samples: Samples) -> dict[str, float]:
         """Say how far the policy has moved from the one that collected the rollout."""
         with eval_mode(self.policy):
-            log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
+            log_prob, _ = self.policy.evaluate_actions(
+                samples.obs, samples.action, **as_argument(samples.mask)
+            )
         log_ratio = log_prob - samples.log_prob
         # The names are CleanRL's: `approx_kl` is $k_3$ and `old_approx_kl` is $k_1$. A
         # loss of one's own may have several log-probabilities for an action, and all of

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 59fcc066d0da933b
+# Generated from chapters/rainbow.py (edit there); digest f4da5629140d316d
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from literate_rl.encoders import (
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.interfaces import ActionDistribution
 from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import ActionDistribution, refuse_mask
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.workshop.signatures import (
     Count,
@@ -279,11 +279,11 @@ class RainbowPolicy(Policy):
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
-        refuse_mask(mask)
         if not isinstance(noise, Tensor) or not self.noise_size:
-            return super().act(obs, noise)
+            return super().act(obs, noise, mask=mask)
         layers, random = noise.split([self.noise_size, self.num_actions], -1)
-        action: Tensor = self.actions.choose(self(obs, layers), random)
+        row = self.legal(self(obs, layers), mask)
+        action: Tensor = self.actions.choose(row, random)
         return action
 
 
@@ -360,7 +360,7 @@ class DistributionalQLearning(Exploring):
             next_q = older.mean(following)
             double = self.config.double
             chooser = policy(batch.next_obs, choosing) if double else next_q
-            best = chooser.argmax(-1)
+            best = policy.legal(chooser, batch.next_mask).argmax(-1)
         taken = of_action(policy.network(batch.obs, own), batch.action)
 
         # Without distributions this is the error of DQN.

@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 5fff762adbc96ef0
+# Generated from chapters/replay.py (edit there); digest 6f5ec63e3a157e95
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from literate_rl.agents import Rollout
-from literate_rl.windows import STORED, Rings
+from literate_rl.windows import MASKS, STORED, Rings
 from literate_rl.workshop.signatures import (
+    Bool,
     Count,
     Float,
     Fraction,
@@ -137,6 +138,8 @@ class Batch(NamedTuple):
             the window ended in a termination.
         weight: Importance weight; 1 without a preference.
         place: Where in the buffer it began, for ``ReplayBuffer.update``.
+        mask: Which actions are legal in ``obs``, or None where nobody says so.
+        next_mask: Which are legal in ``next_obs``.
     """
 
     obs: Tensor
@@ -146,10 +149,13 @@ class Batch(NamedTuple):
     discount: Float[Tensor, "N"]
     weight: Float[Tensor, "N"]
     place: Int[Tensor, "N"]
+    mask: Bool[Tensor, "N A"] | None = None
+    next_mask: Bool[Tensor, "N A"] | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device."""
-        return Batch(*(field.to(device) for field in self))
+        fields: Any = [x if x is None else x.to(device) for x in self]
+        return Batch(*fields)
 
 
 class ReplayBuffer:
@@ -262,7 +268,9 @@ class ReplayBuffer:
             *numbers[1:],
             place,
         )
-        return Batch(*map(torch.from_numpy, arrays))
+        masks = zip(MASKS, (place, last), strict=True)
+        legal = [fields[name].take(at, 0) for name, at in masks if name in fields]
+        return Batch(*map(torch.from_numpy, (*arrays, *legal)))
 
     @checked
     def update(self, place: Int[Tensor, "N"], priority: Float[Tensor, "N"]) -> None:
@@ -308,7 +316,8 @@ class ReplayBuffer:
                 raise ValueError(
                     f"state must be that of a buffer with {wanted}, got {came}"
                 )
-            stored = {name: state[name].cpu().numpy() for name in STORED}
+            names = [name for name in (*STORED, *MASKS) if name in (*STORED, *state)]
+            stored = {name: state[name].cpu().numpy() for name in names}
             envs = len(state["head"])
             rings.reserve(
                 {name: ((envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}

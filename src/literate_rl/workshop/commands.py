@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest de6dbf99fb72963f
+# Generated from chapters/workshop/commands.py (edit there); digest 43f816b45e9820e1
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def overview() -> str:
             *others,
             "",
             "All kinds of actions are Discrete, Box, several choices at once, and",
-            "hybrid ones: a type with arguments. `literate-rl apex --algorithm dqn` is",
-            "dqnapex.",
+            "hybrid ones: a type with arguments. `literate-rl apex --algorithm dqn`",
+            "is dqnapex.",
             "",
             "literate-rl COMMAND --help explains each setting. Two examples:",
             "",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 903cdda707c6c1f4
+# Generated from chapters/workshop/episodes.py (edit there); digest 87d5dafe52cf0a0b
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
@@ -122,10 +123,15 @@ def resets_later(envs: VectorEnv[Any, Any, Any]) -> bool:
     return word == "nextstep"
 
 
-def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
-    """Raise unless the last observations are there that an autoreset mode promises."""
+def check_infos(infos: Any) -> None:
+    """Raise unless what environments say beside all else is a dictionary."""
     if not isinstance(infos, dict):
         raise TypeError(f"infos must be a dict, got {type(infos).__name__}")
+
+
+def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
+    """Raise unless the last observations are there that an autoreset mode promises."""
+    check_infos(infos)
     wanted = [] if later else done.nonzero()[0].tolist()
     given = np.nonzero(infos.get("_final_obs", ()))[0].tolist()
     if given != wanted:
@@ -134,6 +140,96 @@ def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
             f"in autoreset mode {mode} infos must have final_obs for the copies "
             f"{wanted}, got it for {given}"
         )
+
+
+Masks = NDArray[np.bool_]
+
+
+def as_masks(given: Any) -> Masks:
+    """Return masks ``(B, N)`` of zeros and ones as booleans."""
+    # Where there are several choices, a mask may have a part for each.
+    rows = [np.hstack(x) if isinstance(x, tuple) else np.asarray(x) for x in given]
+    numbers = np.array(rows) if len({row.shape for row in rows}) == 1 else np.zeros(0)
+    if numbers.ndim != 2 or not ((numbers == 0) | (numbers == 1)).all():
+        got = [row.tolist() for row in rows]
+        raise ValueError(f"action_mask must be (B, N) zeros and ones, got {got}")
+    return numbers.astype(bool)
+
+
+def refuse_copies(copies: NDArray[np.bool_], rule: str) -> None:
+    """Raise if there are copies that break a rule."""
+    if copies.any():
+        which = np.flatnonzero(copies).tolist()
+        raise ValueError(f"{rule}, got none for the copies {which}")
+
+
+def read_masks(
+    infos: dict[str, Any], acting: NDArray[np.bool_], before: Masks | None = None
+) -> Masks | None:
+    """Return which actions are legal, ``(B, N)``, or None where nobody says so.
+
+    Args:
+        infos: What ``reset`` or ``step`` returned, or the ``final_info`` in it.
+        acting: Copies in which somebody may act, ``(B,)``. Elsewhere all is legal.
+        before: The masks before, if there were any: then there must be some again.
+    """
+    check_infos(infos)
+    given: Any = infos.get("action_mask")
+    if given is None and before is None:
+        return None
+    said = np.broadcast_to(infos.get("_action_mask", given is not None), acting.shape)
+    rule = "infos must have action_mask at each reset and each step, or never"
+    refuse_copies(acting & ~said, rule)
+    if not said.any():
+        return np.ones_like(before, bool)
+    rows = as_masks([row for row, known in zip(given, said, strict=True) if known])
+    masks = np.ones((len(acting), rows.shape[1]), bool)
+    masks[said] = rows
+    if before is not None and masks.shape != before.shape:
+        wanted, got = before.shape, masks.shape
+        raise ValueError(f"action_mask must stay {wanted}, got {got}")
+    stuck = ~masks.any(-1)
+    refuse_copies(acting & stuck, "action_mask must leave a legal action")
+    masks[stuck] = True
+    return masks
+
+
+def follow_masks(
+    before: Masks | None,
+    infos: dict[str, Any],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    later: bool = False,
+) -> tuple[Masks | None, Masks | None]:
+    """Return the masks after a step: of the states to act in, and of true successors.
+
+    Args:
+        before: The masks before it, None where nobody says what is legal.
+        infos: What it returned.
+        terminated: Whether the task ended with it.
+        truncated: Whether the episode was cut off after it.
+        later: Whether a copy is reset in the step after an end, as in ``NEXT_STEP``.
+    """
+    if before is None:
+        if "action_mask" in infos:
+            raise ValueError("infos must have action_mask at each reset too, got none")
+        return None, None
+    # Where a copy is reset in the same step, the next state is never a last one.
+    acting = ~terminated if later else np.ones(len(terminated), bool)
+    masks: Any = read_masks(infos, acting, before)
+    done = terminated | truncated
+    if later or not done.any():
+        return masks, masks
+    # The masks of last observations are kept beside them.
+    cut = truncated & ~terminated
+    following: Any = read_masks(infos.get("final_info", {}), cut, before)
+    following[~done] = masks[~done]
+    return masks, following
+
+
+def as_argument(mask: Masks | Tensor | None) -> dict[str, Tensor]:
+    """Return a copy of a mask as an argument, or nothing: many policies know none."""
+    return {} if mask is None else {"mask": torch.as_tensor(mask).clone()}
 
 
 def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:

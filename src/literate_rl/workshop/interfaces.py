@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 3ee60c12f451a4ec
+# Generated from chapters/workshop/interfaces.py (edit there); digest 5b8b4270997949b5
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -130,9 +130,13 @@ class ActorCriticLike(PolicyLike, Protocol):
         ...
 
 
-def refuse_mask(mask: Tensor | None) -> None:
-    """Raise if somebody says which actions are legal."""
-    check_that(mask is None, "mask must be None: this policy knows no legal actions")
+def refuse_mask(mask: Tensor | None, who: object) -> None:
+    """Raise if somebody says which actions are legal to one who cannot mind it."""
+    words = (
+        f"mask must be None: {type(who).__name__} cannot leave out actions, and SAC, "
+        "TD3, DDPG and policies of numbers never can; WithoutMask takes masks away"
+    )
+    check_that(mask is None, words)
 
 
 class Error(Protocol):
@@ -189,7 +193,10 @@ class Algorithm(Protocol):
         ...
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Return what the actor loses, or None where there is no actor."""
+        """Return what the actor loses, or None where there is no actor.
+
+        One that acts where not everything is legal also gets ``mask``.
+        """
         return None
 
     def explore(self, step: int) -> None:

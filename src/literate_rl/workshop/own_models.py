@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/own_models.py (edit there); digest d080a9dd2e1697ae
+# Generated from chapters/workshop/own_models.py (edit there); digest 81526771caeb3c67
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ContractPolicy(nn.Module):
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
-        refuse_mask(mask)
+        refuse_mask(mask, self.actor.model)
         if not isinstance(noise, Tensor):
             # Without a `mode` this draws, so it needs a seed as well.
             with drawn_from(checksum(obs), obs.device):
@@ -105,7 +105,7 @@ class ContractPolicy(nn.Module):
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies."""
-        refuse_mask(mask)
+        refuse_mask(mask, self.actor.model)
         # An entropy may be estimated from a sample. Its seed is a checksum.
         with drawn_from(checksum(obs, action), obs.device):
             _, log_prob, entropy, *_ = self.actor(obs, action=action)
@@ -131,8 +131,11 @@ class ContractPolicy(nn.Module):
         action, log_prob, *_ = self.asked(obs, generator)
         return action, log_prob.squeeze(-1)
 
-    def log_probs(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def log_probs(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the log-probabilities of all actions, the actor's fourth result."""
+        refuse_mask(mask, self.actor.model)
         log_prob: Tensor = self.asked(obs, generator)[3]
         return log_prob
 

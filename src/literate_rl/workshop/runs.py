@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 737c3433d02f1e7c
+# Generated from chapters/workshop/runs.py (edit there); digest 5d159afee45185d0
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -54,9 +54,12 @@ from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import (
     Held,
     Make,
+    as_argument,
     check_seen,
     env_seed,
+    follow_masks,
     make_one,
+    read_masks,
     told,
     warn_unended,
 )
@@ -1063,14 +1066,16 @@ def play(
     """Play a greedy episode in the only copy of an environment; look at each step."""
     device = next(policy.parameters()).device
     check_seen(policy, envs)
-    obs, _ = envs.reset(seed=env_seed(seed, 0))
+    obs, infos = envs.reset(seed=env_seed(seed, 0))
+    mask = read_masks(infos, np.ones(1, bool))
     total = 0.0
     for _ in range(max_episode_steps):
         look()
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
         with eval_mode(policy):
-            action = policy.to_env(policy.act(state, 0.0).cpu())
-        obs, reward, terminated, truncated, _ = envs.step(action)
+            action = policy.act(state, 0.0, **as_argument(mask)).cpu()
+        obs, reward, terminated, truncated, infos = envs.step(policy.to_env(action))
+        mask, _ = follow_masks(mask, infos, terminated, truncated)
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total

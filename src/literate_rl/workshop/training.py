@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 8c69f764d489ab55
+# Generated from chapters/workshop/training.py (edit there); digest f4361ae1e6ecb5e6
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ from literate_rl.td3 import (
 from literate_rl.workshop.commands import OFFERED
 from literate_rl.workshop.episodes import (
     Make,
+    as_masks,
     make_one,
     resets_later,
 )
@@ -119,7 +120,7 @@ from literate_rl.workshop.own_models import (
     own_model,
     results_for,
 )
-from literate_rl.workshop.interfaces import Act, Learner, PolicyLike
+from literate_rl.workshop.interfaces import Act, Learner, PolicyLike, refuse_mask
 from literate_rl.workshop.nests import MODELS, SpaceError, is_hybrid, name_of_model
 from literate_rl.workshop.runs import (
     OwnModels,
@@ -350,8 +351,14 @@ class Agent:
         return self.learner.policy
 
     @torch.no_grad()
-    def act(self, states: Mapping[str, Any]) -> Tensor | tuple[Any, ...]:
+    def act(
+        self, states: Mapping[str, Any], *, mask: Any = None
+    ) -> Tensor | tuple[Any, ...]:
         """Act in a batch of states, given by name.
+
+        Args:
+            states: The states.
+            mask: Which actions are legal, ``(B, N)`` zeros and ones. None is all.
 
         Returns:
             What a model of your own returns; for a Q network, greedy actions ``(B, 1)``
@@ -359,23 +366,28 @@ class Agent:
             policies, whose only state is ``state``, return the greedy actions.
         """
         with eval_mode(self.policy):
-            results = self.results(states)
+            results = self.results(states, mask)
         alone: Tensor = results[0]
         return results if len(results) > 1 else alone
 
-    def results(self, states: Mapping[str, Any]) -> tuple[Any, ...]:
+    def results(self, states: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
         """Return what ``act`` returns, always as a tuple."""
         policy: Any = self.policy
+        mask = None if given is None else torch.from_numpy(as_masks(given))
         if model := own_model(policy):
             results = results_for(model, states)
             if "qnet" not in policy.recipe[1]["models"]:
+                refuse_mask(mask, model.model)
                 return results
             q, *rest = results
             if isinstance(policy, RainbowPolicy):
                 q = q @ policy.atoms
-            return (policy.actions.choose(q, 0.0).unsqueeze(-1), *rest)
+            return (
+                policy.actions.choose(policy.legal(q, mask), 0.0).unsqueeze(-1),
+                *rest,
+            )
         state = states["state"].to(device_of(policy), torch.float32)
-        return (policy.act(state, 0.0),)
+        return (policy.act(state, 0.0, mask=mask),)
 
     def save(self, directory: str | Path) -> Path:
         """Keep the run in a new directory; return its path.

@@ -1,0 +1,595 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Legal actions
+#
+# **What may an agent do when not everything is allowed?** In a board game most moves are illegal, a
+# taxi cannot drive through a wall, and a shop cannot sell what it does not have. An environment that
+# knows what is legal can say so, with a **mask**. After this chapter you can train any agent of this
+# book for discrete actions with one, say what a mask does to probabilities, gradients and values, and
+# find out what goes wrong when it is used only while acting.
+#
+# It takes about 20 minutes. You need {doc}`policies`, and {doc}`dqn` for the part about values.
+
+# %% tags=["export", "hide-input"]
+"""Legal actions: rows in which what is not allowed has no chance, and adapters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from literate_rl.workshop.signatures import Bool, Float, check_that, checked
+
+__all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask", "legal"]
+
+# %% [markdown]
+# ## What a mask does
+#
+# A network gives four actions their logits, and c is illegal in this state. Without a mask the agent
+# may take it. With one it cannot, but where does the mask come in? It may be there only while the
+# agent *acts*, or whenever anybody asks how likely an action is, in learning too.
+#
+# On the left is how often each action is taken. On the right the agent has taken a, and it went well:
+# learning moves the logits along the gradient of $\log \pi(a)$. Move the logit of c, and change where
+# the mask is used.
+
+# %% tags=["hide-input"]
+import torch
+
+from literate_rl.masks import legal  # built below
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+torch.set_num_threads(1)  # the networks of this book are too small to be shared out
+names = {0: "a", 1: "b", 2: "c", 3: "d"}
+allowed = torch.tensor([True, True, False, True])
+uses = ["never", "while acting", "always"]
+logits_of_c = [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0]
+
+
+def acting_and_learning(use, logit_of_c):
+    """Return probabilities of what is taken, and the gradient of log π(a)."""
+    row = torch.tensor([1.0, 0.0, logit_of_c, 0.5], requires_grad=True)
+    masked = legal(row, allowed)
+    taken = (row if use == "never" else masked).softmax(-1).detach()
+    learned = masked if use == "always" else row
+    (gradient,) = torch.autograd.grad(learned.log_softmax(-1)[0], row)
+    return taken, gradient
+
+
+def shown(use, logit_of_c):
+    taken, gradient = acting_and_learning(use, logit_of_c)
+    left = plot(
+        "What is taken",
+        "Bars: the probability of each of four actions.",
+        Axis("action", -0.6, 3.6, ticks=names),
+        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
+        Mark("bars", list(names), taken.tolist(), "accent"),
+        width=320,
+    )
+    right = plot(
+        "What a teaches",
+        "Bars: the derivative of the log-probability of a by each of four logits.",
+        Axis("logit", -0.6, 3.6, ticks=names),
+        Axis("derivative of log π(a)", -1, 1, ticks=(-1, 0, 1)),
+        Mark("bars", list(names), gradient.tolist(), "second"),
+        width=320,
+    )
+    lines = [
+        f"{words}: " + ", ".join(f"{name} {x[k]:.2f}" for k, name in names.items())
+        for words, x in (("taken", taken), ("gradient", gradient))
+    ]
+    return [left, right], "\n".join(lines)
+
+
+sliders = {"the mask is used": uses, "logit of c": logits_of_c}
+dial("Where a mask is used", shown, sliders, start=("always", 1.0))
+
+# %% [markdown]
+# **Notice** three things. With the mask always there, c has no probability and no derivative, and its
+# logit changes nothing at all: c might as well not be there. With the mask only while acting, the
+# left picture is the same, but the right one is that of an agent without a mask. It still pushes c
+# down, and it takes the size of all other steps from probabilities that nobody acts by.
+
+# %% tags=["claims"]
+for logit in logits_of_c:
+    never, acting, always = (acting_and_learning(use, logit) for use in uses)
+    assert always[0][2] == always[1][2] == 0, "no probability and no derivative"
+    first = acting_and_learning("always", logits_of_c[0])
+    assert all(map(torch.equal, always, first)), "its logit changes nothing"
+    assert torch.equal(acting[0], always[0]), "the same left picture"
+    assert torch.equal(acting[1], never[1]), "the gradient of an agent without a mask"
+    assert acting[1][2] < 0, "it pushes c down"
+    assert acting[1][0] > always[1][0], "all other steps"
+
+# %% [markdown]
+# ## A softmax of what is left
+#
+# Let $m_j$ be 1 if action $j$ is legal and 0 if not. The policy under the mask is the softmax over the
+# legal actions,
+#
+# $$
+# \pi_m(a) = \frac{m_a \, e^{z_a}}{\sum_j m_j \, e^{z_j}} ,
+# $$ (masked-softmax)
+#
+# and the derivative of the log-probability of a legal action is
+#
+# $$
+# \frac{\partial \log \pi_m(a)}{\partial z_j} = m_j \bigl( \mathbb 1[a = j] - \pi_m(j) \bigr) .
+# $$ (masked-gradient)
+#
+# For the network a mask is a part of the state, a function that is given. So $\pi_m$ is a policy like
+# any other, differentiable in the weights, and the policy gradient ({doc}`policy_gradient`) is right
+# for it {cite:p}`huang2022masking`. Nothing new has to be derived, if only *everything* uses
+# $\pi_m$: acting, log-probabilities, entropy and the divergence between policies.
+#
+# One function sees to that. It writes the lowest number there is into the row, where an action is
+# illegal. Softmax makes exactly 0 of it, no gradient flows through a number that was written over, and
+# all code behind it stays as it is.
+
+
+# %% tags=["export"]
+@checked
+def legal(
+    row: Float[Tensor, "*B N"], mask: Bool[Tensor, "*B N"]
+) -> Float[Tensor, "*B N"]:
+    """Return logits or values in which illegal actions have the lowest number there is.
+
+    Args:
+        row: A number for each action; the larger, the likelier it is taken.
+        mask: Which actions are legal, one of them or more.
+
+    Source: Huang and Ontañón 2022, section 3.
+    """
+    some = mask.any(-1).all()
+    check_that(some, "mask must leave a legal action, got a row without one")
+    # A softmax of this is {eq}`masked-softmax`. No gradient comes to what is written
+    # over, {eq}`masked-gradient`.
+    # Minus infinity would be lower still, but the entropy has it times zero, and that
+    # is not a number.
+    return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
+
+
+# %% [markdown]
+# The action distributions of this book for discrete actions (those of {doc}`policies`, and
+# `EpsilonGreedy` in {doc}`dqn`) have a method `legal(row, mask)`, which calls it. Random actions are
+# legal too: the race of a draw adds noise to the row, and so does ε-greedy, but none of it is as large
+# as the lowest number is low. So what is legal races alone, and a random action of ε-greedy is drawn
+# uniformly from it.
+#
+# ## Where masks come from, and where they go
+#
+# Gymnasium's Taxi {cite:p}`dietterich2000` fetches a passenger and takes him to his hotel. Four actions
+# drive, two load and unload. With each observation comes what is legal there, in
+# `infos["action_mask"]`: at each reset and at each step. That is the convention of this book. (The mask
+# of Taxi leaves out what would change nothing, or would be fined.) Our `Collector` ({doc}`agents`) reads
+# the masks, hands each to whoever acts as `mask=`, and writes it down beside its observation.
+#
+# At the end of an episode one has to look twice. `step` returns the mask of the *next* episode's first
+# state. That of the last state lies in `infos["final_info"]`. Here is a Taxi whose episodes are cut off
+# after three steps:
+
+# %%
+from functools import partial
+
+import gymnasium as gym
+
+from literate_rl.agents import Collector, make_envs
+from literate_rl.policies import make_policy
+from literate_rl.workshop.runs import flat_env
+
+moves = ["south", "north", "east", "west", "load", "unload"]
+envs = make_envs(partial(flat_env, "Taxi-v4", max_episode_steps=3))
+spaces_of_taxi = envs.single_observation_space, envs.single_action_space
+torch.manual_seed(1)
+policy = make_policy(*spaces_of_taxi)
+collector = Collector(envs, policy.to_env)
+collector.reset(seed=3)
+batch = collector.collect(lambda obs, mask: policy.act(obs.float(), 0.0, mask=mask), 6)
+
+
+def words(mask):
+    """Return the names of legal actions."""
+    return " ".join(moves[k] for k in mask.nonzero()[:, 0])
+
+
+print(" t  cut off  taken   legal here                legal where it led")
+for t in range(6):
+    cut, taken = batch.truncated[t, 0].item(), moves[batch.action[t, 0]]
+    here, there = words(batch.mask[t, 0]), words(batch.next_mask[t, 0])
+    print(f"{t:2d}  {cut!s:7s}  {taken:6s}  {here:24s}  {there}")
+
+# %% [markdown]
+# In the middle of an episode the mask of a row's last column stands in the next row again. After the
+# cut at $t = 2$ it does not: there a new episode begins.
+#
+# Who needs the last column? A **bootstrap** that chooses. The target of Q-learning takes the best
+# action of the next state, which has to be a legal one:
+#
+# $$
+# y_t = r_t + \gamma \max_{a :\, m_a(s'_t) = 1} Q(s'_t, a) .
+# $$ (masked-bootstrap)
+#
+# After a termination there is no bootstrap. The mask of a last state may then be empty, and it is, at
+# the end of many games. A state that somebody has to act in always has a legal action, or the mask is
+# refused.
+
+# %% tags=["claims"]
+follows = [torch.equal(batch.next_mask[t, 0], batch.mask[t + 1, 0]) for t in range(5)]
+assert follows == [True, True, False, True, True], "not after the cut"
+assert batch.truncated[2, 0], "after three steps"
+assert batch.mask.gather(-1, batch.action.unsqueeze(-1)).all(), "only legal ones"
+
+# %% [markdown]
+# | agent | acts | learns | bootstrap |
+# |---|---|---|---|
+# | PPO, A2C, A3C, PPG | by $\pi_m$ | log-probability, entropy and KL of $\pi_m$ | the value of a state; nothing to choose |
+# | IMPALA | by $\pi_m$ | both policies of the ratio are masked | the same |
+# | DQN, Rainbow, Ape-X | the best legal action, or a random legal one | – | {eq}`masked-bootstrap`, by the mask of the next state |
+# | SAC for lists | by $\pi_m$ | the entropy of $\pi_m$, whose target is half of $\log \sum_j m_j$ | a sum over what is legal next |
+# | PPO and its relatives, several choices | a mask has a part for each choice ({doc}`choices`) | as PPO | as PPO |
+# | agents of hybrid actions | a mask says which *types* are legal ({doc}`hybrid_policy`) | as PPO | as PPO |
+# | SAC, TD3, DDPG, policies of numbers | refuse a mask: a list of actions says nothing about a box | | |
+#
+# A rollout has the fields `mask` and `next_mask`, and so have the memory and its batches
+# ({doc}`replay`); both are None where the environment says nothing. Checkpoints keep them, and actors in
+# other processes send them. Whoever calls a policy himself says `policy.act(obs, 0.0, mask=mask)`.
+#
+# ## See it learn
+#
+# In Taxi a step costs 1, and bringing the passenger to his goal pays 20. To load or unload at a wrong
+# place is fined with 10. Two agents learn with PPO ({doc}`ppo`) and the same settings. One sees the
+# masks. From the other a wrapper, `WithoutMask`, takes them away, so that it has to learn from fines
+# and from walls.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Mean return of a rollout over 60,000 steps. With masks it rises from below minus 100 to above 0. Without masks it rises to minus 200, the cost of 200 steps, and stays there"}}
+import matplotlib.pyplot as plt
+import numpy as np
+
+from literate_rl.agents import seed_everything
+from literate_rl.evaluation import evaluate
+from literate_rl.masks import WithoutMask
+from literate_rl.ppo import PPO, PPOConfig
+
+
+def taxi(**options):
+    return gym.make("Taxi-v4", **options)
+
+
+def taxi_without(**options):
+    return WithoutMask(taxi(**options))
+
+
+config = PPOConfig(
+    total_steps=60_000, num_envs=16, num_steps=64, learning_rate=3e-3, gamma=0.95,
+    scale_reward=True,
+)  # fmt: skip
+curves, after = {}, {}
+figure, axis = plt.subplots(figsize=(7, 3))
+for name, make in {"with masks": taxi, "without": taxi_without}.items():
+    seed_everything(1)
+    envs = make_envs(partial(flat_env, make), config.num_envs)
+    learner = PPO(make_policy(*spaces_of_taxi), envs, config)
+    rows = []
+    while learner.step < config.total_steps:
+        rows.append((learner.iterate()["charts/episodic_return"], learner.step))
+    # The mean of the last ten rollouts in which an episode ended.
+    ended = np.array([row for row in rows if row[0] == row[0]])
+    smooth = np.convolve(ended[:, 0], np.ones(10) / 10, "valid")
+    axis.plot(ended[9:, 1], smooth, label=name)
+    curves[name] = smooth
+    after[name] = evaluate(learner.policy, make, 20, max_episode_steps=200).mean()
+    print(f"{name:10s}  mean return of 20 greedy episodes {after[name]:6.1f}")
+axis.set(xlabel="steps", ylabel="mean return")
+axis.legend()
+plt.show()
+
+# %% [markdown]
+# **Notice** where the agent without masks ends: at −200, the cost of 200 steps. It has learned to be
+# fined no more, and for that it loads and unloads nowhere. The fine is a lesson about one place, but the
+# network generalises it to all. {cite:t}`zabounidis2026` show that this happens to shared features in
+# general: what is illegal where the agent has been becomes unlikely where it has not been yet. The other
+# agent learns nothing about what is illegal, and need not.
+
+# %% tags=["claims"]
+assert curves["with masks"][-1] > curves["without"][-1] + 50
+assert curves["without"][-1] < -190, "the cost of 200 steps"
+assert after["with masks"] > after["without"] + 50
+
+# %% [markdown]
+# ## Traps
+#
+# ### Trap: a mask while acting only
+#
+# It is tempting to mask where the actions are drawn and to leave the loss as it is. The actions are
+# legal, nothing fails, and often something is learned. But three things are wrong.
+#
+# **The gradient has a bias.** Let $p_{\text{legal}} = \sum_j m_j \, \pi(j)$ be what the unmasked policy gives to all
+# legal actions together. Then $\pi_m = \pi / p_{\text{legal}}$ for these, and the loss with $\log \pi$ climbs along
+#
+# $$
+# \mathbb E_{a \sim \pi_m} \bigl[ A(a) \, \nabla \log \pi(a) \bigr]
+# = \mathbb E_{a \sim \pi_m} \bigl[ A(a) \, \nabla \log \pi_m(a) \bigr]
+# + \mathbb E_{a \sim \pi_m} [A(a)] \, \nabla \log p_{\text{legal}} ,
+# $$ (def-masked-bias)
+#
+# of which only the first part is the gradient of the return. The second part vanishes where the mean
+# advantage is zero, that is with a perfect baseline. (So PPO, whose critic soon is a good one, may get
+# away with it.) V-trace has no such luck: its ratio of an unchanged policy is $p_{\text{legal}}$ instead of 1, as a trap
+# in {doc}`impala` shows.
+#
+# **The entropy counts what cannot happen.** Its bonus pays for probability on illegal actions.
+
+# %%
+logits = torch.tensor([1.0, 0.0, 2.0], requires_grad=True)  # the third is illegal
+legal_ones, reward = torch.tensor([True, True, False]), torch.tensor([1.0, 2.0, 0.0])
+policies = {
+    "masked": legal(logits, legal_ones).log_softmax(-1),
+    "while acting": logits.log_softmax(-1),
+}
+prob = policies["masked"].exp().detach()
+share = logits.softmax(-1)[legal_ones].sum().log()
+bias = torch.autograd.grad(share, logits, retain_graph=True)[0]
+gradient, entropy = {}, {}
+for name, log_prob in policies.items():
+    for baseline in (0.0, (prob * reward).sum()):
+        loss = (prob * (reward - baseline) * log_prob).sum()
+        found = torch.autograd.grad(loss, logits, retain_graph=True)[0]
+        gradient[name, bool(baseline)] = found
+        told = "with a baseline" if baseline else "without one"
+        print(f"{name:13s} {told:15s}", " ".join(f"{x:6.3f}" for x in found))
+    entropy[name] = -(log_prob.exp() * log_prob.clamp(min=-1e4)).sum().item()
+    print(f"{name:13s} entropy {entropy[name]:.3f}")
+
+# %% tags=["claims"]
+extra = gradient["while acting", False] - gradient["masked", False]
+torch.testing.assert_close(extra, (prob * reward).sum() * bias)
+assert extra.abs().max() > 0.5, "the bias is no small one"
+torch.testing.assert_close(gradient["while acting", True], gradient["masked", True])
+assert entropy["while acting"] > np.log(2) > entropy["masked"], "more than two can have"
+
+# %% [markdown]
+# **A value is never corrected.** In off-policy learning it is worse. An action that is never taken is
+# never in the memory, so its value stays where the first weights have put it, or drifts along with
+# others. If it is the largest one, {eq}`masked-bootstrap` without its mask believes it. Here is a chain
+# of two states. In each one action is legal; the first pays nothing, the second pays 1 and ends the
+# episode. All values begin at 5.
+
+# %%
+from literate_rl.dqn import q_target
+
+
+def values_of_chain(minded):
+    """Return Q after 200 sweeps over the legal actions of both states."""
+    q, only = torch.full((2, 2), 5.0), torch.tensor([[True, False]])
+    for _ in range(200):
+        next_q = legal(q[1:], only) if minded else q[1:]
+        after_first = q_target(torch.zeros(1), torch.tensor([0.9]), next_q)
+        after_second = q_target(torch.ones(1), torch.zeros(1), next_q)
+        aim = torch.cat([after_first, after_second])
+        q[:, 0] += 0.5 * (aim - q[:, 0])
+    return q
+
+
+right, wrong = values_of_chain(True), values_of_chain(False)
+print(f"value of the first state's legal action: {right[0, 0]:.2f} with the mask")
+print(f"{'':41s}{wrong[0, 0]:.2f} without")
+
+# %% [markdown]
+# The truth is $0.9 \cdot 1$. Without the mask it is $0.9 \cdot 5$, for ever.
+
+# %% tags=["claims"]
+torch.testing.assert_close(right[0, 0], torch.tensor(0.9))
+torch.testing.assert_close(wrong[0, 0], torch.tensor(4.5))
+assert (right[:, 1] == 5).all(), "never corrected, and it does no harm"
+
+# %% [markdown]
+# ## Other people's environments
+#
+# sb3-contrib asks the environment: a method `action_masks()` returns the mask of the state in which it
+# is. PettingZoo's games show it: an observation is a dictionary of `observation` and `action_mask`. Each
+# is a wrapper away from `infos["action_mask"]`, and a third one takes the masks away, for an agent that
+# refuses them where they are only advice.
+
+
+# %% tags=["export"]
+class Adapter(gym.Wrapper[Any, Any, Any, Any]):
+    """Passes on what an environment returns, as ``told`` tells it."""
+
+    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return an observation and what is said beside it."""
+        return obs, infos
+
+    def reset(self, **options: Any) -> Any:
+        """Begin an episode."""
+        return self.told(*self.env.reset(**options))
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        obs, *rest, infos = self.env.step(action)
+        obs, infos = self.told(obs, infos)
+        return obs, *rest, infos
+
+
+class MaskFromMethod(Adapter):
+    """Says in ``infos`` what a method ``action_masks()`` of the environment returns."""
+
+    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return them, with the mask in ``infos``."""
+        return obs, {
+            **infos,
+            "action_mask": self.env.get_wrapper_attr("action_masks")(),
+        }
+
+
+class MaskFromObservation(Adapter):
+    """Takes observations apart that hold an ``observation`` and its ``action_mask``."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        parts: Any = space.spaces if isinstance(space, spaces.Dict) else {}
+        words = "env must show a Dict of observation and action_mask"
+        check_that(
+            parts.keys() >= {"observation", "action_mask"}, f"{words}, got {space}"
+        )
+        self.observation_space = parts["observation"]
+
+    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return them, with the mask in ``infos``."""
+        return obs["observation"], {**infos, "action_mask": obs["action_mask"]}
+
+
+class WithoutMask(Adapter):
+    """Takes the masks away, for agents that know none."""
+
+    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return them, without a mask."""
+        return obs, {name: x for name, x in infos.items() if name != "action_mask"}
+
+
+# %% [markdown]
+# What well-known implementations do:
+#
+# | choice | this chapter | [sb3-contrib](https://github.com/Stable-Baselines-Team/stable-baselines3-contrib/blob/00f42c833893cfb917267aea204a80a445a31599/sb3_contrib/common/maskable/distributions.py) | [Tianshou's DQN](https://github.com/thu-ml/tianshou/blob/ab860234dfca142767b6855e64856e4b808868fe/tianshou/policy/modelfree/dqn.py) |
+# |---|---|---|---|
+# | what an illegal action gets | the lowest number of the dtype | [−10⁸ as its logit](https://github.com/Stable-Baselines-Team/stable-baselines3-contrib/blob/00f42c833893cfb917267aea204a80a445a31599/sb3_contrib/common/maskable/distributions.py#L63-L65) | [less than all others of the batch](https://github.com/thu-ml/tianshou/blob/ab860234dfca142767b6855e64856e4b808868fe/tianshou/policy/modelfree/dqn.py#L127-L133) |
+# | the entropy | of $\pi_m$, by the same code | of $\pi_m$, [by code of its own](https://github.com/Stable-Baselines-Team/stable-baselines3-contrib/blob/00f42c833893cfb917267aea204a80a445a31599/sb3_contrib/common/maskable/distributions.py#L76-L86) | – |
+# | the bootstrap | masked | of a state's value | masked with double Q-learning; [without it the maximum is over all actions](https://github.com/thu-ml/tianshou/blob/ab860234dfca142767b6855e64856e4b808868fe/tianshou/policy/modelfree/dqn.py#L93-L104) |
+#
+# We read the code at the linked commits.
+#
+# ## One decision to take home
+#
+# **If the environment knows what is legal, and will also know it when the agent is used, mask.** It costs
+# a row of booleans a step, and the network is spared what it need not learn. Do not mask if the trained
+# agent will have to act without: it has never learned what is illegal, and its logits there mean
+# nothing. Look at three settings first, because they count actions: the weight of the entropy bonus
+# (the largest entropy is now the logarithm of what is legal), `target_entropy` if you set it for SAC,
+# and how long ε-greedy explores. The experiment that decides is the one above: the same agent with and
+# without, ten seeds, the same steps.
+#
+# ## Summary
+#
+# - A mask says which actions are legal in a state. It is a part of the state, and $\pi_m$ is a policy
+#   like any other.
+# - Illegal actions get the lowest number there is: probability 0, gradient 0, never the maximum.
+# - Acting, log-probability, entropy, divergence and the bootstrap's maximum use the mask, or the gradient
+#   has a bias and values are never corrected.
+# - At an episode's end the bootstrap's mask is that of the last state, and lies in `final_info`.
+# - A state to act in has a legal action; after a termination nothing need be legal.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "Of six actions two are legal. How large can the entropy of the masked policy be, in nats?",
+    ["log 2 = 0.69", "log 6 = 1.79", "log 3 = 1.10"],
+    right="log 2 = 0.69",
+    because="It is largest where the two legal actions are equally likely. The other four have "
+    "probability zero and add nothing.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function should return the probabilities of the masked policy {eq}`masked-softmax`. They do not add
+# up to 1. Fix it.
+
+
+# %%
+def answer(row, mask):
+    return row.softmax(-1) * mask
+
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.exercises import grade
+
+
+def masked_softmax(row, mask):
+    return legal(row, mask).softmax(-1)
+
+
+cases = [
+    (torch.tensor([[1.0, 0.0, 2.0], [3.0, -1.0, 0.0]]), mask)
+    for mask in (
+        torch.tensor([[True, True, False], [False, True, True]]),
+        torch.tensor([[False, False, True], [True, True, True]]),
+    )
+]
+grade(answer, masked_softmax, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(row, mask):
+    # The legal part of a softmax still has to be divided by its sum.
+    part = row.softmax(-1) * mask
+    return part / part.sum(-1, keepdim=True)
+
+
+grade(answer, masked_softmax, *cases)
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# How likely does ε-greedy take each action under a mask? Return the probabilities, given values
+# `q`, a mask and ε.
+
+
+# %%
+def answer(q, mask, epsilon):
+    return torch.ones_like(q) / len(q)
+
+
+# %% tags=["hide-input"]
+from literate_rl.dqn import EpsilonGreedy
+
+
+def shares_of(q, mask, epsilon):
+    """Draw very often: the share of each action, to two digits."""
+    actions = EpsilonGreedy(len(q))
+    actions.epsilon = epsilon
+    luck = actions.noise(1, 400_000, torch.Generator().manual_seed(1))[0]
+    taken = actions.choose(legal(q, mask).expand(len(luck), -1), luck)
+    return (taken.bincount(minlength=len(q)) / len(luck)).round(decimals=2)
+
+
+values = torch.tensor([1.0, 3.0, 2.0, 0.0])
+draws = [
+    (values, torch.tensor([True, False, True, True]), 0.3),
+    (values, torch.tensor([True, True, False, True]), 0.6),
+    (values, torch.tensor([False, False, False, True]), 1.0),
+]
+grade(lambda *case: answer(*case).round(decimals=2), shares_of, *draws)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(q, mask, epsilon):
+    # A random action is a legal one, and may be the best of them too.
+    prob = epsilon * mask / mask.sum()
+    prob[legal(q, mask).argmax()] += 1 - epsilon
+    return prob
+
+
+grade(lambda *case: answer(*case).round(decimals=2), shares_of, *draws)
+
+# %% [markdown]
+# ## References
+#
+# Masks in policy gradients were examined by {cite:t}`huang2022masking`, who also compare them with
+# fines and with a mask while acting only. What fines do to shared features is from
+# {cite:t}`zabounidis2026`. Taxi is from {cite:t}`dietterich2000`.
