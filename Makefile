@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve sync format check test pythons newest lowest chapter notebooks lab edit bench learn films dist clean
+.PHONY: help html serve sync format check test pythons newest lowest chapter notebooks lab edit bench learn films worlds dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,15 @@ films: $(READY)  ## Film the agents before and after training; a stopped run goe
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable '.[mujoco]'
 	$(BIN)/python -m benchmarks.films
+
+# The environment of the book, and on top of it what these worlds need.
+worlds: $(READY)  ## Train for a moment in environments of other people
+	@test -d build/worlds || $(BIN)/python -m venv build/worlds
+	@$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+	  > $$(echo build/worlds/lib/python3.*/site-packages)/book.pth
+	build/worlds/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  --constraint constraints.txt --requirement benchmarks/third_party.txt
+	build/worlds/bin/python -W ignore -m benchmarks.third_party $(if $(ONLY),--only $(ONLY))
 
 dist: $(READY)  ## Build the package into dist; TAG=v1.2.3 must fit its version
 	@$(BIN)/python docs/_ext/release.py $(TAG)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ from benchmarks import (
     ppo_solve,
     reinforce_learning,
     sac_learning,
+    third_party,
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
@@ -568,3 +571,78 @@ def test_the_authors_table_has_all_their_runs_and_games() -> None:
     for row in table:
         mean = np.mean([float(row[game]) for game in games])
         assert float(row["return"]) == pytest.approx(mean, abs=1e-3)
+
+
+def test_worlds_of_others_are_pinned() -> None:
+    pins = Path(third_party.__file__).with_suffix(".txt").read_text("utf-8")
+    pinned = set(re.findall(r"^(\S+)==\S+$", pins, re.MULTILINE))
+    assert {x.packages for x in third_party.WORLDS.values()} - pinned == {"literate-rl"}
+
+
+def test_the_space_of_gym_hybrid_holds_its_actions() -> None:
+    env = third_party.gym_hybrid()
+    env.action_space.seed(1)
+    env.reset(seed=1)
+    for _ in range(20):
+        env.step(env.action_space.sample())  # Moving refuses what is not in its space
+    env.reset(seed=1)
+    env.step((0, np.array([0.5, 1.0], np.float32)))
+    assert env.get_wrapper_attr("speed") == 0.025, "its own number, and no other"
+
+
+def test_an_agent_of_a_game_plays_against_chance(monkeypatch) -> None:
+    """Two agents in turns take 1 or 2 of five stones; who takes the last one wins."""
+    monkeypatch.setitem(sys.modules, "pettingzoo", ModuleType("pettingzoo"))
+    game = ModuleType("pettingzoo.classic.tictactoe.tictactoe")
+    game.raw_env = Stones  # type: ignore[attr-defined]
+    for name in ("classic", "classic.tictactoe", "classic.tictactoe.tictactoe"):
+        monkeypatch.setitem(sys.modules, f"pettingzoo.{name}", game)
+    env = third_party.tictactoe()
+    assert isinstance(env.observation_space, spaces.Box)
+    ends = set()
+    for seed in range(20):
+        _, infos = env.reset(seed=seed)
+        done = False
+        while not done:
+            action = int(env.np_random.choice(infos["action_mask"].nonzero()[0]))
+            obs, reward, done, truncated, infos = env.step(action)
+            assert not truncated
+            assert reward == 0.0 or done
+        assert obs == [0]
+        ends.add(reward)
+    assert ends == {1.0, -1.0}
+
+
+class Stones:
+    """A game with PettingZoo's interface."""
+
+    possible_agents = ("a", "b")
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        mask = spaces.Box(0, 1, (2,), np.int8)
+        return spaces.Dict(
+            observation=spaces.Box(0, 5, (1,), np.int8), action_mask=mask
+        )
+
+    def action_space(self, agent: str) -> spaces.Discrete:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None) -> None:
+        self.left, self.agent_selection = 5, "a"
+        self.won = {"a": 0, "b": 0}
+
+    def observe(self) -> dict[str, Any]:
+        legal = np.array([self.left > 0, self.left > 1], np.int8)
+        return {"observation": np.array([self.left], np.int8), "action_mask": legal}
+
+    def last(self) -> Any:
+        return self.observe(), self.won[self.agent_selection], self.left == 0, False, {}
+
+    def step(self, action: int | None) -> None:
+        """Take stones, or leave when the game is over."""
+        mover, other = self.agent_selection, "ba"[self.agent_selection == "b"]
+        self.agent_selection = other
+        if action is not None:
+            self.left -= int(action) + 1
+            if self.left == 0:
+                self.won = {mover: 1, other: -1}

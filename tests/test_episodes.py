@@ -201,6 +201,40 @@ class Answers(gym.Env):
 BOX_OF_TWO = spaces.Box(-1, 1, (2,))
 
 
+class Old(gym.Env):
+    """An environment as they were before 2022, or with another answer of its own."""
+
+    observation_space, action_space = BOX_OF_TWO, spaces.Discrete(2)
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def reset(self, **_):
+        return self.answer
+
+    def step(self, action):
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "got"),
+    [
+        ("reset", np.zeros(2, np.float32), "ndarray"),
+        ("reset", (np.zeros(2),), "1 things"),
+        ("reset", None, "NoneType"),
+        ("step", (np.zeros(2), 1.0, False, {}), "4 things"),
+        ("step", [np.zeros(2), 1.0, False, False, {}, 0], "6 things"),
+        ("step", None, "NoneType"),
+    ],
+)
+def test_an_answer_with_too_few_things_is_told_in_one_sentence(method, answer, got):
+    parts = {"reset": "obs, infos", "step": "obs, reward, terminated, truncated, infos"}
+    message = f"env 'Old' failed in {method}: it must return {parts[method]}, got {got}"
+    with pytest.raises(ValueError, match=message) as refusal:
+        getattr(Held(Old(answer)), method)(*([0] if method == "step" else []))
+    assert refusal.value.__cause__ is None  # not what Python says of unpacking
+
+
 @pytest.mark.parametrize(
     ("space", "obs", "message"),
     [

@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
 import zipfile
@@ -32,9 +33,11 @@ import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 import pytest
+import tensorboardX
 import torch
 from gymnasium import spaces
 from processes import Child
+from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from torch import nn
 from worlds import left_alone, moody
@@ -217,6 +220,10 @@ def test_flat_env_shows_vectors(space, size):
     assert np.array_equal(first, spaces.flatten(space, space.sample()))
 
 
+class Words(spaces.Space):
+    """A space of somebody else's, which does not know whether it can be flattened."""
+
+
 def test_flat_env_leaves_a_vector_alone():
     env = flat_env("CartPole-v1", max_episode_steps=7)
     assert env.spec.max_episode_steps == 7
@@ -229,6 +236,7 @@ def test_flat_env_leaves_a_vector_alone():
         ("Nothing-v0", "env 'Nothing-v0' cannot be made"),
         (lambda: gym.make("Nothing-v0"), "cannot be made"),
         (lambda: Gallery(spaces.Sequence(spaces.Discrete(2))), "can be flattened"),
+        (lambda: Gallery(spaces.Dict(a=IMAGE, words=Words())), "can be flattened"),
     ],
 )
 def test_flat_env_says_what_is_wrong(env, message):
@@ -567,15 +575,57 @@ def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path):
 SPS = {"charts/SPS": 1.0}
 
 
-def test_events_are_on_the_disk_when_a_checkpoint_is(tmp_path):
+def test_events_are_on_the_disk_when_a_checkpoint_is(tmp_path, monkeypatch):
     """A run that is killed loses no event that a resumed one does not write again."""
+    write, main = EventsWriter.write_event, threading.current_thread()
+
+    def late(file, event):
+        time.sleep(0 if threading.current_thread() is main else 0.1)
+        write(file, event)
+
+    monkeypatch.setattr(EventsWriter, "write_event", late)
     run = Run(tmp_path / "run")
-    run.log(8, {"a": 1.0})
+    numbers = {"a": 1.0, "b": 2.0}
+    run.log(8, numbers)
     learner = Walker()
     learner.step = 8
     run.save(learner)
-    assert scalars(run.directory) == {("a", 8): 1.0}  # before anything was closed
+    # Before anything was closed.
+    assert scalars(run.directory) == {(name, 8): x for name, x in numbers.items()}
     run.events.close()
+
+
+def test_other_tools_find_the_writer_of_events(tmp_path, monkeypatch):
+    """W&B learns of a run when a writer is made, and others when an event is added."""
+    usual = tensorboardX.writer.EventFileWriter
+    made, added = [], {}
+
+    class Watched(usual):
+        def __init__(self, logdir, *arguments, **options):
+            made.append(logdir)
+            super().__init__(logdir, *arguments, **options)
+
+        def add_event(self, event):
+            super().add_event(event)
+            added.update({(x.tag, event.step): x for x in event.summary.value})
+
+    monkeypatch.setattr(tensorboardX.writer, "EventFileWriter", Watched)
+    with Run(tmp_path / "run") as run:
+        history = fit(Walker(), run, progress=False)
+    assert made == [str(run.directory)]
+    assert added.keys() == scalars(run.directory).keys()
+    names = {"charts/episodic_return", "charts/SPS"}  # the other metric is NaN
+    assert added.keys() == {(name, row["step"]) for name in names for row in history}
+
+
+def test_a_full_disk_is_told_to_the_run(tmp_path):
+    """A thread of the writer's could only end without a word."""
+    run = Run(tmp_path / "run")
+    run.log(8, {"a" * 3000: 1.0})
+    with files_of_at_most(2000), pytest.raises(OSError, match="too large"):
+        run.events.flush()
+    run.close()
+    assert len(scalars(run.directory)) == 1
 
 
 @pytest.mark.parametrize("at", range(1, 11))

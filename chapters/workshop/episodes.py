@@ -343,9 +343,9 @@ def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
 # ## What an environment answers
 #
 # An environment of your own may have bugs. NumPy hides some of them: it turns the reward `"1"`
-# into a number, and a flag that is `None` into `False`. So each answer is looked at before NumPy
-# sees it, and an error says which environment it came from. No number is looked at: NaN is found
-# further below.
+# into a number, and a flag that is `None` into `False`. Old environments return four things from a
+# step, and only an observation from a reset. So each answer is looked at before NumPy sees it, and
+# an error says which environment it came from. No number is looked at: NaN is found further below.
 #
 # Many environments keep one array and write each observation into it. Whoever holds such an
 # observation holds the next one a step later, and at the end of an episode the one after the
@@ -375,7 +375,7 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         cause = None
         try:
             answer = getattr(self.env, method)(*arguments, **options)
-            wrong = wrong_part(*answer, space=self.seen)
+            wrong = wrong_count(method, answer) or wrong_part(*answer, space=self.seen)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # `sys.exit` is no success
@@ -407,6 +407,22 @@ def copied(x: Any) -> Any:
         parts = map(copied, x)
         return type(x)._make(parts) if hasattr(x, "_make") else tuple(parts)
     return x.clone() if isinstance(x, Tensor) else x
+
+
+PARTS = {
+    "reset": ("obs", "infos"),
+    "step": ("obs", "reward", "terminated", "truncated", "infos"),
+}
+
+
+def wrong_count(method: str, answer: Any) -> str:
+    """Return what is wrong with the number of things in an answer, or an empty text."""
+    wanted = PARTS[method]
+    if isinstance(answer, tuple | list) and len(answer) == len(wanted):
+        return ""
+    many = isinstance(answer, tuple | list)
+    got = f"{len(answer)} things" if many else type(answer).__name__
+    return f"it must return {', '.join(wanted)}, got {got}"
 
 
 def wrong_part(obs: Any, *others: Any, space: gym.Space[Any]) -> str:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 87d5dafe52cf0a0b
+# Generated from chapters/workshop/episodes.py (edit there); digest a3f864d0eff95d20
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         cause = None
         try:
             answer = getattr(self.env, method)(*arguments, **options)
-            wrong = wrong_part(*answer, space=self.seen)
+            wrong = wrong_count(method, answer) or wrong_part(*answer, space=self.seen)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # `sys.exit` is no success
@@ -299,6 +299,22 @@ def copied(x: Any) -> Any:
         parts = map(copied, x)
         return type(x)._make(parts) if hasattr(x, "_make") else tuple(parts)
     return x.clone() if isinstance(x, Tensor) else x
+
+
+PARTS = {
+    "reset": ("obs", "infos"),
+    "step": ("obs", "reward", "terminated", "truncated", "infos"),
+}
+
+
+def wrong_count(method: str, answer: Any) -> str:
+    """Return what is wrong with the number of things in an answer, or an empty text."""
+    wanted = PARTS[method]
+    if isinstance(answer, tuple | list) and len(answer) == len(wanted):
+        return ""
+    many = isinstance(answer, tuple | list)
+    got = f"{len(answer)} things" if many else type(answer).__name__
+    return f"it must return {', '.join(wanted)}, got {got}"
 
 
 def wrong_part(obs: Any, *others: Any, space: gym.Space[Any]) -> str:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 5d159afee45185d0
+# Generated from chapters/workshop/runs.py (edit there); digest baac1845245d21a3
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -311,10 +311,6 @@ class Run:
             )
         if self.held is not None:
             return
-        # Who only reads runs need not wait for TensorBoard's writer to be imported.
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import SessionLog
-
         self.directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             stack.enter_context(locked(self.directory))
@@ -330,13 +326,9 @@ class Run:
             # What killed processes have left half written: nobody else is writing now.
             for half in self.directory.glob(f"*.{'[0-9a-f]' * 32}.new"):
                 half.unlink()
-            # Each attempt writes events of its own. The first of them tells TensorBoard
-            # to forget what an earlier attempt wrote from this step on.
             step = 0 if self.state is None else self.state["step"]
-            self.events = EventsWriter(str(self.directory / "events"), f".{step}")
+            self.events = events_from(self.directory, step)
             stack.callback(self.events.close)
-            begin = SessionLog(status=SessionLog.START)
-            self.write_event(step=step + 1, session_log=begin)
             self.held = stack.pop_all()  # all went well: kept until `close`
 
     @property
@@ -387,8 +379,6 @@ class Run:
             ValueError: If the names differ from those of the first row, or if the run
                 is closed.
         """
-        from tensorboardX.proto.summary_pb2 import Summary
-
         self.begin()
         columns = ["step", *metrics]
         cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
@@ -401,15 +391,9 @@ class Run:
         with self.metrics.open("a", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
         self.logged += 1
-        finite = {name: x for name, x in metrics.items() if math.isfinite(x)}
-        values = [Summary.Value(tag=tag, simple_value=x) for tag, x in finite.items()]
-        self.write_event(step=step, summary=Summary(value=values))
-
-    def write_event(self, **fields: Any) -> None:
-        """Append an event for TensorBoard."""
-        from tensorboardX.proto.event_pb2 import Event
-
-        self.events.write_event(Event(wall_time=time.time(), **fields))
+        for name, x in metrics.items():
+            if math.isfinite(x):
+                self.events.add_scalar(name, x, step)
 
     def save(self, learner: Learner) -> None:
         """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``.
@@ -467,6 +451,36 @@ class Run:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class NoQueue:
+    """What takes the place of an event writer's queue: each event goes to the file.
+
+    Args:
+        file: Writes an event.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.put = file.write_event
+
+    def close(self) -> None:
+        """Do nothing: nothing is waiting."""
+
+
+def events_from(directory: Path, step: int) -> Any:
+    """Return a writer of events in a new file, for what comes after a step."""
+    # Who only reads runs need not wait for TensorBoard's writer to be imported.
+    from tensorboardX import SummaryWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    events = SummaryWriter(str(directory), filename_suffix=f".{step}")
+    writer = events.file_writer.event_writer
+    writer._event_queue = NoQueue(writer._ev_writer)
+    # Each attempt writes events of its own. The first of them tells TensorBoard to
+    # forget what an earlier attempt wrote from this step on.
+    begin = Event(step=step + 1, session_log=SessionLog(status=SessionLog.START))
+    events.file_writer.add_event(begin)
+    return events
 
 
 def read_settings(path: Path) -> dict[str, Any]:
