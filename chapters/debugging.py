@@ -277,9 +277,12 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # | [explained variance about 0](#the-explained-variance-stays-at-zero) | shapes `(B, 1)` and `(B,)` | print the shape of the loss before its mean |
 # | [huge value loss, the policy stands still](#the-value-loss-is-huge) | size of the rewards | the actor's share of the gradient |
 # | [explained variance below 0](#the-explained-variance-is-negative) | units of the observations | their standard deviations, saturated units |
+# | [a value above the largest possible one](#a-value-is-above-the-largest-possible-one) | discount or ends missing in the target | $r_{\max} / (1 - \gamma)$ |
 # | [never does what pays off late](#it-never-does-what-pays-off-late) | a time limit taken for an end | ends that have the limit's length |
 # | [training is fine, evaluation is not](#training-is-fine-evaluation-is-not) | greedy actions | evaluate with noise |
 # | [it worked yesterday](#it-worked-yesterday) | luck | more seeds |
+#
+# A program can [look for some of them](#let-a-program-look).
 #
 # Two more have their place elsewhere. Ratios that differ from 1 *before* the first update are a
 # trap of {doc}`ppo`. And if a curve has stopped rising, look at *how* episodes end, as the
@@ -667,6 +670,67 @@ assert beyond["as they are"] > 0.6 > 0.3 > beyond["normalised"]
 assert last(normal, "return") > 1.5 * last(raw, "return")
 
 # %% [markdown]
+# ### A value is above the largest possible one
+#
+# **You see** values that rise and rise, in an agent that learns values from values, such as DQN.
+#
+# **Cause.** Nobody can earn more than the largest reward in each step, forever. So no value is above
+#
+# $$
+# V_{\max} = \frac{r_{\max}}{1 - \gamma} ,
+# $$ (largest-value)
+#
+# and in the house that is 5. A mean value above it feeds on itself: each target contains the value of
+# the next state, and what should make it smaller is missing, the discount or the end of an episode. The
+# same happens, more slowly, where a target follows too fast.
+#
+# **Check.** Compare the mean value with $V_{\max}$. (An error of a tenth is nothing unusual, because a
+# maximum prefers what is overestimated, {doc}`dqn`.)
+
+
+# %%
+from literate_rl.dqn import DQN, DQNConfig, make_q_policy
+
+
+def mean_values(forgets):
+    """Train DQN in the house; return the mean value of each iteration."""
+    config = DQNConfig(
+        total_steps=3_200,
+        learning_starts=200,
+        buffer_size=2_000,
+        learning_rate=3e-3,
+        gamma=0.8,
+        target_interval=50,
+        tau=1.0,
+        log_interval=400,
+    )
+    seed_everything(1)
+    envs = make_envs(house, config.num_envs)
+    spaces_of_one = envs.single_observation_space, envs.single_action_space
+    learner = DQN(make_q_policy(*spaces_of_one), envs, config)
+    sample, ones = learner.sample, torch.ones(config.batch_size)
+    if forgets:  # the discount of each step, which is 0 where an episode terminated
+        learner.sample = lambda: sample()._replace(discount=ones)
+    return [row["losses/q_value"] for row in fit(learner, progress=False)]
+
+
+values_of = {name: mean_values(name == "forgets") for name in ("as it is", "forgets")}
+for name, values in values_of.items():
+    print(f"{name:9s}", *(f"{value:8.2f}" for value in values))
+
+# %% [markdown]
+# **Fix.** The target of a step is its reward plus $\gamma$ times the next value, and plus nothing
+# where the task ended. If both are there, slow the target down: a larger `target_interval`, or a smaller
+# `tau`.
+
+# %% tags=["claims"]
+largest = 1 / (1 - at_home.gamma)
+assert math.isclose(largest, 5), "in the house"
+assert max(values_of["as it is"]) < largest
+assert values_of["forgets"][-1] > 2 * largest, "it feeds on itself"
+assert values_of["forgets"] == sorted(values_of["forgets"]), "rise and rise"
+
+# %% [markdown]
 # ### It never does what pays off late
 #
 # **You see** an agent that takes small rewards and shuns every effort, and values that are too
@@ -835,6 +899,38 @@ assert len(finals) == 20
 assert finals.min() < 110
 assert finals.max() == 500
 assert high - low > 200, "three seeds tell little"
+
+# %% [markdown]
+# ## Let a program look
+#
+# Seven of these symptoms stand in the metrics, and a program can look for them. `literate-rl look`
+# reads the directory of a run, also of one that is still going on. Here it looks at the run whose
+# learning rate was far too high:
+
+# %%
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from literate_rl.workshop.doctor import look
+from literate_rl.workshop.runs import Run
+
+place = tempfile.TemporaryDirectory()
+made = build("CartPole-v1", replace(settings, learning_rate=0.3))
+told = {"algorithm": "ppo", "env": "CartPole-v1", "config": asdict(made.config)}
+with Run(Path(place.name) / "fast", told) as run:
+    fit(made, run, progress=False)
+text = look(run.directory).replace(place.name, "runs")
+print(text)
+
+# %% [markdown]
+# It knows no more than the table above, but it does not forget to look. {doc}`workshop/doctor` has its
+# rules, and says how often they are wrong. What does not show in the metrics, such as a wrong flag or
+# an old policy that is not old, remains your business, and the house's.
+
+# %% tags=["claims"]
+assert "1. The policy jumps" in text
+assert "a third of the learning rate" in text
 
 # %% [markdown]
 # ## Three settings first

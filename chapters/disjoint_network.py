@@ -375,7 +375,8 @@ class Heads(nn.Module):
     """All weights of the disjoint network. It returns tensors only.
 
     ``projections`` has a policy head for each leaf of the action space. With None as
-    ``value_encoder`` the value shares the encoder of the policy.
+    ``value_encoder`` the value shares the encoder of the policy. ``reward_shape`` is
+    that of a reward, and of both values of a state.
     """
 
     def __init__(
@@ -384,13 +385,15 @@ class Heads(nn.Module):
         projections: Iterable[nn.Module],
         value_encoder: Any,
         detach: Detach,
+        reward_shape: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         self.detach, self.policy_encoder = detach, policy_encoder
+        self.reward_shape, rewards = reward_shape, math.prod(reward_shape)
         self.projections = nn.ModuleList(projections)
         self.value_encoder = value_encoder
-        self.value_head = linear(policy_encoder.output_size, 1, gain=1.0)
-        self.aux_head = linear(policy_encoder.output_size, 1, gain=1.0)
+        self.value_head = linear(policy_encoder.output_size, rewards, gain=1.0)
+        self.aux_head = linear(policy_encoder.output_size, rewards, gain=1.0)
 
     def forward(
         self, observation: Any, state: Any = (), require_aux: bool = True
@@ -415,8 +418,9 @@ class Heads(nn.Module):
 
         # The three heads.
         rows = tuple(project(features) for project in self.projections)
-        value = self.value_head(own).squeeze(-1)
-        aux = self.aux_head(features).squeeze(-1) if require_aux else ()
+        shape = (*features.shape[:-1], *self.reward_shape)
+        value = self.value_head(own).reshape(shape)
+        aux = self.aux_head(features).reshape(shape) if require_aux else ()
         return (rows, value, aux), (policy_state, value_state, ())
 
 
@@ -446,6 +450,8 @@ class DisjointPolicyValueNetwork(nn.Module):
         name: Name of the network.
         detach: When a shared encoder is cut off from the value: always, in the policy
             phase (where the auxiliary value is not required), or never.
+        reward_shape: Shape of a reward and of both values: () for a number, (D,) where
+            a step has D rewards.
 
     Source: Cobbe et al. 2021, Phasic Policy Gradient, sections 2 and 3.6.
     """
@@ -462,10 +468,11 @@ class DisjointPolicyValueNetwork(nn.Module):
         name: str = "DisjointPolicyValueNetwork",
         *,
         detach: Detach = "always",
+        reward_shape: tuple[Count, ...] = (),
     ) -> None:
         super().__init__()
         self.observation_spec, self.action_spec = observation_spec, action_spec
-        self.name = name
+        self.name, self.reward_shape = name, reward_shape
 
         # One encoder for the policy, and one policy head for each part of the action.
         encoder = encoding_network_ctor(observation_spec)
@@ -482,7 +489,7 @@ class DisjointPolicyValueNetwork(nn.Module):
             check_that(hasattr(head, "distribution"), words)
         # The second encoder is the whole difference between dual and shared.
         second = None if is_sharing_encoder else encoding_network_ctor(observation_spec)
-        self.heads = Heads(encoder, projections, second, detach)
+        self.heads = Heads(encoder, projections, second, detach, reward_shape)
         # They are kept here too, because `heads` may be wrapped later.
         self.projections = projections
 

@@ -331,6 +331,90 @@ def test_the_loss_is_its_definition_with_its_gradient(
     np.testing.assert_allclose(info.aux.grad, 2 * (aux - target), atol=1e-9)
 
 
+def each_reward(info: PPGTrainInfo) -> list[PPGTrainInfo]:
+    """The same steps once for each reward, as if it were the only one."""
+    names = ("value", "aux", "reward", "rollout_value", "rollout_next_value")
+    parts = {name: getattr(info, name).unbind(-1) for name in names}
+    return [
+        info._replace(**{name: parts[name][d] for name in names})
+        for d in range(len(parts["value"]))
+    ]
+
+
+def several_rewards(seed: int, steps: int, batch: int, count: int) -> PPGTrainInfo:
+    """Steps with several rewards, from as many runs of single ones."""
+    infos = [random_info(seed + d, steps, batch) for d in range(count)]
+    names = ("value", "aux", "reward", "rollout_value", "rollout_next_value")
+    wide = {n: torch.stack([getattr(x, n).detach() for x in infos], -1) for n in names}
+    for name in ("value", "aux"):
+        wide[name].requires_grad_()
+    return infos[0]._replace(**wide)
+
+
+@pytest.mark.equation("loss-of-rewards")
+@pytest.mark.parametrize("successors_known", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_several_rewards_give_the_mean_of_the_losses_of_each(
+    count: int, successors_known: bool
+) -> None:
+    info, gamma = several_rewards(3, 5, 3, count), [0.9, 0.5, 0.0][:count]
+    if not successors_known:
+        info = info._replace(rollout_next_value=())
+        alone = each_reward(info._replace(rollout_next_value=info.rollout_value))
+        alone = [one._replace(rollout_next_value=()) for one in alone]
+    else:
+        alone = each_reward(info)
+    rest: Any = {"policy_kl_loss_weight": 0.7, "td_lambda": 0.8}
+    loss, extra = PPGAuxPhaseLoss(gamma=gamma, **rest)(info)
+    assert loss.shape == extra.td_loss_actual.shape == (5, 3)
+    weight = torch.randn(5, 3, dtype=torch.float64)
+    got = torch.autograd.grad((loss * weight).sum(), (info.value, info.aux))
+
+    expected = [
+        PPGAuxPhaseLoss(gamma=one, **rest)(single)
+        for one, single in zip(gamma, alone, strict=True)
+    ]
+    mean = torch.stack([x.loss for x in expected]).mean(0)
+    torch.testing.assert_close(loss, mean)
+    for field in PPGAuxPhaseLossInfo._fields:
+        parts = torch.stack([getattr(x.extra, field) for x in expected])
+        torch.testing.assert_close(getattr(extra, field), parts.mean(0))
+    grads = torch.autograd.grad((mean * weight).sum(), (info.value, info.aux))
+    torch.testing.assert_close(got, grads)
+    # One discount stands for all of them.
+    same = PPGAuxPhaseLoss(gamma=0.9, **rest)(info).loss
+    torch.testing.assert_close(
+        same, PPGAuxPhaseLoss(gamma=[0.9] * count, **rest)(info)[0]
+    )
+
+
+def test_the_targets_of_several_rewards_are_those_of_each() -> None:
+    info, gamma = several_rewards(8, 6, 2, 2), [0.9, 0.3]
+    target = PPGAuxPhaseLoss(gamma=gamma, td_lambda=0.7).target(info)
+    flags = (info.discount == 0).numpy(), (info.step_type == LAST).numpy()
+    for d, one in enumerate(each_reward(info)):
+        steps = one.reward.numpy(), one.rollout_next_value.numpy(), *flags
+        expected = slow_targets(*steps, gamma[d], 0.7)
+        np.testing.assert_allclose(target[..., d].numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "change", "message"),
+    [
+        ([0.9], {}, r"gamma must be a number or a list of 2, .* got \[0.9\]"),
+        ([0.9, 0.9], {"value": torch.ones(3, 2)}, "value must have"),
+        ([0.9, 0.9], {"aux": torch.ones(3, 2, 3)}, "aux must have shape"),
+        (0.9, {"rollout_next_value": torch.ones(3, 2)}, "next_value must have"),
+    ],
+)
+def test_several_rewards_that_do_not_fit_are_named(gamma, change, message) -> None:
+    info = several_rewards(0, 3, 2, 2)
+    with pytest.raises(ValueError, match=message):
+        PPGAuxPhaseLoss(gamma=gamma)(info._replace(**change))
+    with pytest.raises(ValueError, match="gamma must be a number where a step has one"):
+        PPGAuxPhaseLoss(gamma=[0.9])(random_info(0, 3, 2))
+
+
 def test_another_error_can_be_handed_over() -> None:
     info = random_info(0, 9, 2)
     # As in ALF it gets the target first.
@@ -382,7 +466,9 @@ def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"gamma": [0.9, 0.99]}, TypeError, "gamma must be a number, got list"),
+        ({"gamma": [0.9, 1.5]}, ValueError, "gamma.* must be .* at most 1, got 1.5"),
+        ({"gamma": []}, ValueError, "gamma must hold at least one discount"),
+        ({"gamma": "0.9"}, TypeError, "gamma must be a number or .*, got str"),
         ({"gamma": 1.5}, ValueError, "gamma must be .* at most 1, got 1.5"),
         ({"gamma": math.nan}, ValueError, "gamma must be .* at most 1, got nan"),
         ({"td_lambda": -0.1}, ValueError, "td_lambda must be at least 0"),
@@ -559,8 +645,8 @@ def experience(net: Any, batch: int = 3) -> tuple[Any, PPGRolloutInfo]:
     return obs, info._replace(
         step_type=torch.full((batch,), MID),
         discount=torch.ones(batch),
-        reward=torch.randn(batch),
-        next_value=torch.randn(batch),
+        reward=torch.randn(info.value.shape),
+        next_value=torch.randn(info.value.shape),
     )
 
 
@@ -587,6 +673,31 @@ def test_a_phase_learns_and_leaves_an_empty_buffer(action: spaces.Space) -> None
         assert any(part in name for name in changed)
     with pytest.raises(ValueError, match="buffer must hold at least one chunk of 4"):
         aux.train_iter()
+
+
+def test_a_phase_learns_from_several_rewards() -> None:
+    spec = spaces.Box(-np.inf, np.inf, (2,))
+    aux = auxiliary(reward_spec=spec)
+    aux.loss = PPGAuxPhaseLoss(gamma=[0.0, 0.0])
+    assert aux.network.reward_shape == (2,)
+    bad = experience(aux.network)
+    for change in ({"reward": torch.randn(3)}, {"discount": torch.ones(3, 2)}):
+        with pytest.raises(ValueError, match=r"exp's \w+ must have shape"):
+            aux.observe_for_aux_replay((bad[0], bad[1]._replace(**change)))
+    # With a discount of 0 each value learns what its own reward is.
+    for _ in range(3):
+        for _ in range(32):
+            obs, info = experience(aux.network)
+            reward = torch.stack([obs[:, 0], -2 * obs[:, 1]], -1)
+            aux.observe_for_aux_replay((obs, info._replace(reward=reward)))
+        metrics = aux.train_iter()
+    assert all(map(math.isfinite, metrics.values()))
+    obs = torch.randn(200, 4)
+    (_, value, aux_value), _ = aux.network(obs)
+    for learned in (value, aux_value):
+        assert learned.shape == (200, 2)
+        for d, truth in enumerate((obs[:, 0], -2 * obs[:, 1])):
+            assert torch.corrcoef(torch.stack([learned[:, d], truth]))[0, 1] > 0.5
 
 
 def test_chunks_are_consecutive_steps_of_one_environment() -> None:
@@ -805,7 +916,15 @@ def test_without_settings_the_loss_is_the_documented_one() -> None:
             {"aux_options": PPGAuxOptions(num_updates_per_train_iter=0)},
             "num_updates_per_train_iter must be",
         ),
-        ({"reward_spec": PAIR}, "reward_spec must be a single number"),
+        ({"reward_spec": spaces.Box(-1, 1, (2, 1))}, "reward_spec must be a number or"),
+        ({"reward_spec": spaces.Box(-1, 1, (0,))}, "reward_spec must be a number or"),
+        (
+            {
+                "reward_spec": spaces.Box(-1, 1, (3,)),
+                "dual_actor_value_network": DisjointPolicyValueNetwork(BOX, THREE),
+            },
+            r"reward_spec must have the shape \(\) of the network's reward_shape",
+        ),
     ],
 )
 def test_options_out_of_range(options: Any, message: str) -> None:

@@ -75,6 +75,7 @@ FLOORS = {
         "workshop.ding",
         "workshop.commands",
         "workshop.training",
+        "workshop.doctor",
         "workshop.cli",
     ],
 }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import warnings
 from collections import namedtuple
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,20 +137,166 @@ def test_the_class_shows_the_defaults_as_nested_dictionaries() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            {"learn": {"learning_rte": 1}},
-            r"learn has unknown settings: \['learning_rte",
-        ),
-        ({"collect": {"learning_rate": 1}}, "collect has unknown settings"),
-        ({"collect": {"n_episode": 1}}, r"collect has unknown settings: \['n_episode"),
+        ({"learn": {"learning_rte": 1}}, r"unknown settings: \['learn.learning_rte"),
+        ({"collect": {"learning_rate": 1}}, r"\['collect.learning_rate'\]"),
+        ({"collect": {"n_episode": 1}}, r"unknown settings: \['collect.n_episode'\]"),
         ({"seeed": 1}, r"config has unknown settings: \['seeed'\]"),
-        ({"optim": "adam", "learn": {"optim": "adam"}}, r"settings twice: \['optim'\]"),
-        ({"other": {"max_use": 3}}, "other has unknown settings"),
+        ({"policy": {"seeed": 1}}, r"unknown settings: \['policy.seeed'\]"),
+        (
+            {"optim": "adam", "learn": {"optim": "rmsprop"}},
+            "config has two values of optim: 'adam' and 'rmsprop'",
+        ),
+        ({"other": {"max_use": 3}}, r"unknown settings: \['other.max_use'\]"),
+        # All at once, not one refusal after another.
+        (
+            {"nstep": 1, "lr": 1, "learn": {"lr": 1}, "eval": {"gamma": 1}},
+            r"unknown settings: \['lr', 'learn.lr', 'eval.gamma'\]",
+        ),
     ],
 )
 def test_settings_in_the_wrong_place_are_named(config, message) -> None:
     with pytest.raises(ValueError, match=message):
         IMPALAPolicyConfig.from_dict(config)
+
+
+def test_a_section_is_a_dictionary() -> None:
+    with pytest.raises(
+        TypeError, match=r"policy\.learn must be a dictionary, got 0\.5"
+    ):
+        IMPALAPolicyConfig.from_dict({"policy": {"learn": 0.5}})
+
+
+def test_a_setting_may_stand_in_several_places_with_one_value() -> None:
+    many = {"discount_factor": 0.9, "unroll_len": 8, "action_space": "continuous"}
+    config = many | {
+        "learn": {"discount_factor": 0.9, "unroll_len": 8},
+        "collect": {"discount_factor": 0.9, "unroll_len": 8},
+        "model": {"action_space": "continuous"},
+    }
+    assert IMPALAPolicyConfig.from_dict(config) == IMPALAPolicyConfig(**many)
+    for section in ("learn", "collect"):
+        other = config | {section: {"discount_factor": 0.8}}
+        with pytest.raises(ValueError, match="two values of discount_factor: "):
+            IMPALAPolicyConfig.from_dict(other)
+
+
+# --- The configurations that DI-engine ships ------------------------------------------
+
+SHIPPED = json.loads(Path(__file__).with_name("ding_configs.json").read_text("utf-8"))
+# What has no meaning in each of them, and what has.
+OF_ALL = {"exp_name", "env", "policy.eval.evaluator"}
+NETWORK = "policy.model.encoder_hidden_size_list"
+HEADS = {
+    f"policy.model.{part}_head_{name}"
+    for part in ("actor", "critic")
+    for name in ("hidden_size", "layer_num")
+}
+COLLECTOR, BUFFER = "policy.collect.collector", "policy.other.replay_buffer"
+IDLE = {
+    "cartpole": {NETWORK, COLLECTOR, "policy.collect.gae_lambda"},
+    "cartpole, 2022": {NETWORK, COLLECTOR, "policy.collect.gae_lambda", "policy.nstep"},
+    "lunarlander": {NETWORK, "policy.random_collect_size", f"{BUFFER}.sliced"},
+    "bipedalwalker": {COLLECTOR, "policy.random_collect_size"},
+    "pong": {NETWORK, COLLECTOR, f"{BUFFER}.sliced", *HEADS},
+    "enduro": {
+        *(NETWORK, COLLECTOR, "policy.collect.gae_lambda", f"{BUFFER}.type"),
+        *HEADS,
+    },
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_configurations_are_read_with_one_warning(name: str) -> None:
+    config = SHIPPED[name]["config"]
+    before = copy.deepcopy(config)
+    with pytest.warns(UserWarning, match="without a meaning here") as told:
+        read = IMPALAPolicyConfig.from_dict(config)
+    (warning,) = told
+    _, _, names = str(warning.message).partition("without a meaning here: ")
+    assert {*names.split(", ")} == OF_ALL | IDLE[name]
+    assert config == before, "the caller's dictionary stays"
+
+    # Everything else has become a setting.
+    policy = config["policy"]
+    learn, nested = policy["learn"], read.to_dict()
+    assert within(
+        {k: x for k, x in learn.items() if k != "unroll_len"}, nested["learn"]
+    )
+    assert read.unroll_len == policy.get("unroll_len", 32) == nested["unroll_len"]
+    assert read.n_sample == policy["collect"]["n_sample"]
+    buffer = policy["other"]["replay_buffer"]
+    assert read.replay_buffer_size == buffer["replay_buffer_size"]
+    assert read.max_use == buffer.get("max_use", 16)
+    assert read.cuda == policy["cuda"]
+    sizes = {key: policy["model"][key] for key in ("obs_shape", "action_shape")}
+    assert read.model == sizes
+
+    # The policy alone, as DI-engine hands it over, is the same.
+    with pytest.warns(UserWarning, match="without a meaning here: "):
+        assert IMPALAPolicyConfig.from_dict(policy) == read
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert IMPALAPolicyConfig.from_dict(nested) == read
+
+
+@pytest.mark.parametrize("name", ["cartpole, 2022", "bipedalwalker", "pong"])
+def test_shipped_configurations_collect_learn_and_evaluate(name: str) -> None:
+    config = copy.deepcopy(SHIPPED[name]["config"])
+    sizes, shape = config["policy"]["model"], config["policy"]["model"]["obs_shape"]
+    if name == "pong":  # smaller pictures, for the sake of time
+        shape = sizes["obs_shape"] = [4, 12, 12]
+    config["policy"] |= {"cuda": False}
+    with pytest.warns(UserWarning, match="without a meaning here"):
+        impala = IMPALAPolicy(config)
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    obs, steps = torch.rand(shape), []
+    before = copy.deepcopy(impala.model.state_dict())
+    for t in range(impala.cfg.unroll_len):
+        output = impala.forward_collect({3: obs})[3]
+        answer = Timestep(torch.rand(shape), float(t % 2), t == 20)
+        steps.append(impala.process_transition(obs, output, answer))
+        obs = answer.obs
+    info = impala.forward_learn(impala.get_train_sample(steps))
+    assert all(math.isfinite(x) for x in info.values())
+    after = impala.model.state_dict()
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+    numbers = (sizes["action_shape"],) if impala.continuous else ()
+    assert impala.forward_eval({3: obs})[3]["action"].shape == numbers
+
+
+def test_collecting_begins_anew_and_evaluating_changes_nothing() -> None:
+    impala, obs = make_impala(), {i: torch.zeros(3) for i in range(64)}
+
+    def drawn() -> list[int]:
+        return [row["action"].item() for row in impala.forward_collect(obs).values()]
+
+    first, second = drawn(), drawn()
+    assert first != second
+    impala.init_collect()
+    assert drawn() == first
+    state = copy.deepcopy(impala.state_dict_learn())
+    greedy = impala.forward_eval(obs)
+    impala.init_eval()
+    again = impala.forward_eval(obs)
+    assert all(torch.equal(greedy[i]["action"], again[i]["action"]) for i in obs)
+    assert torch.equal(state["generator"], impala.state_dict_learn()["generator"])
+    assert drawn() == second
+
+
+def test_each_mode_is_begun_by_the_constructor() -> None:
+    begun = []
+
+    class Watched(IMPALAPolicy):
+        def init_collect(self) -> None:
+            begun.append("collect")
+            super().init_collect()
+
+        def init_eval(self) -> None:
+            begun.append("eval")
+            super().init_eval()
+
+    Watched(SMALL)
+    assert begun == ["collect", "eval"]
 
 
 def test_the_default_model_fits_the_action_space() -> None:
@@ -158,7 +307,7 @@ def test_the_default_model_fits_the_action_space() -> None:
         widths = [p.shape for p in impala.model.network.critic.parameters()][0::2]
         assert widths == [(64, 3), (64, 64), (1, 64)]
     sizes = {"obs_shape": 3, "action_shape": 2}
-    for wrong in ({"obs_shape": 3}, sizes | {"width": 8}, sizes | {"obs_shape": (3,)}):
+    for wrong in ({"obs_shape": 3}, sizes | {"width": 8}, sizes | {"obs_shape": 3.0}):
         with pytest.raises(ValueError, match="model must hold"):
             IMPALAPolicy({"model": wrong})
 

@@ -94,6 +94,15 @@ def test_chapters_come_in_the_order_of_the_index(root: Path) -> None:
     assert read[0].question == "What is notes?"
 
 
+def test_letters_go_on_behind_the_last_one(root: Path) -> None:
+    for number in range(27):
+        name = f"coin_{number:02}"
+        (root / f"chapters/workshop/{name}.py").write_text(chapter(name))
+    letters = [c.number for c in order.read_order(root) if c.kind == "workshop"]
+    assert letters[-3:] == ["Z", "AA", "BB"]
+    assert len({*letters}) == 28
+
+
 def test_a_chapter_that_the_index_leaves_out_comes_last(root: Path) -> None:
     (root / "chapters/alms.py").write_text(chapter("alms"))
     assert [c.name for c in order.read_order(root)] == [

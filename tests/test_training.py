@@ -25,7 +25,14 @@ from gymnasium.vector import SyncVectorEnv
 from torch import Tensor, nn
 from worlds import Eye, left_alone, make_eye, modes, moody
 
-from benchmarks.spaces import DONE, SEEN, Sampled, small_learner, train_a_little
+from benchmarks.spaces import (
+    DONE,
+    SEEN,
+    SMALL,
+    Sampled,
+    small_learner,
+    train_a_little,
+)
 from literate_rl import actors, impala, policies
 from literate_rl.actors import actors_settings
 from literate_rl.agents import make_envs
@@ -1162,7 +1169,7 @@ def made_pole() -> gym.Env[Any, Any]:
 
 
 def made_picture() -> gym.Env[Any, Any]:
-    return Sampled(SEEN["picture"], DONE["list"])
+    return Sampled(SEEN["picture"], LISTED)
 
 
 BRIEF: dict[str, Any] = {"total_steps": 64, "num_envs": 2, "progress": False}

@@ -76,7 +76,9 @@ OFFERED = {
 
 
 # %% tags=["export"]
-OTHERS: dict[str, tuple[str, str]] = {}
+OTHERS: dict[str, tuple[str, str]] = {
+    "look": ("literate_rl.workshop.doctor", "name the symptoms that a run shows"),
+}
 TRAIN = "literate_rl.workshop.cli"
 
 

@@ -14,9 +14,9 @@
 #
 # | mode | methods | what for |
 # |---|---|---|
-# | collect | `forward_collect`, `process_transition`, `get_train_sample` | act with noise, write down what happened, cut it into samples |
+# | collect | `init_collect`, `forward_collect`, `process_transition`, `get_train_sample` | act with noise, write down what happened, cut it into samples |
 # | learn | `init_learn`, `data_preprocess_learn`, `forward_learn`, `reshape_data`, `monitor_vars_learn` | build an optimiser, stack samples, take one step |
-# | eval | `forward_eval` | act greedily |
+# | eval | `init_eval`, `forward_eval` | act greedily |
 #
 # This page is an adapter: it has DI-engine's names and hands everything to `VTraceLearner`, which
 # alone knows how to learn. Nobody has to read it to follow the book.
@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence, Set
+import warnings
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -54,16 +55,19 @@ __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 #
 # The settings are those of `IMPALAConfig` and a few more. DI-engine's nested dictionaries can be
 # read too, and `IMPALAPolicy.config` holds the defaults in that form. A name that nobody knows is
-# an error, because a misspelt setting would otherwise be ignored without a word. These names of
+# an error, because a misspelt setting would otherwise be ignored without a word. Three names of
 # DI-engine do not exist here:
 #
 # | name | why |
 # |---|---|
 # | `n_episode` | a collection is one unroll from each environment |
 # | `cuda` for each mode | one object has one device; build a second one for another |
-# | `wrapper_name` | drawing and being greedy are one method, `act`, with noise or without |
-# | `init_collect`, `init_eval` | both modes act with the model as it is; nothing is to be built |
 # | a temperature for `forward_collect` | its notes speak of extra keyword arguments, but its signature has none; a model of yours can divide its logits |
+#
+# The configurations that DI-engine ships say more. They have settings of its collector, its buffer
+# and its networks, which the policy itself never reads, and the older ones repeat a setting in
+# several sections. So a setting may stand in several places with one value, and whatever has no
+# meaning here is left out and named in one warning.
 #
 # The settings of one policy are in its attribute `cfg`. All other methods of DI-engine's
 # `IMPALAPolicy` exist, without the underscore that begins their names.
@@ -71,7 +75,7 @@ __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 
 # %% tags=["export"]
 # Where DI-engine keeps its settings: the names in each section. All others stand on the
-# first level. The last section stands within the one before.
+# first level, which is a section too where a whole configuration is read.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "learn": (
         "update_per_collect",
@@ -94,6 +98,50 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "replay_buffer": ("replay_buffer_size", "max_use"),
 }
 
+# Older configurations repeat these in further sections.
+REPEATED = {
+    "learn": ("unroll_len",),
+    "collect": ("unroll_len", "discount_factor"),
+    "model": ("action_space",),
+}
+
+# What only DI-engine's own loop, buffer and networks read.
+WITHOUT_MEANING: dict[str, tuple[str, ...]] = {
+    "policy": (
+        *("exp_name", "env", "nstep", "random_collect_size", "load_path"),
+        *("multi_gpu", "bp_update_sync", "traj_len_inf", "cfg_type", "import_names"),
+    ),
+    "model": (
+        *("encoder_hidden_size_list", "share_encoder", "impala_cnn_encoder"),
+        *("actor_head_hidden_size", "actor_head_layer_num", "activation", "norm_type"),
+        *("critic_head_hidden_size", "critic_head_layer_num", "bound_type"),
+        *("sigma_type", "fixed_sigma_value"),
+    ),
+    "learn": ("learner", "multi_gpu", "resume_training", "ignore_done"),
+    "collect": ("collector", "gae_lambda", "env_num"),
+    "eval": ("evaluator", "env_num"),
+    "other": ("commander",),
+    "replay_buffer": (
+        *("type", "cfg_type", "sliced", "deepcopy", "enable_track_used_data"),
+        *("max_staleness", "alpha", "beta", "anneal_step", "thruput_controller"),
+        *("monitor", "periodic_thruput_seconds"),
+    ),
+}
+
+
+def each_setting(
+    config: Mapping[str, Any], section: str = "policy", path: str = ""
+) -> Iterator[tuple[str, str, str, Any]]:
+    """Return each setting of nested dictionaries: section, name, path and value."""
+    for name, value in config.items():
+        where = f"{path}{name}"
+        if name in {"policy", "model", *SECTIONS}:
+            if not isinstance(value, Mapping):
+                raise TypeError(f"{where} must be a dictionary, got {value!r}")
+            yield from each_setting(value, name, f"{where}.")
+        else:
+            yield section, name, where, value
+
 
 @checked
 @dataclass(frozen=True)
@@ -111,7 +159,8 @@ class IMPALAPolicyConfig(IMPALAConfig):
         action_space: Either discrete or continuous.
         transition_with_policy_data: Whether transitions keep what the policy said.
             Without it there is no V-trace, so it must be true.
-        model: Sizes of the default model, a mapping with obs_shape and action_shape.
+        model: Sizes of the default model, a mapping with obs_shape, a number or, for a
+            picture, a list, and action_shape, a number.
     """
 
     type: Literal["impala"] = "impala"
@@ -124,22 +173,41 @@ class IMPALAPolicyConfig(IMPALAConfig):
     def from_dict(cls, config: Mapping[str, Any]) -> IMPALAPolicyConfig:
         """Read settings from nested dictionaries, as DI-engine writes them.
 
-        Each stands in its section ``learn``, ``collect`` or ``other.replay_buffer``, or
-        on the first level. What is left out has its default.
+        Args:
+            config: The settings of a policy, or a whole configuration with a section
+                ``policy``. Each stands in its section ``learn``, ``collect`` or
+                ``other.replay_buffer``, or on the first level. What is left out has its
+                default.
+
+        Raises:
+            ValueError: If names are unknown, or a setting has two values.
+
+        Warns:
+            UserWarning: If there are settings that have no meaning here. They are left
+                out.
         """
-        flat = dict(config)
-        for section, names in SECTIONS.items():
-            inside = flat.pop(section, {})
-            wrong, twice = inside.keys() - set(names), inside.keys() & flat.keys()
-            if wrong:
-                raise ValueError(f"{section} has unknown settings: {sorted(wrong)}")
-            if twice:
-                raise ValueError(f"config has settings twice: {sorted(twice)}")
-            flat |= inside
-        unknown = flat.keys() - {setting.name for setting in fields(cls)}
+        names = {**SECTIONS, "policy": {setting.name for setting in fields(cls)}}
+        found: dict[str, Any] = {}
+        model: dict[str, Any] = {}
+        idle, unknown = [], []
+        for section, name, path, value in each_setting(config):
+            own = name in REPEATED.get(section, ()) or name in names.get(section, ())
+            if name in WITHOUT_MEANING[section]:
+                idle.append(path)
+            elif section == "model" and not own:
+                model[name] = value
+            elif not own:
+                unknown.append(path)
+            elif found.setdefault(name, value) != value:
+                raise ValueError(
+                    f"config has two values of {name}: {found[name]!r} and {value!r}"
+                )
         if unknown:
-            raise ValueError(f"config has unknown settings: {sorted(unknown)}")
-        return cls(**flat)
+            raise ValueError(f"config has unknown settings: {unknown}")
+        if idle:
+            words = f"config has settings without a meaning here: {', '.join(idle)}"
+            warnings.warn(words, stacklevel=2)
+        return cls(model=model, **found)
 
     def to_dict(self) -> dict[str, Any]:
         """Write settings as nested dictionaries, which ``from_dict`` reads."""
@@ -161,6 +229,35 @@ try:
     IMPALAPolicyConfig.from_dict({"learn": {"learning_rte": 1e-3}})
 except ValueError as error:
     print(error)
+
+# %% [markdown]
+# A part of the [configuration for
+# CartPole](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/classic_control/cartpole/config/cartpole_impala_config.py)
+# that DI-engine ships:
+
+# %%
+shipped = {
+    "exp_name": "cartpole_impala_seed0",
+    "policy": {
+        "model": {
+            "obs_shape": 4,
+            "action_shape": 2,
+            "encoder_hidden_size_list": [64, 64],
+        },
+        "unroll_len": 8,
+        "learn": {"discount_factor": 0.9},
+        "collect": {"n_sample": 16, "discount_factor": 0.9, "gae_lambda": 0.95},
+    },
+}
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    read = IMPALAPolicyConfig.from_dict(shipped)
+print(read.unroll_len, read.discount_factor, read.model)
+print(told[0].message)
+
+# %% tags=["claims"]
+assert len(told) == 1, "one warning"
+assert (read.unroll_len, read.discount_factor) == (8, 0.9)
 
 # %% [markdown]
 # ## Stacking
@@ -291,7 +388,7 @@ class IMPALAPolicy:
             for which ``config.model`` holds obs_shape, which may be a list, and
             action_shape. None builds the default model.
         enable_field: The modes that are wanted, or None for all. Without learn there
-            is no optimiser.
+            is no optimiser; the other two cost nothing and are always ready.
     """
 
     config: ClassVar[dict[str, Any]] = IMPALAPolicyConfig().to_dict()
@@ -308,11 +405,12 @@ class IMPALAPolicy:
         self.cfg = config
         self.continuous = config.action_space == "continuous"
         self.device = best_device() if config.cuda else torch.device("cpu")
-        self.generator = torch.Generator().manual_seed(config.seed)
         policy = self.build_model() if model is None else self.adapted(model)
         self.model: Any = policy.to(self.device)
         if enable_field is None or "learn" in enable_field:
             self.init_learn()
+        self.init_collect()
+        self.init_eval()
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
@@ -320,18 +418,29 @@ class IMPALAPolicy:
 
     def build_model(self) -> nn.Module:
         """Build the default model."""
-        sizes = self.cfg.model
-        whole = all(isinstance(size, int) for size in sizes.values())
-        if sizes.keys() != {"obs_shape", "action_shape"} or not whole:
+        shape, size = self.sizes()
+        if len(self.cfg.model) > 2:
             raise ValueError(
-                "model must hold two whole numbers, obs_shape and action_shape, "
-                f"got {sizes}"
+                "config.model must hold obs_shape and action_shape only, or bring a "
+                f"model of your own, got {self.cfg.model}"
             )
         name, (module,) = self.default_model()
         make_model: Any = getattr(import_module(module), name)
-        obs = spaces.Box(-np.inf, np.inf, (sizes["obs_shape"],))
-        model: nn.Module = make_model(obs, self.action_space(sizes["action_shape"]))
+        obs = spaces.Box(-np.inf, np.inf, shape)
+        model: nn.Module = make_model(obs, self.action_space(size))
         return model
+
+    def sizes(self) -> tuple[tuple[int, ...], int]:
+        """Return the shape of an observation, and the size of an action."""
+        shape, size = (self.cfg.model.get(x) for x in ("obs_shape", "action_shape"))
+        sides = (shape,) if isinstance(shape, int) else shape
+        whole = isinstance(sides, Sequence) and all(isinstance(x, int) for x in sides)
+        if not whole or not isinstance(size, int):
+            raise ValueError(
+                "config.model must hold obs_shape, a number or a list, and "
+                f"action_shape, a number, got {self.cfg.model}"
+            )
+        return tuple(sides), size
 
     def action_space(self, size: int) -> spaces.Space[Any]:
         """Return the space of so many actions, or of so many numbers."""
@@ -355,14 +464,8 @@ class IMPALAPolicy:
 
     def by_mode(self, model: nn.Module) -> Policy:
         """Return a model of DI-engine's kind as a policy."""
-        shape, size = (self.cfg.model.get(x) for x in ("obs_shape", "action_shape"))
-        if not isinstance(shape, int | Sequence) or not isinstance(size, int):
-            raise ValueError(
-                "config.model must hold obs_shape, a number or a list, and "
-                f"action_shape, a number, got {self.cfg.model}"
-            )
-        dims = 1 if isinstance(shape, int) else len(shape)
-        return Policy(ByMode(model, dims), make_actions(self.action_space(size)))
+        shape, size = self.sizes()
+        return Policy(ByMode(model, len(shape)), make_actions(self.action_space(size)))
 
     def describe(self, rows: Tensor) -> Any:
         """Turn a model's rows into logits, or into a mean and a deviation by name."""
@@ -517,6 +620,10 @@ class IMPALAPolicy:
 
     # --- collect mode
 
+    def init_collect(self) -> None:
+        """Begin the random numbers of the seed anew, with which actions are drawn."""
+        self.generator = torch.Generator().manual_seed(self.cfg.seed)
+
     @torch.no_grad()
     def forward_collect(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Draw actions for observations by the number of the environment.
@@ -602,6 +709,9 @@ class IMPALAPolicy:
         return samples
 
     # --- eval mode
+
+    def init_eval(self) -> None:
+        """Do nothing: to be greedy needs no random numbers, and no other model."""
 
     @torch.no_grad()
     def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:

@@ -114,7 +114,8 @@ def read_order(root: Path = ROOT) -> list[Chapter]:
         counts[shelf] += 1
         number = str(counts["path"])
         if shelf == "workshop":
-            number = chr(ord("A") + counts["workshop"] - 1)
+            rounds, place = divmod(counts["workshop"] - 1, 26)
+            number = chr(ord("A") + place) * (rounds + 1)  # Z, then AA, BB
         chapters.append(Chapter(page, part, number, files[page].read_text("utf-8")))
     return chapters
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 3f2cc1fcf6acebc2
+# Generated from chapters/*.py (edit there); digest 6fac83578ec793b2
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -430,6 +430,11 @@ from .workshop.training import (
     Agent as Agent,
     Options as Options,
     train as train,
+)
+from .workshop.doctor import (
+    Symptom as Symptom,
+    diagnose as diagnose,
+    look as look,
 )
 from .workshop.commands import (
     OFFERED as OFFERED,

@@ -1,13 +1,13 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 5e5da3d96f874d44
+# Generated from chapters/workshop/alf.py (edit there); digest 3d1b5a069a1aa941
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from literate_rl.workshop.signatures import (
     Float,
     Fraction,
     NonNegative,
+    at_least,
     check_finite,
     check_that,
     checked,
@@ -91,9 +92,9 @@ class PPGRolloutInfo(NamedTuple):
     """What the network said about a step, and what happened then.
 
     ``action_distribution`` and ``action`` are nests. ``log_prob`` and ``aux`` are ()
-    where they were not needed, and ``reward_weights`` always is: rewards are single
-    numbers here. ``next_value``, the value of the true successor, is not among the
-    documented fields, and may be ().
+    where they were not needed, and ``reward_weights`` may be: they weigh rewards for
+    the policy, and the auxiliary phase reads none. ``next_value``, the value of the
+    true successor, is not among the documented fields, and may be ().
     """
 
     action_distribution: Any
@@ -246,13 +247,14 @@ def frozen(leaf: Any) -> Any:
 
 @checked
 def successors(
-    value: Float[Tensor, "T B"], step_type: Shaped[Tensor, "T B"]
-) -> Float[Tensor, "T B"]:
+    value: Float[Tensor, "T B *D"], step_type: Shaped[Tensor, "T B"]
+) -> Float[Tensor, "T B *D"]:
     """Return the values of successors, as far as the steps themselves tell them."""
     # That is the value of the next step. Where an episode or the data end, the
     # successor is not among the steps, and the step's own value stands in.
     following = torch.cat([value[1:], value[-1:]]).detach()
-    return torch.where(step_type == LAST, value.detach(), following)
+    last = (step_type == LAST).reshape(*step_type.shape, *[1] * (value.dim() - 2))
+    return torch.where(last, value.detach(), following)
 
 
 @checked
@@ -267,15 +269,53 @@ def two_flags(
     return terminated, (step_type == LAST) & ~terminated
 
 
+@checked
+def returns_of_each(
+    reward: Float[Tensor, "T B D"],
+    next_value: Float[Tensor, "T B D"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    gamma: Sequence[Fraction],
+    lambda_: Fraction,
+) -> Float[Tensor, "T B D"]:
+    """Return the lambda-returns of D rewards, each with a discount of its own."""
+    count = reward.shape[-1]
+    words = f"gamma must be a number or a list of {count}, one for each reward, got "
+    check_that(len(gamma) == count, f"{words}{gamma}")
+    each = zip(reward.unbind(-1), next_value.unbind(-1), gamma, strict=True)
+    returns = [
+        lambda_returns(r, v, terminated, truncated, one, lambda_) for r, v, one in each
+    ]
+    return torch.stack(returns, -1)
+
+
+@checked
+def loss_of_each(
+    kl: Float[Tensor, "*B"],
+    target: Float[Tensor, "*B D"],
+    value: Float[Tensor, "*B D"],
+    aux: Float[Tensor, "*B D"],
+    weight: NonNegative,
+    error: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[Float[Tensor, "*B"], PPGAuxPhaseLossInfo]:
+    """Return the mean of the losses of D rewards, {eq}`loss-of-rewards`."""
+    each = zip(*(x.unbind(-1) for x in (value, aux, target)), strict=True)
+    losses = [auxiliary_loss(v, a, g, kl, weight, error) for v, a, g in each]
+    loss, parts = map_nest(lambda *x: torch.stack(x).mean(0), *losses)
+    return loss, parts
+
+
 class PPGAuxPhaseLoss(nn.Module):
     """The loss of the auxiliary phase.
 
+    Rewards and values of D rewards have one dimension more, (T, B, D). The loss is
+    (T, B) all the same.
+
     Args:
         td_error_loss_fn: Function of targets and estimates, in this order, that returns
-            errors.
+            errors. With D rewards it is called for each of them.
         policy_kl_loss_weight: Weight of the divergence.
-        gamma: Discount. A list of discounts, one for each of several rewards, is not
-            supported: the value is a single number.
+        gamma: Discount, or a list of D discounts, one for each reward.
         td_lambda: Decay of the weights of longer returns.
         name: Name of the loss.
     """
@@ -287,7 +327,9 @@ class PPGAuxPhaseLoss(nn.Module):
             element_wise_squared_loss
         ),
         policy_kl_loss_weight: NonNegative = 1.0,
-        gamma: Fraction = 0.999,
+        gamma: (
+            Fraction | Annotated[Sequence[Fraction], at_least(1, "one discount")]
+        ) = 0.999,
         td_lambda: Fraction = 0.95,
         name: str = "PPGAuxPhaseLoss",
     ) -> None:
@@ -296,13 +338,20 @@ class PPGAuxPhaseLoss(nn.Module):
         self.gamma, self.td_lambda, self.name = gamma, td_lambda, name
 
     def target(self, info: PPGTrainInfo) -> Tensor:
-        """Return the targets (T, B), made from what was seen during the rollout."""
-        next_value = info.rollout_next_value
+        """Return the targets of the rewards, made from what the rollout has seen."""
+        next_value, gamma = info.rollout_next_value, self.gamma
         if isinstance(next_value, tuple):
             next_value = successors(info.rollout_value, info.step_type)
-        terminated, truncated = two_flags(info.discount, info.step_type)
-        rates = self.gamma, self.td_lambda
-        return lambda_returns(info.reward, next_value, terminated, truncated, *rates)
+        steps = info.reward, next_value, *two_flags(info.discount, info.step_type)
+        if isinstance(info.reward, Tensor) and info.reward.dim() == 3:
+            if not isinstance(gamma, Sequence):
+                gamma = [gamma] * info.reward.shape[-1]
+            return returns_of_each(*steps, gamma, self.td_lambda)
+        if isinstance(gamma, Sequence):
+            raise ValueError(
+                f"gamma must be a number where a step has one reward, got {gamma}"
+            )
+        return lambda_returns(*steps, gamma, self.td_lambda)
 
     def terms(
         self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
@@ -312,6 +361,8 @@ class PPGAuxPhaseLoss(nn.Module):
         def error(value: Tensor, target: Tensor) -> Tensor:
             return self.td_error_loss_fn(target, value)
 
+        if target.dim() == 3:
+            return loss_of_each(kl, target, value, aux, self.weight, error)
         return auxiliary_loss(value, aux, target, kl, self.weight, error)
 
     @checked
@@ -371,17 +422,21 @@ class PPGAuxAlgorithm:
     Args:
         observation_spec: Space of one observation.
         action_spec: Space of one action.
-        reward_spec: Space of a reward: a box without dimensions, a single number.
+        reward_spec: Space of a reward: a box without dimensions for a number, or with
+            one dimension for several rewards.
         config: Settings; if None the defaults, with a discount of 0.999. Where both
             have a setting of the auxiliary phase, that of ``aux_options`` counts.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
-        dual_actor_value_network: The network of the policy that acts, or None.
+        dual_actor_value_network: The network of the policy that acts, or None. Its
+            ``reward_shape`` must be that of ``reward_spec``.
         aux_options: Options. If not enabled, nothing is stored or trained.
         debug_summaries: Whether ``train_iter`` also tells the norm of the gradient.
         name: Name of the algorithm.
 
     Attributes:
         buffer: Experience since the last phase, a list of steps.
+        loss: The loss, in which all rewards have the discount of ``config``. Put a
+            ``PPGAuxPhaseLoss`` with a list of them in its place for several.
     """
 
     @checked
@@ -397,11 +452,19 @@ class PPGAuxAlgorithm:
         debug_summaries: bool = False,
         name: str = "PPGAuxAlgorithm",
     ) -> None:
-        if reward_spec.shape != ():
-            raise ValueError(f"reward_spec must be a single number, got {reward_spec}")
+        shape: Any = reward_spec.shape
+        if shape is None or len(shape) > 1 or 0 in shape:
+            raise ValueError(
+                f"reward_spec must be a number or a row of them, got {reward_spec}"
+            )
         self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
-            observation_spec, action_spec
+            observation_spec, action_spec, reward_shape=shape
         )
+        if self.network.reward_shape != shape:
+            raise ValueError(
+                f"reward_spec must have the shape {self.network.reward_shape} of the "
+                f"network's reward_shape, got {reward_spec}"
+            )
         self.options, self.name = aux_options, name
         self.debug_summaries = debug_summaries
         self.config = replace(
@@ -478,10 +541,11 @@ class PPGAuxAlgorithm:
                 "dual_actor_value_network must have encoders without memory: the "
                 "auxiliary phase passes the steps of a chunk all at once"
             )
-        fields = ["value", "reward", "discount", "step_type"]
+        of_rewards = ["value", "reward"]
         if not isinstance(info.next_value, tuple):
-            fields.append("next_value")
-        own = dict.fromkeys(fields, value)
+            of_rewards.append("next_value")
+        flag = value.new_empty(value.shape[:1])
+        own = dict.fromkeys(of_rewards, value) | {"discount": flag, "step_type": flag}
         own["action_distribution"] = map_nest(taken_apart, distribution)
         for name, here in own.items():
             pair = here, getattr(info, name)

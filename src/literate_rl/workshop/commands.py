@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest 43f816b45e9820e1
+# Generated from chapters/workshop/commands.py (edit there); digest 92e10b8528db74b6
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ OFFERED = {
 }
 
 
-OTHERS: dict[str, tuple[str, str]] = {}
+OTHERS: dict[str, tuple[str, str]] = {
+    "look": ("literate_rl.workshop.doctor", "name the symptoms that a run shows"),
+}
 TRAIN = "literate_rl.workshop.cli"
 
 
