@@ -103,9 +103,9 @@ REFUSALS = {
     "env … failed in step: KeyError": lambda: trained(answer=look_up),
     "reward of environment": lambda: trained(answer=change(1, float("nan"))),
     "env must have observations": lambda: trained(space=TEXT),
-    "…action_space must be": lambda: trained("DQN", actions=FREE),
-    "…action_space must have bounds": lambda: trained("SAC", actions=FREE),
-    "…mask must be given…": lambda: trained(actions=BOTH),
+    "…'s action_space must be": lambda: trained("DQN", actions=FREE),
+    "…'s action_space must have bounds": lambda: trained("SAC", actions=FREE),
+    "…'s mask must be given": lambda: trained(actions=BOTH),
     "infos must have action_mask": lambda: trained(answer=LATE),
     "action_mask must leave": lambda: trained(
         start=(np.zeros(2, np.float32), {"action_mask": np.zeros(2, np.int8)})
