@@ -123,7 +123,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"(Fraction|Positive|NonNegative|Finite|Scale|AboveOne|Count|Seed|(Sync)?VectorEnv)",
     ),
-    ("py:class", r"(.*\.)?(Make|Wrapper|Env|EnvSpec|Asked)"),
+    ("py:class", r"(.*\.)?(Make|Wrapper|Env|EnvSpec|Asked|Adapter)"),
     ("py:class", r"(Level|Results|Tone|Frame|MazeSize|RenderMode)"),
     ("py:class", r"(Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),

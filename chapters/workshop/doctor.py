@@ -96,6 +96,7 @@ class Record:
         # Who pays for each step had better be done after one.
         if reward <= 0:
             return reward
+        # {eq}`largest-value`.
         return reward / (1 - gamma) if gamma < 1 else math.nan
 
 

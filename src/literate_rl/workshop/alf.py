@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 3d1b5a069a1aa941
+# Generated from chapters/workshop/alf.py (edit there); digest 817e19794e6b6c60
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -298,7 +298,8 @@ def loss_of_each(
     weight: NonNegative,
     error: Callable[[Tensor, Tensor], Tensor],
 ) -> tuple[Float[Tensor, "*B"], PPGAuxPhaseLossInfo]:
-    """Return the mean of the losses of D rewards, {eq}`loss-of-rewards`."""
+    """Return the mean of the losses of D rewards."""
+    # {eq}`loss-of-rewards`.
     each = zip(*(x.unbind(-1) for x in (value, aux, target)), strict=True)
     losses = [auxiliary_loss(v, a, g, kl, weight, error) for v, a, g in each]
     loss, parts = map_nest(lambda *x: torch.stack(x).mean(0), *losses)

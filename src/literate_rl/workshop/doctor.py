@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest a7f5733fc444e336
+# Generated from chapters/workshop/doctor.py (edit there); digest 1496e028a733678e
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Record:
         # Who pays for each step had better be done after one.
         if reward <= 0:
             return reward
+        # {eq}`largest-value`.
         return reward / (1 - gamma) if gamma < 1 else math.nan
 
 
