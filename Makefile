@@ -85,6 +85,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.hybrid_learning \
 	  moving lander lander_discrete lander_continuous moving_idle_2 moving_idle_4 moving_idle_16
+	$(BIN)/python -m benchmarks.masks_learning
 	$(BIN)/python -m benchmarks.ppg_learning
 	$(BIN)/python -m benchmarks.impala_learning
 	$(BIN)/python -m benchmarks.dqn_learning

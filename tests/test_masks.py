@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from worlds import Fenced
 
+from benchmarks.learning import LEARNING, settings_in
+from benchmarks.masks_learning import EXPERIMENTS, WhileActing
+from benchmarks.store import read_table
 from literate_rl.agents import Collector, make_envs
 from literate_rl.dqn import EpsilonGreedy, QLearning, dqn_settings, make_q_policy
 from literate_rl.evaluation import evaluate
@@ -648,3 +651,29 @@ def test_a_mask_can_be_taken_away() -> None:
     assert env.step(index)[-1] == {"seen": 1}
     with pytest.raises(ValueError, match="env must show a Dict of observation and"):
         MaskFromObservation(Fenced())
+
+
+# --- What the chapter shows -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_runs_of_the_chapter_were_made_with_the_settings_of_today(name) -> None:
+    config = asdict(EXPERIMENTS[name].config)
+    del config["seed"]
+    _, origin = read_table(LEARNING / f"{name}.csv")
+    assert settings_in(origin) == {name: str(value) for name, value in config.items()}
+    assert origin["seeds"] == "1 to 10"
+
+
+def test_the_trap_of_the_benchmark_masks_while_acting_only() -> None:
+    right = make_policy(*SPACES)
+    trap = WhileActing(right.network, right.actions)
+    obs, mask = torch.randn(7, *SPACES[0].shape), torch.eye(SPACES[1].n)[[0] * 7] > 0
+    action = trap.act(obs, 0.0, mask=mask)
+    assert torch.equal(action, right.act(obs, 0.0, mask=mask))
+    for term, other in zip(
+        trap.evaluate_actions(obs, action, mask=mask),
+        right.evaluate_actions(obs, action),
+        strict=True,
+    ):
+        assert torch.equal(term, other)
