@@ -11,7 +11,7 @@
 #
 # **How does a policy walk, aim and shoot in one step?** It makes three choices, each from a short
 # list. After this chapter you can build a policy for such actions, say why the logarithm of its
-# probability is a sum, and name the one thing that it cannot do. It takes about 15 minutes. You need
+# probability is a sum, and name the one thing that such a policy cannot do. It takes about 15 minutes. You need
 # {doc}`policies`: rows of logits, and the race that draws an action.
 
 # %% tags=["export", "hide-input"]
@@ -40,11 +40,10 @@ __all__ = ["ChoiceActions", "is_choices"]
 #
 # A game takes one of three moves and, in the same step, one of three directions to look. That makes
 # nine combinations, and a list of nine actions would do. But with eight switches there are 256
-# combinations, and with twenty a million. A network cannot have an output for each, and an agent
-# cannot try each.
+# combinations, and with twenty a million. No agent can try each of a million.
 #
 # So the policy keeps the short lists, with logits of their own, and draws from each of them
-# *independently*. The bars show the nine combinations, in three groups. Turn the two logits.
+# *independently*. The bars show the nine combinations, in three groups. Move the two logits.
 
 # %% tags=["hide-input"]
 import torch
@@ -90,7 +89,7 @@ dial(
 # %% [markdown]
 # **Notice** that the three groups always have the same proportions inside: where the agent looks
 # does not depend on its move. Six logits describe nine probabilities, but not *any* nine. No
-# setting says "jump to the left, or walk to the right, and nothing else".
+# setting says "jump looking left, or walk looking right, and nothing else".
 
 # %% tags=["claims"]
 for jump in settings:
@@ -122,8 +121,8 @@ assert len(lines) == 1, "does not depend on its move"
 # \end{aligned}
 # $$ (choices-entropy)
 #
-# The gradient falls apart as well. What a batch says about one choice moves the logits of that
-# choice alone, as if the others belonged to the environment.
+# The gradient splits as well. What a batch says about one choice moves the logits of that choice
+# alone, as if the others belonged to the environment. (The layers below the logits are shared.)
 #
 # ## The action distribution
 #
@@ -381,7 +380,7 @@ assert choices[at_the_end] > 9.9
 # ### Trap: many choices share one clip
 #
 # PPO clips the *ratio* of new and old probability, and the ratio of an action is the product of the
-# ratios of its choices. An update that moves every choice a little moves the product a lot:
+# ratios of its choices. What moves every choice a little moves the product a lot:
 
 # %%
 share, generator = {}, torch.Generator().manual_seed(1)
@@ -392,11 +391,12 @@ for count in (1, 8, 64):
     action = actions.choose(row, actions.noise(1, 2000, generator)[0])
     ratio = (actions.log_prob(moved, action) - actions.log_prob(row, action)).exp()
     share[count] = ((ratio - 1).abs() > 0.2).float().mean().item()
-    print(f"{count:2d} choices: {share[count]:.0%} of the ratios are clipped")
+    print(f"{count:2d} choices: {share[count]:.0%} of the ratios leave the clip range")
 
 # %% [markdown]
-# The same step of every logit is harmless for one choice and clips most of the batch for 64. So with
-# many choices, watch the share that is clipped and lower the learning rate first.
+# The same small change of every logit is harmless for one choice, and for 64 it takes most of the
+# batch out of the clip range. So with many choices, watch the share that is clipped
+# (`losses/clip_fraction`). If it is large, the learning rate is the first thing to lower.
 
 # %% tags=["claims"]
 assert share[1] < 0.05, "harmless"
@@ -405,23 +405,23 @@ assert share[64] > 0.6, "most of the batch"
 # %% [markdown]
 # ## What well-known implementations do
 #
-# | choice | this chapter | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L318-L428) |
+# | what | this chapter | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L318-L428) |
 # |---|---|---|
 # | log-probability and entropy | sums over the choices | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L351-L358) |
 # | a switch | two logits | [one, of a Bernoulli distribution](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L377-L397) |
 # | divergence of switches | a number for each state | [a number for each switch: the sum is missing](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L733-L737) |
-# | tables of choices, first options with another number | yes | [refused](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L693-L695), [warned of](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/env_checker.py#L36-L51) |
+# | `MultiDiscrete` with several dimensions, or with `start` other than 0 | yes | [refused](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L693-L695), [warned of](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/env_checker.py#L36-L51) |
 #
 # The code was read at the linked commit.
 #
 # ## One decision to take home
 #
-# **Several choices if the combinations are more than some dozens, one list otherwise.** A short list
-# can express everything, also that two choices belong together, and any agent of this book takes it.
-# Choices scale, and PPO, A2C, IMPALA and PPG take them. Where what is best in one choice depends on
-# another one, the policy can still learn *one* good combination in each state, but not to mix two of
-# them. The experiment that decides: both, as above, on your task. {doc}`/docs/spaces` shows which
-# agent takes which actions.
+# **Several choices if there are hundreds of combinations, one list if there are a few, and between
+# them the experiment.** A list can express everything, including that two choices belong together,
+# and any agent for lists takes it. Choices scale, and PPO, A2C, A3C, IMPALA and PPG take them. Where
+# the best option of one choice depends on another choice, they can put all their probability on *one*
+# good combination in each state, but they cannot mix two. The experiment that decides: both, as
+# above, on your task. {doc}`/docs/spaces` shows which agent takes which actions.
 #
 # ## Summary
 #
@@ -500,8 +500,8 @@ grade(answer, log_prob_of, *cases)
 #
 # A table `joint` holds the probabilities of all combinations of two choices that *do* belong
 # together. Two choices that are drawn independently, with probabilities `first` and `second`, come
-# as close to it as they can. Find them by gradient descent on their logits, or by thought, so that
-# the divergence from `joint` to their product is smallest, and return `(first, second)`. What is left
+# as close to it as they can. Find them by gradient descent on their logits, or by thought (try the
+# sums of rows and columns), so that the divergence from `joint` to their product is smallest, and return `(first, second)`. What is left
 # of the divergence is called the *mutual information*.
 
 
@@ -543,5 +543,5 @@ grade(rounded, nearest, *tables)
 # %% [markdown]
 # ## References
 #
-# {cite:t}`tang2020` cut continuous actions into such choices and train them with PPO;
+# {cite:t}`tang2020` cut continuous actions into such choices and train the resulting policies with PPO;
 # {cite:t}`tavakoli2018` do the same for values.

@@ -180,7 +180,7 @@ class Rule:
         count: How many of ten consecutive iterations must show it.
         part: Which part of the planned steps is looked at.
         meaning: What it means, and the usual cause.
-        section: Heading of the section of {doc}`/chapters/debugging` on it.
+        section: Heading of its section in the chapter on debugging.
         change: One change to try.
         needs: Further columns without which nothing can be said.
     """

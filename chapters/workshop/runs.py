@@ -354,7 +354,8 @@ def fit(
                 raise
             taken = learner.step - before
             metrics["charts/SPS"] = taken / (time.perf_counter() - start)
-            history.append({"step": learner.step, **metrics})
+            numbers = {name: float(number) for name, number in metrics.items()}
+            history.append({"step": learner.step, **numbers})
             if run is not None:
                 run.log(learner.step, metrics)
             # In many iterations no episode ends, and a mean of no return is NaN.

@@ -119,7 +119,7 @@ def spaces_table(spaces: Any, axis: str) -> str:
         body += "".join(map(cell_of, row)) + "</tr>"
     heads = [", ".join(names) for names in columns.values()]
     heads = heads if len(heads) > 1 else ["every agent"]
-    return html_table(("", "space", *heads), body)
+    return html_table(("kind", "space", *heads), body)
 
 
 def title_of(name: str) -> str:

@@ -1,4 +1,4 @@
-# Generated from chapters/masks.py (edit there); digest dd1d829c66478428
+# Generated from chapters/masks.py (edit there); digest a2b6f8dc1223296a
 """Legal actions: rows in which what is not allowed has no chance, and adapters."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def legal(
     check_that(some, "mask must leave a legal action, got a row without one")
     # A softmax of this is {eq}`masked-softmax`. No gradient comes to what is written
     # over, {eq}`masked-gradient`.
-    # Minus infinity would be lower still, but the entropy has it times zero, and that
-    # is not a number.
+    # Minus infinity would be lower still, but the entropy multiplies it by zero, and
+    # unless somebody thinks of that the result is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
 
 

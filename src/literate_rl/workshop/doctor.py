@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest 1496e028a733678e
+# Generated from chapters/workshop/doctor.py (edit there); digest c61dc9cf1181a13f
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Rule:
         count: How many of ten consecutive iterations must show it.
         part: Which part of the planned steps is looked at.
         meaning: What it means, and the usual cause.
-        section: Heading of the section of {doc}`/chapters/debugging` on it.
+        section: Heading of its section in the chapter on debugging.
         change: One change to try.
         needs: Further columns without which nothing can be said.
     """

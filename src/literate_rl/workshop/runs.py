@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest baac1845245d21a3
+# Generated from chapters/workshop/runs.py (edit there); digest 83dadae56cd708b9
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -191,7 +191,8 @@ def fit(
                 raise
             taken = learner.step - before
             metrics["charts/SPS"] = taken / (time.perf_counter() - start)
-            history.append({"step": learner.step, **metrics})
+            numbers = {name: float(number) for name, number in metrics.items()}
+            history.append({"step": learner.step, **numbers})
             if run is not None:
                 run.log(learner.step, metrics)
             # In many iterations no episode ends, and a mean of no return is NaN.
