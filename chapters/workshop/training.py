@@ -34,6 +34,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, cast, get_args
+from warnings import warn
 
 import gymnasium as gym
 import numpy as np
@@ -92,6 +93,7 @@ from literate_rl.encoders import has_pictures, readable_parts
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
+from literate_rl.masks import WithoutMask
 from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
@@ -704,9 +706,32 @@ def looked_at(env: World, config: Any) -> tuple[View, Build]:
         inner = one.env if isinstance(one, FlattenObservation) else one
         space = inner.observation_space
         view = View(space, one.observation_space, one.action_space)
+        tell_hidden_mask(one, space)
     if has_processes(config):
         env = sent(env)
     return view, partial(make_envs, partial(flat_env, env), copies_of(config))
+
+
+def tell_hidden_mask(env: Env, seen: spaces.Space[Any]) -> None:
+    """Warn if an environment has masks of actions where nobody looks for them."""
+    shown = isinstance(seen, spaces.Dict) and "action_mask" in seen.spaces
+    if not (shown or env.has_wrapper_attr("action_masks")):
+        return
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, WithoutMask):
+            return
+        inner = inner.env
+    if "action_mask" in env.reset()[1]:
+        return
+    where = "its observation" if shown else "its method action_masks()"
+    name = "MaskFromObservation" if shown else "MaskFromMethod"
+    warn(
+        f"env has masks in {where}, and nothing reads them: say "
+        f'wrappers=["literate_rl:{name}"] to have them minded, or '
+        '"literate_rl:WithoutMask" to train without',
+        stacklevel=2,
+    )
 
 
 def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, Build]:
