@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 83dadae56cd708b9
+# Generated from chapters/workshop/runs.py (edit there); digest 08d0081747db7cc9
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from literate_rl.workshop.makers import (
     name_of_maker,
 )
 from literate_rl.workshop.nests import form, hollow, refused
-from literate_rl.workshop.signatures import Count, checked
+from literate_rl.workshop.signatures import Count, NotFiniteError, checked
 
 __all__ = [
     "OwnModels",
@@ -184,6 +184,12 @@ def fit(
                 metrics = learner.iterate()
             except StopWaiting:
                 break
+            except NotFiniteError as error:
+                error.add_note(
+                    f"the numbers exploded near step {learner.step}: "
+                    "try a third of learning_rate"
+                )
+                raise
             except ChildProcessError:
                 # Others have failed, and what was learned so far is whole.
                 if run is not None:
