@@ -107,7 +107,7 @@ LARGEST_REWARDS = {
     "MountainCar-v0": -1.0,
     "Pendulum-v1": 0.0,
     "FrozenLake-v1": 1.0,
-    "Taxi-v3": 20.0,
+    "Taxi-v4": 20.0,
     "CliffWalking-v1": -1.0,
 }
 
@@ -469,7 +469,8 @@ def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
         words = "Not looked for, as the run does not tell or is too short: "
         lines += [wrapped(f"{words}{'; '.join(left_out)}.")]
     plain = "losses/q_value" in record.columns and "charts/alpha" not in record.columns
-    if plain and record.largest_reward is None:
+    helps = not record.setting("gamma") >= 1  # else no value is the largest
+    if plain and helps and record.largest_reward is None:
         lines += ["Add --largest-reward R, that of one step, to have values judged."]
     return "\n".join(lines)
 
