@@ -592,7 +592,9 @@ def test_agents_of_continuous_actions_refuse_masks_in_a_sentence(
 ) -> None:
     gym.register("FencedBox-v0", partial(Fenced, done=BOX))
     try:
-        with pytest.raises(ValueError, match=r"mask must be None: \w+ cannot"):
+        with pytest.raises(
+            ValueError, match=r"mask must be None for \w+, which cannot"
+        ):
             train(algorithm, "FencedBox-v0", total_steps=400, progress=False)
     finally:
         del gym.registry["FencedBox-v0"]
