@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest 987298f50b5f43e9
+# Generated from chapters/workshop/doctor.py (edit there); digest ab7a69a35ba23aef
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
@@ -89,6 +89,10 @@ def read_record(directory: str | Path, largest_reward: float | None = None) -> R
         FileNotFoundError: If the directory holds no run.
         ValueError: If a file is damaged, or there is no whole row yet.
     """
+    if not isinstance(directory, str | Path):
+        kind = type(directory).__name__
+        words = "directory must be that of a run, as agent.save(directory) makes one"
+        raise TypeError(f"{words}, got {kind}")
     directory = Path(directory)
     table = directory / "metrics.csv"
     for path in (directory, directory / "settings.json", table):
@@ -289,6 +293,17 @@ RULES = (
         "A value is above the largest possible one",
         "a slower target: a larger target_interval, or a smaller tau",
         part=(0.15, 1.0),
+    ),
+    Rule(
+        "the numbers explode",
+        ("losses/loss",),
+        lambda loss, _: loss > 1000,
+        "loss of the values above 1000",
+        1,
+        "the values have left every scale, also if they came back to one that means "
+        "nothing: the learning rate is far too high, or the rewards are in hundreds",
+        "A value is above the largest possible one",
+        "a third of the learning rate, or rewards divided by their size",
     ),
     Rule(
         "the return falls",

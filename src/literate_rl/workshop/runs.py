@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 08d0081747db7cc9
+# Generated from chapters/workshop/runs.py (edit there); digest 83390ba9455db915
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -104,8 +104,14 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         The environment, wrapped in ``FlattenObservation`` where that is needed.
 
     Raises:
+        TypeError: If it makes nothing, such as a vector environment.
         ValueError: If the id cannot be made, or its observations cannot be flattened.
     """
+    if not (isinstance(env, str | EnvSpec) or callable(env)):
+        raise TypeError(
+            "env must be an id, a class or a function that makes one environment, got "
+            f"{type(env).__name__}"
+        )
     try:
         made = Held(make_one(env, **arguments))
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 69f2be4363ae35ec
+# Generated from chapters/workshop/training.py (edit there); digest c0c72a39d186783b
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -123,7 +123,13 @@ from literate_rl.workshop.own_models import (
     results_for,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike, refuse_mask
-from literate_rl.workshop.nests import MODELS, SpaceError, is_hybrid, name_of_model
+from literate_rl.workshop.nests import (
+    MODELS,
+    SpaceError,
+    as_space,
+    is_hybrid,
+    name_of_model,
+)
 from literate_rl.workshop.runs import (
     OwnModels,
     Run,
@@ -333,8 +339,9 @@ class Agent:
     Attributes:
         learner: The learner, with its ``policy`` and its ``config``.
         history: The metrics of each iteration.
-        env: What it has learned in, for ``evaluate``, ``record_video`` and ``show``: as
-            it was given, with the wrappers around it.
+        env: What it has learned in, as it was given, with the wrappers around it. For
+            ``evaluate``, ``record_video`` and ``show``, unless it is a vector
+            environment: they ask for what makes a single one.
     """
 
     def __init__(
@@ -388,7 +395,17 @@ class Agent:
                 policy.actions.choose(policy.legal(q, mask), 0.0).unsqueeze(-1),
                 *rest,
             )
-        state = states["state"].to(device_of(policy), torch.float32)
+        if "state" not in states:
+            raise ValueError(f"states must have the key 'state', got {[*states]}")
+        state = torch.as_tensor(states["state"]).to(device_of(policy), torch.float32)
+        arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
+        space = arguments.get("observation_space")
+        width = (
+            state.shape[-1:] if space is None else (spaces.flatdim(as_space(space)),)
+        )
+        if state.shape[-1:] != width:
+            words = f"states['state'] must have shape (B, {width[0]})"
+            raise ValueError(f"{words}, got {(*state.shape,)}")
         return (policy.act(state, 0.0, mask=mask),)
 
     def save(self, directory: str | Path) -> Path:
