@@ -79,7 +79,13 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         make = getattr(found, name, None)
         env = make if callable(make) and name not in gym.registry else env
     if isinstance(env, str | EnvSpec):
-        return gym.make(env, **arguments)
+        try:
+            return gym.make(env, **arguments)
+        except gym.error.NameNotFound as error:
+            if isinstance(env, str) and module:
+                words = f"{module} has no class or function {name}, and no id is {name}"
+                raise gym.error.NameNotFound(words) from error
+            raise
     return env(**arguments)
 
 

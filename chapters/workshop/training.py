@@ -1215,7 +1215,7 @@ def algorithm_named(name: Any) -> str:
     key = CLASSES.get(key, key)
     if key in ALGORITHMS:
         return key
-    close = get_close_matches(key, ALGORITHMS, n=1, cutoff=0.7)
+    close = get_close_matches(key, ALGORITHMS, n=1, cutoff=0.6)
     belongs = BELONGS.get(key) or defined_for(key) or "".join(map(repr, close))
     hint = f": is it {belongs}?" if belongs else ""
     names = ", ".join(ALGORITHMS)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest e172834018f24400
+# Generated from chapters/workshop/episodes.py (edit there); digest 3e0bae0297e09fed
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -51,7 +51,13 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         make = getattr(found, name, None)
         env = make if callable(make) and name not in gym.registry else env
     if isinstance(env, str | EnvSpec):
-        return gym.make(env, **arguments)
+        try:
+            return gym.make(env, **arguments)
+        except gym.error.NameNotFound as error:
+            if isinstance(env, str) and module:
+                words = f"{module} has no class or function {name}, and no id is {name}"
+                raise gym.error.NameNotFound(words) from error
+            raise
     return env(**arguments)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest c0c72a39d186783b
+# Generated from chapters/workshop/training.py (edit there); digest a3ecef80252e2125
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -1055,7 +1055,7 @@ def algorithm_named(name: Any) -> str:
     key = CLASSES.get(key, key)
     if key in ALGORITHMS:
         return key
-    close = get_close_matches(key, ALGORITHMS, n=1, cutoff=0.7)
+    close = get_close_matches(key, ALGORITHMS, n=1, cutoff=0.6)
     belongs = BELONGS.get(key) or defined_for(key) or "".join(map(repr, close))
     hint = f": is it {belongs}?" if belongs else ""
     names = ", ".join(ALGORITHMS)
