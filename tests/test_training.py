@@ -1606,3 +1606,23 @@ def test_what_an_agent_is_not_is_said() -> None:
         ValueError, match=r"'state'\] must have shape \(B, 4\), got \(2, 3"
     ):
         agent.act({"state": state[:, :3]})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "error", "message"),
+    [
+        ("PP0", {}, ValueError, "is it 'ppo'?"),
+        ("PPO", {"totalsteps": 3}, TypeError, "'totalsteps' (is it total_steps?), but"),
+        (
+            "DQN",
+            {"qnet": nn.Identity},
+            TypeError,
+            "qnet must be a torch.nn.Module, got",
+        ),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(
+    algorithm: str, options: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        train(algorithm, "CartPole-v1", **options)

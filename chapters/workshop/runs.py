@@ -777,13 +777,10 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
     return {name_of(name): value for name, value in values.items()}
 
 
-def about(name: str, known: Collection[str]) -> str:
+def about(name: str, known: Container[str]) -> str:
     """Return what to say of a setting that is not known: what it is called today."""
     new, words = RENAMED.get(name, ("", ""))
-    if new in known:
-        return f" ({words})"
-    close = get_close_matches(name, known, n=1, cutoff=0.7)
-    return f" (is it {close[0]}?)" if close else ""
+    return f" ({words})" if new in known else ""
 
 
 # %% tags=["export", "hide-input"]

@@ -668,6 +668,11 @@ def make_learner(
             f"models of your own for {algorithm} must be {wanted}, "
             f"got {' and '.join(models)}"
         )
+    for role in own:
+        if isinstance(models[role], type):
+            got = models[role].__name__
+            words = f"{role} must be a torch.nn.Module, got the class {got}"
+            raise TypeError(f"{words}: hand over {got}(…)")
     view, build = looked_at(env, config)
     if "mask" in models and not (known.hybrid and is_hybrid(view.actions)):
         words = "mask is for hybrid actions and what learns them"
@@ -1339,10 +1344,10 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
     names = [field.name for field in fields(config)]
     for name in changes:
         if name not in names:
-            raise TypeError(
-                f"there is no setting {name!r}{about(name, names)}, "
-                f"but {', '.join(names)}"
-            )
+            close = get_close_matches(name, names, n=1, cutoff=0.7)
+            hint = about(name, names) or "".join(f" (is it {x}?)" for x in close)
+            words = f"there is no setting {name!r}{hint}, but {', '.join(names)}"
+            raise TypeError(words)
     return replace(config, **changes)
 
 
