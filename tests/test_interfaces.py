@@ -211,14 +211,18 @@ def test_a_policy_has_a_slot_for_legal_actions_and_minds_or_refuses_them(
                 taken = policy.act(obs, given, mask=mask)
                 assert taken.reshape(3, -1)[:, 0].tolist() == [0, 1, 0]
                 continue
-            with pytest.raises(ValueError, match=r"mask must be None: \w+ cannot"):
+            with pytest.raises(
+                ValueError, match=r"mask must be None for \w+, which cannot"
+            ):
                 policy.act(obs, given, mask=mask)
         if minds and make.args[1] is LIST:
             only = torch.tensor([0, 1, 0])
             log_prob, entropy = policy.evaluate_actions(obs, only, mask=mask)
             assert log_prob.tolist() == entropy.tolist() == [0.0, 0.0, 0.0]
         elif not minds:
-            with pytest.raises(ValueError, match=r"mask must be None: \w+ cannot"):
+            with pytest.raises(
+                ValueError, match=r"mask must be None for \w+, which cannot"
+            ):
                 policy.evaluate_actions(obs, action, mask=mask)
     name = make.func.__name__
     choosing = make.args[1] is LIST or name == "make_hybrid_policy"
@@ -243,7 +247,9 @@ def test_the_act_in_numpy_minds_or_refuses_them_too(make: Any) -> None:
         if hasattr(policy.actions, "legal"):
             assert act(obs, given, mask=mask).tolist() == [0, 1, 0]
         else:
-            with pytest.raises(ValueError, match=r"mask must be None: \w+ cannot"):
+            with pytest.raises(
+                ValueError, match=r"mask must be None for \w+, which cannot"
+            ):
                 act(obs, given, mask=mask)
 
 

@@ -463,7 +463,7 @@ def test_fast_forms_compute_the_same_bits() -> None:
         plain.loss, algorithm.error(batch._replace(next_mask=None), generator).loss
     )
     box = make_policy(SPACES[0], spaces.Box(-1, 1, (2,)))
-    with pytest.raises(ValueError, match="mask must be None: GaussianActions"):
+    with pytest.raises(ValueError, match="mask must be None for GaussianActions"):
         numpy_act(box)(batch.obs, 0.0, mask=batch.mask)
 
 

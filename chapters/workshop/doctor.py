@@ -454,7 +454,7 @@ def symptom(rule: Rule, record: Record) -> Symptom:
 # ## In words
 #
 # `look` writes the same for people. It also says what it could *not* look at, because no symptom
-# among two rules is another thing than no symptom among nine.
+# among two rules is another thing than no symptom among ten.
 
 
 # %% tags=["export"]

@@ -334,10 +334,10 @@ assert "got DISABLED" in refusal
 # %% tags=["export"]
 def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
     """Raise if a policy cannot read what environments show, as far as one can tell."""
-    if not hasattr(policy, "to_env"):
+    if hasattr(policy, "policy") and not hasattr(policy, "to_env"):
         kind = type(policy).__name__
-        hint = ": hand over its policy, as in agent.policy" * hasattr(policy, "policy")
-        raise TypeError(f"policy must have act and to_env, got {kind}{hint}")
+        words = f"policy must have act and to_env, got {kind}"
+        raise TypeError(f"{words}: hand over its policy, as in agent.policy")
     arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
     wanted = arguments.get("observation_space")
     size = spaces.flatdim(envs.single_observation_space)

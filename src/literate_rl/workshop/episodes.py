@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 3e0bae0297e09fed
+# Generated from chapters/workshop/episodes.py (edit there); digest 40d25234eddc98c4
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -240,10 +240,10 @@ def as_argument(mask: Masks | Tensor | None) -> dict[str, Tensor]:
 
 def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
     """Raise if a policy cannot read what environments show, as far as one can tell."""
-    if not hasattr(policy, "to_env"):
+    if hasattr(policy, "policy") and not hasattr(policy, "to_env"):
         kind = type(policy).__name__
-        hint = ": hand over its policy, as in agent.policy" * hasattr(policy, "policy")
-        raise TypeError(f"policy must have act and to_env, got {kind}{hint}")
+        words = f"policy must have act and to_env, got {kind}"
+        raise TypeError(f"{words}: hand over its policy, as in agent.policy")
     arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
     wanted = arguments.get("observation_space")
     size = spaces.flatdim(envs.single_observation_space)
