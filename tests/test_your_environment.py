@@ -93,9 +93,15 @@ REFUSALS = {
     "env … failed in reset: it must": lambda: stepped(start=np.zeros(2, np.float32)),
     "env … failed in step: it must": lambda: stepped(answer=OLD),
     "env … failed in step: ValueError": lambda: trained(answer=OLD),
-    "env … failed in …: obs must have": lambda: trained(start=(np.zeros(1), {})),
-    "env … failed in …: obs must hold": lambda: trained(
+    "env … failed in …: obs must have shape": lambda: trained(start=(np.zeros(1), {})),
+    "env … failed in …: obs must hold numbers": lambda: trained(
         start=(np.array(["a"] * 2), {})
+    ),
+    "env … failed in …: obs must hold … like": lambda: trained(
+        space=spaces.Box(0, 255, (2,), np.uint8), start=(np.full(2, 0.9), {})
+    ),
+    "env … failed in …: obs must have …": lambda: stepped(
+        space=spaces.Dict(row=ROW, more=ROW), start=({"row": np.zeros(2)}, {})
     ),
     "env … failed in step: reward": lambda: trained(answer=change(1, np.ones(1))),
     "env … failed in step: terminated": lambda: trained(answer=change(2, None)),

@@ -451,16 +451,32 @@ def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
             return f"{name} must have shape {space.shape}, got {seen.shape}"
         if seen.dtype.kind not in NUMBERS:
             return f"{name} must hold numbers, got {seen.dtype}"
-        return ""
+        return "" if seen.dtype == space.dtype else wrong_kind(seen, space.dtype, name)
     if isinstance(space, spaces.Dict) and isinstance(obs, dict):
+        if not space.spaces.keys() <= obs.keys():
+            return f"{name} must have {list(space.spaces)}, got {list(obs)}"
         parts = [(obs[key], part, f"{name}[{key!r}]") for key, part in space.items()]
     elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple | list):
+        if len(obs) != len(space):
+            return f"{name} must have {len(space)} parts, got {len(obs)}"
         pairs = enumerate(zip(obs, space, strict=True))
         parts = [(x, part, f"{name}[{index}]") for index, (x, part) in pairs]
     else:
         fits = space.contains(obs)
         return "" if fits else f"{name} must be in {space}, got {obs!r:.80}"
     return next(filter(None, (wrong_obs(*part) for part in parts)), "")
+
+
+def wrong_kind(seen: NDArray[Any], wanted: Any, name: str) -> str:
+    """Return what is lost when numbers become those of a space, or an empty text."""
+    # Who makes a row of it would turn 0.9 into 0, and 300 into 44 if there are 8 bits.
+    if not np.can_cast(seen.dtype, wanted, "same_kind"):
+        return f"{name} must hold {wanted} like its space, got {seen.dtype}"
+    if wanted.kind in "iu":
+        lost = seen[seen.astype(wanted) != seen]
+        if lost.size:
+            return f"{name} must hold {wanted} like its space, got {lost.flat[0]}"
+    return ""
 
 
 NUMBERS = "biuf"  # NumPy's letters for booleans, integers and floating-point numbers
