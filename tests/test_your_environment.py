@@ -105,13 +105,16 @@ REFUSALS = {
     ),
     "env … failed in step: reward": lambda: trained(answer=change(1, np.ones(1))),
     "env … failed in step: terminated": lambda: trained(answer=change(2, None)),
-    "env … failed in …: infos": lambda: stepped(start=(np.zeros(2), None)),
+    "env … failed in …: infos must": lambda: stepped(start=(np.zeros(2), None)),
     "env … failed in step: KeyError": lambda: trained(answer=look_up),
     "reward of environment": lambda: trained(answer=change(1, float("nan"))),
     "env must have observations": lambda: trained(space=TEXT),
     "…'s action_space must be": lambda: trained("DQN", actions=FREE),
     "…'s action_space must have bounds": lambda: trained("SAC", actions=FREE),
     "…'s mask must be given": lambda: trained(actions=BOTH),
+    "env … failed in …: infos['action_mask']": lambda: trained(
+        start=(np.zeros(2, np.float32), {"action_mask": np.ones(3, np.int8)})
+    ),
     "infos must have action_mask": lambda: trained(answer=LATE),
     "action_mask must leave": lambda: trained(
         start=(np.zeros(2, np.float32), {"action_mask": np.zeros(2, np.int8)})
