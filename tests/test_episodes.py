@@ -296,6 +296,16 @@ def test_an_observation_of_its_space_passes(space, obs) -> None:
     assert infos == {}
 
 
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+@pytest.mark.parametrize("came", [None, "Box"])
+def test_what_is_no_space_is_named(name: str, came: Any) -> None:
+    env = Answers(BOX_OF_TWO, np.zeros(2))
+    setattr(env, name, came)
+    words = f"env 'Answers' must have a Space of Gymnasium's as {name}, got {came!r}"
+    with pytest.raises(TypeError, match=words):
+        flat_env(lambda: env)
+
+
 class Reusing(gym.Env[Any, Any]):
     """Counts its steps in one array, which all of its answers hold."""
 

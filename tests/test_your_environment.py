@@ -90,6 +90,9 @@ REFUSALS = {
     "env … cannot be made": lambda: train("PPO", "Rome-v0"),
     "env must be an id": lambda: train("PPO", World(), progress=False),
     "env must make a new": shared,
+    "env … must have a Space": lambda: train(
+        "PPO", lambda: World(space=None), progress=False
+    ),
     "env … failed in reset: it must": lambda: stepped(start=np.zeros(2, np.float32)),
     "env … failed in step: it must": lambda: stepped(answer=OLD),
     "env … failed in step: ValueError": lambda: trained(answer=OLD),
