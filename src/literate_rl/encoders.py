@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest b883a07b238719e4
+# Generated from chapters/encoders.py (edit there); digest b0fb5b9f15407702
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ class ShapedEncoder(nn.Module):
     def __init__(self, space: spaces.Space[Any], encoder: OwnEncoder) -> None:
         super().__init__()
         self.encoder = own_encoder(space, encoder)
-        self.output_size = getattr(self.encoder, "output_size", None)
+        self.output_size: Any = getattr(self.encoder, "output_size", None)
         fits = isinstance(self.output_size, int) and self.output_size > 0
         words = "encoder must have its number of features as output_size, an int"
         kind = type(self.encoder).__name__
