@@ -811,7 +811,8 @@ def has_pictures(space: spaces.Space[Any]) -> bool:
 #
 # **An encoder of your own** is any module that has its number of features as `output_size`. You hand
 # it to the same functions, or to `train`, as `encoder=`. It gets a batch of observations in their own
-# shape, as floats; scaling bytes is up to you. Each network has a copy of it. If you hand over a
+# shape, as floats; scaling bytes is up to you. It is tried once with zeros, so that one that does not
+# fit is told at once. Each network has a copy of it. If you hand over a
 # function that makes one from the space, such as `partial(PictureEncoder, hidden=64)`, each network
 # has one with first weights of its own.
 #
@@ -850,7 +851,8 @@ class ShapedEncoder(nn.Module):
             try:
                 self(torch.zeros(2, *self.shape, device=weight.device))
             except Exception as error:
-                words = f"encoder must read observations {(2, *self.shape)}, got {kind}"
+                shape = (2, *self.shape)
+                words = f"encoder must read observations of shape {shape}, got {kind}"
                 raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
 
     def forward(self, obs: Tensor) -> Tensor:

@@ -517,7 +517,7 @@ class Convolved(nn.Sequential):
     [
         (
             Pair,
-            r"must read observations \(2, 2, 4, 5\), got Pair: .*\(2, 2\), got tuple",
+            r"must read observations of shape \(2, 2, 4, 5\), got Pair: .*, got tuple",
         ),
         (Convolved(), r"must read observations .*, got Convolved: RuntimeError: Given"),
         (Convolved, "must be a module, or make one from the space, got <class .*Conv"),

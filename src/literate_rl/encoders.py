@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest b0fb5b9f15407702
+# Generated from chapters/encoders.py (edit there); digest 590c959d73a2c24b
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -355,7 +355,8 @@ class ShapedEncoder(nn.Module):
             try:
                 self(torch.zeros(2, *self.shape, device=weight.device))
             except Exception as error:
-                words = f"encoder must read observations {(2, *self.shape)}, got {kind}"
+                shape = (2, *self.shape)
+                words = f"encoder must read observations of shape {shape}, got {kind}"
                 raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
 
     def forward(self, obs: Tensor) -> Tensor:
