@@ -112,6 +112,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], Tamper | None]] = {
         {"total_steps": 10_000},
         no_discount,
     ),
+    "the numbers explode": ("dqn", {"learning_rate": 1.0}, None),
     "the return falls": ("ppo", {}, wrong_sign),
 }
 

@@ -662,6 +662,8 @@ class PPOConfig:
         # Of a single advantage nothing is left when its mean is subtracted.
         least = 2 if self.normalize_advantage else 1
         most, parts = self.num_envs * self.num_steps // least, self.num_minibatches
+        words = "num_envs * num_steps must be at least 2 for normalize_advantage"
+        check_that(most > 0, words)
         words = f"num_minibatches must be at most {most}, got {parts}"
         check_that(parts <= most, words)
 

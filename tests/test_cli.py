@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import math
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import imageio_ffmpeg
 import pytest
@@ -35,6 +37,7 @@ from literate_rl.workshop.runs import (
     load_env,
     save_checkpoint,
 )
+from literate_rl.workshop.signatures import check_finite
 from literate_rl.workshop.training import ALGORITHMS, settings_of
 
 # One worker, so that `whole` is made once.
@@ -369,6 +372,24 @@ def test_what_goes_wrong_in_training_is_one_line_and_says_how_to_go_on(
         assert re.fullmatch(f"error: .*{message}{KEPT}", refusal(arguments))
     main(["ppo", "--resume", "runs/a"])
     assert load_checkpoint(tmp_path / "runs/a/checkpoint.pt")["step"] == 64
+
+
+def test_numbers_that_explode_say_when_and_what_to_try(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    iterate = PPO.iterate
+
+    def explode(learner: Any) -> Any:
+        if learner.step:
+            check_finite(math.inf)
+        return iterate(learner)
+
+    monkeypatch.setattr(PPO, "iterate", explode)
+    wanted = (
+        "error: the result must be finite; the numbers exploded near step 32: try a "
+        "third of learning_rate; no checkpoint was kept, only metrics: "
+        "literate-rl look runs/a"
+    )
+    assert refusal(SHORT) == wanted
 
 
 def test_a_run_that_fails_before_it_has_learned_is_not_to_be_resumed(

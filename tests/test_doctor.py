@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +19,13 @@ from benchmarks import doctor as benchmark
 from benchmarks.store import RESULTS, read_table
 from literate_rl import diagnose, look
 from literate_rl.workshop import commands
-from literate_rl.workshop.doctor import RULES, Record, main, read_record
+from literate_rl.workshop.doctor import (
+    LARGEST_REWARDS,
+    RULES,
+    Record,
+    main,
+    read_record,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "tests/doctor"
@@ -378,6 +385,12 @@ def test_the_text_asks_for_the_largest_reward(tmp_path: Path) -> None:
     told = look(run, largest_reward=0.1)
     assert "--largest-reward" not in told
     assert "1. A value is above the largest possible one" in told
+    undiscounted = write_run(tmp_path / "sum", {VALUE: 50.0}, "Mine-v0", gamma=1.0)
+    assert "--largest-reward" not in look(undiscounted), "it would not help"
+
+
+def test_the_known_rewards_are_those_of_todays_environments() -> None:
+    assert {*LARGEST_REWARDS} <= {*gym.registry}
 
 
 @pytest.mark.parametrize("call", [main, lambda words: commands.main(["look", *words])])

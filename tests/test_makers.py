@@ -80,6 +80,8 @@ def test_a_wrapper_of_ones_own_has_its_module_in_front() -> None:
     ("text", "message"),
     [
         ("FrameStack(4)", "got 'FrameStack'; is it FrameStackObservation?"),
+        ("MaskFromMethod", "is it literate_rl:MaskFromMethod?"),
+        ("nowhere:X", "wrappers: nowhere:X cannot be imported: No module named"),
         ("Nothing", "must be names of gymnasium.wrappers, or module:name"),
         ("vector", "got 'vector'"),
         ("test_makers:Missing", "got 'test_makers:Missing'"),
@@ -221,3 +223,5 @@ def test_a_module_and_a_name_make_an_environment() -> None:
     for wrong in ("minemakers:nothing", "minemakers:Missing", "nowhere:Pole"):
         with pytest.raises(ValueError, match=f"env '{wrong}' cannot be made"):
             flat_env(wrong)
+    with pytest.raises(ValueError, match="has no class or function Missing, and no id"):
+        flat_env("minemakers:Missing")

@@ -34,8 +34,9 @@ from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.episodes import env_maker, read_masks
 from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
+from literate_rl.workshop.makers import read_wrapper
 from literate_rl.workshop.runs import load, play
-from literate_rl.workshop.training import ALGORITHMS, make_learner, train
+from literate_rl.workshop.training import ALGORITHMS, looked_at, make_learner, train
 
 FENCED = "worlds:Fenced-v0"
 SPACES = Fenced().observation_space, Fenced().action_space
@@ -620,7 +621,9 @@ def test_agents_of_continuous_actions_refuse_masks_in_a_sentence(
 ) -> None:
     gym.register("FencedBox-v0", partial(Fenced, done=BOX))
     try:
-        with pytest.raises(ValueError, match=r"mask must be None: \w+ cannot"):
+        with pytest.raises(
+            ValueError, match=r"mask must be None for \w+, which cannot"
+        ):
             train(algorithm, "FencedBox-v0", total_steps=400, progress=False)
     finally:
         del gym.registry["FencedBox-v0"]
@@ -651,6 +654,27 @@ class Dictionary(Fenced):
     def look(self, over: bool = False) -> Any:
         obs, infos = super().look(over)
         return {"observation": obs, **infos}, {"seen": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "adapter"),
+    [(Asked, MaskFromMethod), (Dictionary, MaskFromObservation)],
+)
+def test_masks_that_nobody_reads_are_told_of(
+    make: Any, adapter: Any, recwarn: Any
+) -> None:
+    config = replace(ppo_settings("CartPole-v1"), num_envs=2)
+    for wrapper in (adapter, WithoutMask):
+        looked_at(lambda wrapper=wrapper: wrapper(make()), config)
+    looked_at(Fenced, config)
+    assert not recwarn.list
+    with pytest.warns(
+        UserWarning, match=f"env has masks.*literate_rl:{adapter.__name__}"
+    ):
+        looked_at(make, config)
+    assert read_wrapper(f"literate_rl:{adapter.__name__}")(make()).reset()[
+        1
+    ].keys() >= {"action_mask"}
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,8 @@ def test_a_minibatch_needs_two_advantages_to_normalise() -> None:
     with pytest.raises(ValueError, match="num_minibatches must be at most 2, got 4"):
         PPOConfig(**settings)
     assert PPOConfig(**settings, normalize_advantage=False).num_minibatches == 4
+    with pytest.raises(ValueError, match=r"num_envs \* num_steps must be at least 2"):
+        PPOConfig(num_envs=1, num_steps=1, num_minibatches=1)
 
 
 def test_every_setting_is_documented() -> None:

@@ -55,6 +55,7 @@ from literate_rl.ppg import PPGAlgorithm
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.workshop import training
 from literate_rl.workshop.cli import main
+from literate_rl.workshop.doctor import look
 from literate_rl.workshop.episodes import env_maker
 from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.networks import eval_mode
@@ -68,6 +69,7 @@ from literate_rl.workshop.runs import (
     load_checkpoint,
     load_env,
     record_video,
+    show,
 )
 from literate_rl.workshop.training import (
     ALGORITHMS,
@@ -1580,3 +1582,46 @@ def test_a_training_says_how_many_steps_it_takes(
     assert "steps" not in capsys.readouterr().out
     train("A2C", vectors(made_pole), total_steps=64, num_steps=16)
     assert "watch" not in capsys.readouterr().out
+
+
+def test_what_an_agent_is_not_is_said() -> None:
+    envs = SyncVectorEnv([CartPoleEnv, CartPoleEnv])
+    agent = train("PPO", envs, total_steps=16, progress=False)
+    with pytest.raises(
+        TypeError, match=r"policy must have act.*got Agent.*agent.policy"
+    ):
+        evaluate(agent, "CartPole-v1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"env must be an id.*got SyncVectorEnv"):
+        show(agent.policy, agent.env)
+    with pytest.raises(TypeError, match=r"directory must be.*agent.save.*got Agent"):
+        look(agent)  # type: ignore[arg-type]
+    state = np.zeros((2, 4))
+    assert agent.act({"state": state}).shape == (2,)
+    with pytest.raises(
+        ValueError, match=r"states must have the key 'state', got \['obs'"
+    ):
+        agent.act({"obs": state})
+    with pytest.raises(
+        ValueError, match=r"'state'\] must have shape \(B, 4\), got \(2, 3"
+    ):
+        agent.act({"state": state[:, :3]})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "error", "message"),
+    [
+        ("PP0", {}, ValueError, "is it 'ppo'?"),
+        ("PPO", {"totalsteps": 3}, TypeError, "'totalsteps' (is it total_steps?), but"),
+        (
+            "DQN",
+            {"qnet": nn.Identity},
+            TypeError,
+            "qnet must be a torch.nn.Module, got",
+        ),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(
+    algorithm: str, options: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        train(algorithm, "CartPole-v1", **options)

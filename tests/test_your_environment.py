@@ -42,6 +42,13 @@ class World(gym.Env):
         return self.answer if isinstance(self.answer, tuple) else tuple(row)
 
 
+class Masked(World):
+    """An environment with masks in a method."""
+
+    def action_masks(self):
+        return [True, False]
+
+
 def change(index: int, value: Any) -> Any:
     """Return a function that puts something wrong into a row."""
     return lambda row: row.__setitem__(index, value)
@@ -122,8 +129,12 @@ REFUSALS = {
     "action_mask must leave": lambda: trained(
         start=(np.zeros(2, np.float32), {"action_mask": np.zeros(2, np.int8)})
     ),
+    'infos["action_mask"] and mask': lambda: trained(
+        "TD3", start=(np.zeros(2, np.float32), {"action_mask": np.ones(2, np.int8)})
+    ),
     "algorithm must be one of": lambda: train("PPOO", "CartPole-v1"),
     "env …: … of … episodes had": endless,
+    "env has masks in": lambda: train("PPO", Masked, total_steps=16, progress=False),
 }
 
 
@@ -181,7 +192,8 @@ def test_a_quoted_refusal_is_raised_word_for_word(quoted):
     refuse = next(x for begin, x in REFUSALS.items() if quoted.startswith(begin))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Gymnasium says beside
-        warnings.filterwarnings("error", "env .* had no end", UserWarning)
+        words = "env .* had no end|env has masks"
+        warnings.filterwarnings("error", words, UserWarning)
         with pytest.raises((ValueError, TypeError, UserWarning)) as refusal:
             refuse()
     pattern = ".*".join(re.escape(part) for part in quoted.split("…"))

@@ -86,14 +86,27 @@ def read_wrapper(text: str) -> Call:
     return Call(find_wrapper(module, name), args, named)
 
 
+OURS = (
+    "MaskFromMethod",
+    "MaskFromObservation",
+    "WithoutMask",
+)  # {doc}`/chapters/masks`
+
+
 def find_wrapper(module: str, name: str) -> Callable[..., Env]:
     """Return a wrapper of Gymnasium's, or one of a module."""
-    home = import_module(module) if module else gym.wrappers
+    try:
+        home = import_module(module) if module else gym.wrappers
+    except ImportError as error:
+        words = f"wrappers: {module}:{name} cannot be imported: {error}"
+        raise ValueError(words) from error
     found: Any = getattr(home, name, None)
-    ours = isinstance(found, type) and issubclass(found, gym.Wrapper)
-    if ours or (module and callable(found)):
+    wraps = isinstance(found, type) and issubclass(found, gym.Wrapper)
+    if wraps or (module and callable(found)):
         return cast(Callable[..., Env], found)
-    close = get_close_matches(name, gym.wrappers.__all__, cutoff=0.5)
+    ours = {x: f"literate_rl:{x}" for x in OURS}
+    known = [*gym.wrappers.__all__, *ours]
+    close = [ours.get(x, x) for x in get_close_matches(name, known, cutoff=0.5)]
     raise ValueError(
         "wrappers must be names of gymnasium.wrappers, or module:name, got "
         f"{f'{module}:{name}' if module else name!r}"

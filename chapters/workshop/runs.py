@@ -93,7 +93,7 @@ from literate_rl.workshop.makers import (
     name_of_maker,
 )
 from literate_rl.workshop.nests import form, hollow, refused
-from literate_rl.workshop.signatures import Count, checked
+from literate_rl.workshop.signatures import Count, NotFiniteError, checked
 
 __all__ = [
     "OwnModels",
@@ -160,9 +160,15 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         The environment, wrapped in ``FlattenObservation`` where that is needed.
 
     Raises:
+        TypeError: If it makes nothing, such as a vector environment.
         ValueError: If the id cannot be made, or its observations cannot be flattened.
         TypeError: If one of its spaces is no space.
     """
+    if not (isinstance(env, str | EnvSpec) or callable(env)):
+        raise TypeError(
+            "env must be an id, a class or a function that makes one environment, got "
+            f"{type(env).__name__}"
+        )
     try:
         made = Held(make_one(env, **arguments))
     except KeyboardInterrupt:
@@ -354,6 +360,12 @@ def fit(
                 metrics = learner.iterate()
             except StopWaiting:
                 break
+            except NotFiniteError as error:
+                error.add_note(
+                    f"the numbers exploded near step {learner.step}: "
+                    "try a third of learning_rate"
+                )
+                raise
             except ChildProcessError:
                 # Others have failed, and what was learned so far is whole.
                 if run is not None:

@@ -64,6 +64,7 @@ __all__ = [
     "Fraction",
     "Int",
     "NonNegative",
+    "NotFiniteError",
     "Positive",
     "Scale",
     "at_least",
@@ -910,6 +911,10 @@ def at_least(number: int, things: str = "one") -> Check:
 
 
 # %% tags=["export"]
+class NotFiniteError(ValueError):
+    """A result holds NaN or infinity."""
+
+
 def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
     """Raise if a result holds NaN or infinity, and name the inputs to blame.
 
@@ -918,7 +923,7 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         inputs: What it was computed from, by the names that a message should give.
 
     Raises:
-        ValueError: If a number of ``result`` is not finite.
+        NotFiniteError: A ``ValueError``, if a number of ``result`` is not finite.
     """
     # One sum, one look. Finite numbers may have an infinite sum, so a bad sum of a
     # tensor is only a reason to look closer.
@@ -927,7 +932,7 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
-    raise ValueError(f"{' and '.join(bad) or 'the result'} must be finite")
+    raise NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
 
 
 # %% [markdown]

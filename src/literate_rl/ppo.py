@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 387e55618673d46f
+# Generated from chapters/ppo.py (edit there); digest 2dda7b566a1aa8a6
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -346,6 +346,8 @@ class PPOConfig:
         # Of a single advantage nothing is left when its mean is subtracted.
         least = 2 if self.normalize_advantage else 1
         most, parts = self.num_envs * self.num_steps // least, self.num_minibatches
+        words = "num_envs * num_steps must be at least 2 for normalize_advantage"
+        check_that(most > 0, words)
         words = f"num_minibatches must be at most {most}, got {parts}"
         check_that(parts <= most, words)
 

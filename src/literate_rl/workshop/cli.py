@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 98c7323b7c9111fe
+# Generated from chapters/workshop/cli.py (edit there); digest 88be6e5c4af26862
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -204,6 +204,9 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[World, Run, Learne
             if run.held is not None and run.saved:
                 words = again(run, learner)
                 error.add_note(f"what was saved is kept, go on with {words}")
+            elif run.held is not None and run.logged:
+                look = shlex.join(["literate-rl", "look", str(run.directory)])
+                error.add_note(f"no checkpoint was kept, only metrics: {look}")
             elif run.held is not None:
                 error.add_note(f"nothing was learned in {run.directory} before")
             raise

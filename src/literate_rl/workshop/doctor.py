@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest c61dc9cf1181a13f
+# Generated from chapters/workshop/doctor.py (edit there); digest ab7a69a35ba23aef
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ LARGEST_REWARDS = {
     "MountainCar-v0": -1.0,
     "Pendulum-v1": 0.0,
     "FrozenLake-v1": 1.0,
-    "Taxi-v3": 20.0,
+    "Taxi-v4": 20.0,
     "CliffWalking-v1": -1.0,
 }
 
@@ -89,6 +89,10 @@ def read_record(directory: str | Path, largest_reward: float | None = None) -> R
         FileNotFoundError: If the directory holds no run.
         ValueError: If a file is damaged, or there is no whole row yet.
     """
+    if not isinstance(directory, str | Path):
+        kind = type(directory).__name__
+        words = "directory must be that of a run, as agent.save(directory) makes one"
+        raise TypeError(f"{words}, got {kind}")
     directory = Path(directory)
     table = directory / "metrics.csv"
     for path in (directory, directory / "settings.json", table):
@@ -291,6 +295,17 @@ RULES = (
         part=(0.15, 1.0),
     ),
     Rule(
+        "the numbers explode",
+        ("losses/loss",),
+        lambda loss, _: loss > 1000,
+        "loss of the values above 1000",
+        1,
+        "the values have left every scale, also if they came back to one that means "
+        "nothing: the learning rate is far too high, or the rewards are in hundreds",
+        "A value is above the largest possible one",
+        "a third of the learning rate, or rewards divided by their size",
+    ),
+    Rule(
         "the return falls",
         RETURN,
         below_the_start,
@@ -401,7 +416,8 @@ def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
         words = "Not looked for, as the run does not tell or is too short: "
         lines += [wrapped(f"{words}{'; '.join(left_out)}.")]
     plain = "losses/q_value" in record.columns and "charts/alpha" not in record.columns
-    if plain and record.largest_reward is None:
+    helps = not record.setting("gamma") >= 1  # else no value is the largest
+    if plain and helps and record.largest_reward is None:
         lines += ["Add --largest-reward R, that of one step, to have values judged."]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 64291ff33bed2431
+# Generated from chapters/workshop/episodes.py (edit there); digest a1d2736122c276ce
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -51,7 +51,13 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         make = getattr(found, name, None)
         env = make if callable(make) and name not in gym.registry else env
     if isinstance(env, str | EnvSpec):
-        return gym.make(env, **arguments)
+        try:
+            return gym.make(env, **arguments)
+        except gym.error.NameNotFound as error:
+            if isinstance(env, str) and module:
+                words = f"{module} has no class or function {name}, and no id is {name}"
+                raise gym.error.NameNotFound(words) from error
+            raise
     return env(**arguments)
 
 
@@ -236,6 +242,10 @@ def as_argument(mask: Masks | Tensor | None) -> dict[str, Tensor]:
 
 def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
     """Raise if a policy cannot read what environments show, as far as one can tell."""
+    if not hasattr(policy, "to_env"):
+        kind = type(policy).__name__
+        hint = ": hand over its policy, as in agent.policy" * hasattr(policy, "policy")
+        raise TypeError(f"policy must have act and to_env, got {kind}{hint}")
     arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
     wanted = arguments.get("observation_space")
     size = spaces.flatdim(envs.single_observation_space)

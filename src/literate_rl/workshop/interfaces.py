@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 5b8b4270997949b5
+# Generated from chapters/workshop/interfaces.py (edit there); digest 3032ccf4a9b46bb7
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -133,8 +133,9 @@ class ActorCriticLike(PolicyLike, Protocol):
 def refuse_mask(mask: Tensor | None, who: object) -> None:
     """Raise if somebody says which actions are legal to one who cannot mind it."""
     words = (
-        f"mask must be None: {type(who).__name__} cannot leave out actions, and SAC, "
-        "TD3, DDPG and policies of numbers never can; WithoutMask takes masks away"
+        f'infos["action_mask"] and mask must be None for {type(who).__name__}, which '
+        "cannot leave out actions; for actions from a list PPO, A2C, A3C, IMPALA, PPG, "
+        "DQN, Rainbow and SAC can; WithoutMask takes masks away"
     )
     check_that(mask is None, words)
 

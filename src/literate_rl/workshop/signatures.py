@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest d9bf573b02158be3
+# Generated from chapters/workshop/signatures.py (edit there); digest 24bb06c0dfb684c0
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ __all__ = [
     "Fraction",
     "Int",
     "NonNegative",
+    "NotFiniteError",
     "Positive",
     "Scale",
     "at_least",
@@ -643,6 +644,10 @@ def at_least(number: int, things: str = "one") -> Check:
     return rule
 
 
+class NotFiniteError(ValueError):
+    """A result holds NaN or infinity."""
+
+
 def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
     """Raise if a result holds NaN or infinity, and name the inputs to blame.
 
@@ -651,7 +656,7 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         inputs: What it was computed from, by the names that a message should give.
 
     Raises:
-        ValueError: If a number of ``result`` is not finite.
+        NotFiniteError: A ``ValueError``, if a number of ``result`` is not finite.
     """
     # One sum, one look. Finite numbers may have an infinite sum, so a bad sum of a
     # tensor is only a reason to look closer.
@@ -660,7 +665,7 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
-    raise ValueError(f"{' and '.join(bad) or 'the result'} must be finite")
+    raise NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
 
 
 def check_that(holds: bool | np.bool_ | Tensor, words: str) -> None:

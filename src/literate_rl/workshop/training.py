@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest f4361ae1e6ecb5e6
+# Generated from chapters/workshop/training.py (edit there); digest 49ee35e5aef3a74d
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, cast, get_args
+from warnings import warn
 
 import gymnasium as gym
 import numpy as np
@@ -75,6 +76,7 @@ from literate_rl.encoders import has_pictures, readable_parts
 from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
+from literate_rl.masks import WithoutMask
 from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
@@ -121,7 +123,13 @@ from literate_rl.workshop.own_models import (
     results_for,
 )
 from literate_rl.workshop.interfaces import Act, Learner, PolicyLike, refuse_mask
-from literate_rl.workshop.nests import MODELS, SpaceError, is_hybrid, name_of_model
+from literate_rl.workshop.nests import (
+    MODELS,
+    SpaceError,
+    as_space,
+    is_hybrid,
+    name_of_model,
+)
 from literate_rl.workshop.runs import (
     OwnModels,
     Run,
@@ -331,8 +339,9 @@ class Agent:
     Attributes:
         learner: The learner, with its ``policy`` and its ``config``.
         history: The metrics of each iteration.
-        env: What it has learned in, for ``evaluate``, ``record_video`` and ``show``: as
-            it was given, with the wrappers around it.
+        env: What it has learned in, as it was given, with the wrappers around it. For
+            ``evaluate``, ``record_video`` and ``show``, unless it is a vector
+            environment: they ask for what makes a single one.
     """
 
     def __init__(
@@ -386,7 +395,17 @@ class Agent:
                 policy.actions.choose(policy.legal(q, mask), 0.0).unsqueeze(-1),
                 *rest,
             )
-        state = states["state"].to(device_of(policy), torch.float32)
+        if "state" not in states:
+            raise ValueError(f"states must have the key 'state', got {[*states]}")
+        state = torch.as_tensor(states["state"]).to(device_of(policy), torch.float32)
+        arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
+        space = arguments.get("observation_space")
+        width = (
+            state.shape[-1:] if space is None else (spaces.flatdim(as_space(space)),)
+        )
+        if state.shape[-1:] != width:
+            words = f"states['state'] must have shape (B, {width[0]})"
+            raise ValueError(f"{words}, got {(*state.shape,)}")
         return (policy.act(state, 0.0, mask=mask),)
 
     def save(self, directory: str | Path) -> Path:
@@ -524,6 +543,11 @@ def make_learner(
             f"models of your own for {algorithm} must be {wanted}, "
             f"got {' and '.join(models)}"
         )
+    for role in own:
+        if isinstance(models[role], type):
+            got = models[role].__name__
+            words = f"{role} must be a torch.nn.Module, got the class {got}"
+            raise TypeError(f"{words}: hand over {got}(…)")
     view, build = looked_at(env, config)
     if "mask" in models and not (known.hybrid and is_hybrid(view.actions)):
         words = "mask is for hybrid actions and what learns them"
@@ -570,9 +594,32 @@ def looked_at(env: World, config: Any) -> tuple[View, Build]:
         inner = one.env if isinstance(one, FlattenObservation) else one
         space = inner.observation_space
         view = View(space, one.observation_space, one.action_space)
+        tell_hidden_mask(one, space)
     if has_processes(config):
         env = sent(env)
     return view, partial(make_envs, partial(flat_env, env), copies_of(config))
+
+
+def tell_hidden_mask(env: Env, seen: spaces.Space[Any]) -> None:
+    """Warn if an environment has masks of actions where nobody looks for them."""
+    shown = isinstance(seen, spaces.Dict) and "action_mask" in seen.spaces
+    if not (shown or env.has_wrapper_attr("action_masks")):
+        return
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, WithoutMask):
+            return
+        inner = inner.env
+    if "action_mask" in env.reset()[1]:
+        return
+    where = "its observation" if shown else "its method action_masks()"
+    name = "MaskFromObservation" if shown else "MaskFromMethod"
+    warn(
+        f"env has masks in {where}, and nothing reads them: say "
+        f'wrappers=["literate_rl:{name}"] to have them minded, or '
+        '"literate_rl:WithoutMask" to train without',
+        stacklevel=2,
+    )
 
 
 def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, Build]:
@@ -1013,7 +1060,7 @@ def algorithm_named(name: Any) -> str:
     key = CLASSES.get(key, key)
     if key in ALGORITHMS:
         return key
-    close = get_close_matches(key, ALGORITHMS, n=1, cutoff=0.7)
+    close = get_close_matches(key, ALGORITHMS, n=1, cutoff=0.6)
     belongs = BELONGS.get(key) or defined_for(key) or "".join(map(repr, close))
     hint = f": is it {belongs}?" if belongs else ""
     names = ", ".join(ALGORITHMS)
@@ -1121,10 +1168,10 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
     names = [field.name for field in fields(config)]
     for name in changes:
         if name not in names:
-            raise TypeError(
-                f"there is no setting {name!r}{about(name, names)}, "
-                f"but {', '.join(names)}"
-            )
+            close = get_close_matches(name, names, n=1, cutoff=0.7)
+            hint = about(name, names) or "".join(f" (is it {x}?)" for x in close)
+            words = f"there is no setting {name!r}{hint}, but {', '.join(names)}"
+            raise TypeError(words)
     return replace(config, **changes)
 
 
