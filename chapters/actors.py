@@ -777,7 +777,7 @@ class ActorLearner(RemoteLearner):
         """Take the updates on an unroll; return metrics."""
         # Views of the slot's memory; only on a GPU are they copies.
         device = self.learner.parameters[0].device
-        known = self.layout["result"].names
+        known = self.layout["result"].names or ()
         there = [name for name in Unroll._fields if name in known]
         unroll = Unroll(*(torch.from_numpy(record[name]).to(device) for name in there))
         self.learner.anneal(self.step)

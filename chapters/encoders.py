@@ -32,7 +32,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.workshop.nests import as_vectors, refused
-from literate_rl.workshop.networks import ActionCritic, Critics, orthogonal
+from literate_rl.workshop.networks import ActionCritic, Critics, eval_mode, orthogonal
 from literate_rl.workshop.signatures import Count, Fault, check_that, checked
 
 __all__ = [
@@ -811,7 +811,8 @@ def has_pictures(space: spaces.Space[Any]) -> bool:
 #
 # **An encoder of your own** is any module that has its number of features as `output_size`. You hand
 # it to the same functions, or to `train`, as `encoder=`. It gets a batch of observations in their own
-# shape, as floats; scaling bytes is up to you. Each network has a copy of it. If you hand over a
+# shape, as floats; scaling bytes is up to you. It is tried once with zeros, so that one that does not
+# fit is told at once. Each network has a copy of it. If you hand over a
 # function that makes one from the space, such as `partial(PictureEncoder, hidden=64)`, each network
 # has one with first weights of its own.
 #
@@ -835,23 +836,46 @@ class ShapedEncoder(nn.Module):
 
     def __init__(self, space: spaces.Space[Any], encoder: OwnEncoder) -> None:
         super().__init__()
-        made = isinstance(encoder, nn.Module)
-        self.encoder: Any = copy.deepcopy(encoder) if made else encoder(space)
-        self.output_size = getattr(self.encoder, "output_size", 0)
+        self.encoder = own_encoder(space, encoder)
+        self.output_size: Any = getattr(self.encoder, "output_size", None)
         fits = isinstance(self.output_size, int) and self.output_size > 0
-        words = "encoder must have its number of features as output_size"
-        check_that(fits, f"{words}, got {type(self.encoder).__name__}")
+        words = "encoder must have its number of features as output_size, an int"
+        kind = type(self.encoder).__name__
+        check_that(fits, f"{words}, got {kind} with {self.output_size!r}")
         self.shape: tuple[int, ...] = (spaces.flatdim(space),)
         if isinstance(space, spaces.Box):
             self.shape = space.shape
+        # Here, and not after the first steps. It also gives lazy layers their weights.
+        weight = next(self.parameters(), torch.empty(0))
+        with torch.no_grad(), eval_mode(self):
+            try:
+                self(torch.zeros(2, *self.shape, device=weight.device))
+            except Exception as error:
+                shape = (2, *self.shape)
+                words = f"encoder must read observations of shape {shape}, got {kind}"
+                raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``(*B, F)`` of observations, shaped or flat."""
         lead = front(obs, self.shape)
         features: Tensor = self.encoder(as_floats(obs, self).reshape(-1, *self.shape))
-        wanted, given = (math.prod(lead), self.output_size), tuple(features.shape)
+        wanted = math.prod(lead), self.output_size
+        tensor = isinstance(features, Tensor)
+        given = tuple(features.shape) if tensor else type(features).__name__
         check_that(given == wanted, f"encoder must return {wanted}, got {given}")
         return features.view(*lead, self.output_size)
+
+
+def own_encoder(space: spaces.Space[Any], encoder: OwnEncoder) -> Any:
+    """Return a copy of an encoder, or what a function makes of the space."""
+    if isinstance(encoder, nn.Module):
+        return copy.deepcopy(encoder)
+    try:
+        return encoder(space)
+    except Exception as error:
+        words = "encoder must be a module, or make one from the space"
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{words}, got {encoder!r}: {reason}") from error
 
 
 def entrance(

@@ -496,6 +496,44 @@ def test_an_encoder_of_ones_own_says_how_many_features_it_has(size) -> None:
         ShapedEncoder(FILM, own)
 
 
+class Pair(Totals):
+    """Returns two things."""
+
+    def forward(self, obs: Tensor) -> Any:
+        return super().forward(obs), None
+
+
+class Convolved(nn.Sequential):
+    """Wants the channels in front, where there may be others."""
+
+    output_size = 2
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 1, 3), nn.Flatten(), nn.LazyLinear(2))
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (
+            Pair,
+            r"must read observations of shape \(2, 2, 4, 5\), got Pair: .*, got tuple",
+        ),
+        (Convolved(), r"must read observations .*, got Convolved: RuntimeError: Given"),
+        (Convolved, "must be a module, or make one from the space, got <class .*Conv"),
+    ],
+)
+def test_an_encoder_of_ones_own_that_does_not_fit_is_told_at_once(own, words) -> None:
+    with pytest.raises(ValueError, match=f"^encoder {words}"):
+        ShapedEncoder(FILM, own)
+
+
+def test_lazy_layers_have_their_weights_before_anybody_asks() -> None:
+    encoder = ShapedEncoder(spaces.Box(0, 1, (3, 4, 5)), Convolved())
+    assert [x.shape for x in encoder.encoder[2].parameters()] == [(2, 6), (2,)]
+    assert encoder.training
+
+
 def test_vectors_go_straight_in_and_pictures_through_an_encoder() -> None:
     assert entrance(JOINTS) == ([], 3)
     wish = ((4, 3, 1),)

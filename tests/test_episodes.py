@@ -199,6 +199,8 @@ class Answers(gym.Env):
 
 
 BOX_OF_TWO = spaces.Box(-1, 1, (2,))
+BYTES = spaces.Box(0, 255, (4, 4, 3), np.uint8)
+SMALL = spaces.Box(-5, 5, (2,), np.int8)
 
 
 class Old(gym.Env):
@@ -242,10 +244,27 @@ def test_an_answer_with_too_few_things_is_told_in_one_sentence(method, answer, g
         (spaces.Discrete(4), -1, r"obs must be in Discrete\(4\), got -1"),
         (spaces.MultiDiscrete([2, 3]), np.array([5, 5]), "obs must be in MultiDis"),
         (spaces.Dict(a=BOX_OF_TWO), {"a": np.zeros((1, 2))}, r"obs\['a'\] must have"),
-        (spaces.Dict(a=BOX_OF_TWO), {}, "failed in reset: KeyError: 'a'"),
+        (spaces.Dict(a=BOX_OF_TWO), {}, r"obs must have \['a'\], got \[\]"),
         (spaces.Dict(a=BOX_OF_TWO), np.zeros(2), "obs must be in Dict"),
         (spaces.Tuple([BOX_OF_TWO, spaces.Discrete(2)]), (np.zeros(2), 2), r"obs\[1\]"),
-        (spaces.Tuple([BOX_OF_TWO]), (), "failed in reset: ValueError: zip"),
+        (spaces.Tuple([BOX_OF_TWO]), (), "obs must have 1 parts, got 0"),
+        (BYTES, np.full((4, 4, 3), 0.9), "obs must hold uint8 like its space, got flo"),
+        (
+            BYTES,
+            np.full((4, 4, 3), np.nan),
+            "obs must hold uint8 like its space, got f",
+        ),
+        (
+            BYTES,
+            np.full((4, 4, 3), -1),
+            "obs must hold uint8 like its space, got int64",
+        ),
+        (SMALL, np.array([300, 1]), "obs must hold int8 like its space, got 300"),
+        (SMALL, np.array([1, 200], np.uint8), "obs must hold int8 .*, got 200"),
+        (SMALL, [0.6, -0.7], "obs must hold int8 like its space, got float64"),
+        (spaces.Dict(a=SMALL), {"a": [0.6, -0.7]}, r"obs\['a'\] must hold int8"),
+        (spaces.Tuple([SMALL]), (np.array([5, -129]),), r"obs\[0\] must .* got -129"),
+        (spaces.Box(0, 1, (2,), bool), np.array([0, 7]), "obs must hold bool like"),
     ],
 )
 def test_an_observation_outside_of_its_space_is_named(space, obs, message) -> None:
@@ -261,6 +280,9 @@ def test_an_observation_outside_of_its_space_is_named(space, obs, message) -> No
         (spaces.Discrete(4), np.int32(3)),
         (spaces.Discrete(4, start=-2), np.array(-2)),
         (spaces.Box(-1, 1, (2,)), np.array([5.0, -5.0])),  # out of bounds, as many are
+        (spaces.Box(-1, 1, (2,)), np.array([1, 0])),
+        (SMALL, [127, -128]),
+        (SMALL, np.array([True, False])),
         (spaces.Tuple([BOX_OF_TWO, spaces.Discrete(2)]), (np.zeros(2), 1)),
         (
             spaces.Dict(a=BOX_OF_TWO, b=spaces.MultiBinary(2)),
@@ -272,6 +294,16 @@ def test_an_observation_of_its_space_passes(space, obs) -> None:
     seen, infos = Held(Answers(space, obs)).reset()
     np.testing.assert_equal(seen, obs)
     assert infos == {}
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+@pytest.mark.parametrize("came", [None, "Box"])
+def test_what_is_no_space_is_named(name: str, came: Any) -> None:
+    env = Answers(BOX_OF_TWO, np.zeros(2))
+    setattr(env, name, came)
+    words = f"env 'Answers' must have a Space of Gymnasium's as {name}, got {came!r}"
+    with pytest.raises(TypeError, match=words):
+        flat_env(lambda: env)
 
 
 class Reusing(gym.Env[Any, Any]):

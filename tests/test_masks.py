@@ -32,6 +32,7 @@ from literate_rl.masks import MaskFromMethod, MaskFromObservation, WithoutMask, 
 from literate_rl.policies import CategoricalActions, make_policy
 from literate_rl.ppo import PPO, ppo_settings
 from literate_rl.replay import Batch, ReplayBuffer
+from literate_rl.workshop.episodes import env_maker, read_masks
 from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
 from literate_rl.workshop.makers import read_wrapper
 from literate_rl.workshop.runs import load, play
@@ -510,6 +511,8 @@ def test_an_agent_of_train_acts_legally_and_plays_on_film(
 
 # --- Refusals -------------------------------------------------------------------------
 
+BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
+
 
 class Wrong(Fenced):
     """Says something else at its third look."""
@@ -535,7 +538,7 @@ class Wrong(Fenced):
         ([0, 0, 0.5, 1], "zeros and ones"),
         ([np.nan, 1, 1, 1], "zeros and ones"),
         (["a", "b", "c", "d"], "zeros and ones"),
-        ([1, 1, 1], r"must stay \(2, 4\), got \(2, 3\)"),
+        ([1, 1, 1], r"'Wrong' failed in step: infos\['action_mask'\] must be 4 zeros"),
         ([[1, 1, 1, 1]], "zeros and ones"),
         (1, "zeros and ones"),
         (None, r"at each reset and each step, or never, got none for the copies"),
@@ -553,6 +556,35 @@ def test_what_is_no_mask_is_refused_by_name(
     with pytest.raises(ValueError, match="action_mask") as caught:
         collector.collect(lambda obs, mask: policy.act(obs, 0.0, mask=mask), 6)
     assert caught.match(words)
+
+
+@pytest.mark.parametrize(
+    ("space", "said", "number"),
+    [
+        (spaces.Discrete(3), np.ones(4), 3),
+        (spaces.Discrete(3), {"a": np.ones(3)}, 3),
+        (spaces.MultiBinary(3), np.ones(3), 6),
+        (spaces.MultiDiscrete([2, 3]), [[1, 0], [1, 0, 1]], 5),
+        (spaces.Dict(a=spaces.Discrete(2)), {"a": np.ones(2)}, 2),
+        (spaces.Tuple([spaces.Discrete(3), BOX]), (np.ones(3), None), 3),
+    ],
+)
+def test_a_mask_of_another_form_is_told_with_its_environment(space, said, number):
+    env = Wrong(said)
+    env.action_space, env.looks = space, 2
+    words = (
+        rf"env 'Wrong' failed in reset: infos\['action_mask'\] must be {number} zero"
+    )
+    with pytest.raises(ValueError, match=words):
+        env_maker(lambda: env)().reset()
+
+
+def test_a_vector_environment_has_its_masks_read_too() -> None:
+    acting = np.ones(2, bool)
+    with pytest.raises(ValueError, match=r"must stay \(2, 4\), got \(2, 3\)"):
+        read_masks({"action_mask": np.ones((2, 3))}, acting, np.ones((2, 4), bool))
+    with pytest.raises(ValueError, match=r"zeros and ones, got {'a': "):
+        read_masks({"action_mask": {"a": np.ones((2, 3))}}, acting)
 
 
 def test_a_mask_of_another_width_than_the_actions_is_refused() -> None:
@@ -579,9 +611,6 @@ def test_masks_that_come_late_are_refused() -> None:
     collector.reset(1)
     with pytest.raises(ValueError, match="action_mask at each reset too"):
         collector.collect(lambda obs: torch.full((2,), 3), 1)
-
-
-BOX = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
 
 @pytest.mark.parametrize(

@@ -678,9 +678,8 @@ def test_encoders_that_do_not_fit_are_refused(models: Any, message: str) -> None
 
 
 def test_an_encoder_that_returns_something_else_is_told_so() -> None:
-    eye = Eye()
-    eye.output_size = 4
-    encoder = ShapedEncoder(SEEN["picture"], eye)
+    encoder = ShapedEncoder(SEEN["picture"], Eye())
+    encoder.output_size = 4
     with pytest.raises(ValueError, match=r"must return \(3, 4\), got \(3, 5\)"):
         encoder(torch.zeros(3, 200))
 

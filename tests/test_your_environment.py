@@ -97,22 +97,34 @@ REFUSALS = {
     "env … cannot be made": lambda: train("PPO", "Rome-v0"),
     "env must be an id": lambda: train("PPO", World(), progress=False),
     "env must make a new": shared,
+    "env … must have a Space": lambda: train(
+        "PPO", lambda: World(space=None), progress=False
+    ),
     "env … failed in reset: it must": lambda: stepped(start=np.zeros(2, np.float32)),
     "env … failed in step: it must": lambda: stepped(answer=OLD),
     "env … failed in step: ValueError": lambda: trained(answer=OLD),
-    "env … failed in …: obs must have": lambda: trained(start=(np.zeros(1), {})),
-    "env … failed in …: obs must hold": lambda: trained(
+    "env … failed in …: obs must have shape": lambda: trained(start=(np.zeros(1), {})),
+    "env … failed in …: obs must hold numbers": lambda: trained(
         start=(np.array(["a"] * 2), {})
+    ),
+    "env … failed in …: obs must hold … like": lambda: trained(
+        space=spaces.Box(0, 255, (2,), np.uint8), start=(np.full(2, 0.9), {})
+    ),
+    "env … failed in …: obs must have …": lambda: stepped(
+        space=spaces.Dict(row=ROW, more=ROW), start=({"row": np.zeros(2)}, {})
     ),
     "env … failed in step: reward": lambda: trained(answer=change(1, np.ones(1))),
     "env … failed in step: terminated": lambda: trained(answer=change(2, None)),
-    "env … failed in …: infos": lambda: stepped(start=(np.zeros(2), None)),
+    "env … failed in …: infos must": lambda: stepped(start=(np.zeros(2), None)),
     "env … failed in step: KeyError": lambda: trained(answer=look_up),
     "reward of environment": lambda: trained(answer=change(1, float("nan"))),
     "env must have observations": lambda: trained(space=TEXT),
     "…'s action_space must be": lambda: trained("DQN", actions=FREE),
     "…'s action_space must have bounds": lambda: trained("SAC", actions=FREE),
     "…'s mask must be given": lambda: trained(actions=BOTH),
+    "env … failed in …: infos['action_mask']": lambda: trained(
+        start=(np.zeros(2, np.float32), {"action_mask": np.ones(3, np.int8)})
+    ),
     "infos must have action_mask": lambda: trained(answer=LATE),
     "action_mask must leave": lambda: trained(
         start=(np.zeros(2, np.float32), {"action_mask": np.zeros(2, np.int8)})

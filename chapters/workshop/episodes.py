@@ -38,7 +38,7 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.workshop.nests import as_space
+from literate_rl.workshop.nests import as_space, leaves
 from literate_rl.workshop.signatures import Float, Fraction, checked
 
 __all__ = [
@@ -262,6 +262,8 @@ def read_masks(
     refuse_copies(acting & ~said, rule)
     if not said.any():
         return np.ones_like(before, bool)
+    if isinstance(given, dict):
+        raise ValueError(f"action_mask must be (B, N) zeros and ones, got {given}")
     rows = as_masks([row for row, known in zip(given, said, strict=True) if known])
     masks = np.ones((len(acting), rows.shape[1]), bool)
     masks[said] = rows
@@ -369,6 +371,7 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.seen = env.observation_space
+        self.options = num_options(env.action_space)
 
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
@@ -385,7 +388,11 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         cause = None
         try:
             answer = getattr(self.env, method)(*arguments, **options)
-            wrong = wrong_count(method, answer) or wrong_part(*answer, space=self.seen)
+            wrong = (
+                wrong_count(method, answer)
+                or wrong_part(*answer, space=self.seen)
+                or wrong_mask(answer[-1].get("action_mask"), self.options)
+            )
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # `sys.exit` is no success
@@ -461,16 +468,60 @@ def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
             return f"{name} must have shape {space.shape}, got {seen.shape}"
         if seen.dtype.kind not in NUMBERS:
             return f"{name} must hold numbers, got {seen.dtype}"
-        return ""
+        return "" if seen.dtype == space.dtype else wrong_kind(seen, space.dtype, name)
     if isinstance(space, spaces.Dict) and isinstance(obs, dict):
+        if not space.spaces.keys() <= obs.keys():
+            return f"{name} must have {list(space.spaces)}, got {list(obs)}"
         parts = [(obs[key], part, f"{name}[{key!r}]") for key, part in space.items()]
     elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple | list):
+        if len(obs) != len(space):
+            return f"{name} must have {len(space)} parts, got {len(obs)}"
         pairs = enumerate(zip(obs, space, strict=True))
         parts = [(x, part, f"{name}[{index}]") for index, (x, part) in pairs]
     else:
         fits = space.contains(obs)
         return "" if fits else f"{name} must be in {space}, got {obs!r:.80}"
     return next(filter(None, (wrong_obs(*part) for part in parts)), "")
+
+
+def wrong_kind(seen: NDArray[Any], wanted: Any, name: str) -> str:
+    """Return what is lost when numbers become those of a space, or an empty text."""
+    # Who makes a row of it would turn 0.9 into 0, and 300 into 44 if there are 8 bits.
+    if not np.can_cast(seen.dtype, wanted, "same_kind"):
+        return f"{name} must hold {wanted} like its space, got {seen.dtype}"
+    if wanted.kind in "iu":
+        lost = seen[seen.astype(wanted) != seen]
+        if lost.size:
+            return f"{name} must hold {wanted} like its space, got {lost.flat[0]}"
+    return ""
+
+
+def wrong_mask(mask: Any, number: int) -> str:
+    """Return what is wrong with the form of a mask, or an empty text."""
+    if mask is None or not number:
+        return ""
+    try:
+        shape = np.shape(np.hstack(mask) if isinstance(mask, tuple) else mask)
+    except ValueError:  # rows of several lengths
+        shape = ()
+    if shape == (number,):
+        return ""
+    return (
+        f"infos['action_mask'] must be {number} zeros and ones, one for each option "
+        "(switches have two), in a row or in a tuple with a row for each choice, "
+        f"got {mask!r:.200}"
+    )
+
+
+def num_options(space: spaces.Space[Any]) -> int:
+    """Return how many options there are to choose from, 0 where nobody chooses."""
+    lists = spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
+    parts = [part for part in leaves(space) if isinstance(part, lists)]
+    # A switch is one number with two options.
+    return sum(
+        spaces.flatdim(part) * (1 + isinstance(part, spaces.MultiBinary))
+        for part in parts
+    )
 
 
 NUMBERS = "biuf"  # NumPy's letters for booleans, integers and floating-point numbers

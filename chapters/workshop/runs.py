@@ -78,6 +78,7 @@ from literate_rl.workshop.episodes import (
     env_seed,
     follow_masks,
     make_one,
+    name_of,
     read_masks,
     told,
     warn_unended,
@@ -161,6 +162,7 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     Raises:
         TypeError: If it makes nothing, such as a vector environment.
         ValueError: If the id cannot be made, or its observations cannot be flattened.
+        TypeError: If one of its spaces is no space.
     """
     if not (isinstance(env, str | EnvSpec) or callable(env)):
         raise TypeError(
@@ -175,6 +177,11 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         known = isinstance(error, gym.error.Error | ImportError)
         why = error if known else told(error)
         raise ValueError(f"env {env!r} cannot be made: {why}") from error
+    for name in ("observation_space", "action_space"):
+        came = getattr(made, name)
+        if not isinstance(came, spaces.Space):
+            words = f"must have a Space of Gymnasium's as {name}, got {came!r}"
+            raise TypeError(f"env {name_of(made)!r} {words}")
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made

@@ -115,11 +115,12 @@ def spaces_table(spaces: Any, axis: str) -> str:
     for (kind, space), *row in zip(kinds.items(), *columns, strict=True):
         described = " ".join(str(space).split())
         body += f'<tr><th scope="row">{escape(kind)}</th>'
-        body += f"<td><code>{escape(described[:110])}</code></td>"
-        body += "".join(map(cell_of, row)) + "</tr>"
+        # On a phone what does not fit is at the end.
+        body += "".join(map(cell_of, row))
+        body += f"<td><code>{escape(described[:110])}</code></td></tr>"
     heads = [", ".join(names) for names in columns.values()]
     heads = heads if len(heads) > 1 else ["every agent"]
-    return html_table(("kind", "space", *heads), body)
+    return html_table(("kind", *heads, "space"), body)
 
 
 def title_of(name: str) -> str:

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest f2b1975e66ac6097
+# Generated from chapters/actors.py (edit there); digest 5aea8a64847c139a
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -509,7 +509,7 @@ class ActorLearner(RemoteLearner):
         """Take the updates on an unroll; return metrics."""
         # Views of the slot's memory; only on a GPU are they copies.
         device = self.learner.parameters[0].device
-        known = self.layout["result"].names
+        known = self.layout["result"].names or ()
         there = [name for name in Unroll._fields if name in known]
         unroll = Unroll(*(torch.from_numpy(record[name]).to(device) for name in there))
         self.learner.anneal(self.step)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 4092648229f8ca88
+# Generated from chapters/workshop/nests.py (edit there); digest 38e5178dea8865df
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -118,18 +118,18 @@ def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
 
 # Why a space is refused, and what to do.
 REASONS = {
-    "kind": "this agent has no such actions; PPO, A2C, IMPALA and PPG take choices, "
-    "numbers and both, and a wrapper such as Gymnasium's TransformAction makes one "
-    "kind of another",
+    "kind": "this agent has no such actions; PPO, A2C, A3C, IMPALA and PPG take "
+    "choices, numbers and both, and a wrapper such as Gymnasium's TransformAction "
+    "makes one kind of another",
     "numbers": "it is no row of numbers; leave it out, or make numbers of it, with a "
     "wrapper such as Gymnasium's FilterObservation or TransformObservation",
-    "shape": "its shape does not fit; flat_env makes vectors of observations, and "
-    "Gymnasium's ReshapeObservation and TransformAction give other shapes",
+    "shape": "its shape does not fit; give actions another one with Gymnasium's "
+    "TransformAction, or observations with flat_env or ReshapeObservation",
     "bounds": "its bounds do not fit; choose others with gymnasium.wrappers."
     "TransformAction(env, lambda action: action, "
     "gymnasium.spaces.Box(-1, 1, env.action_space.shape))",
-    "mask": "it does not tell which type uses which argument; give a mask=, with a row "
-    "for each type and a column for each argument",
+    "mask": "it does not tell which type uses which argument; give each type a box "
+    "of its own, or a mask= with a row for each type and a column for each argument",
 }
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 83390ba9455db915
+# Generated from chapters/workshop/runs.py (edit there); digest 804b773caf7a179f
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ from literate_rl.workshop.episodes import (
     env_seed,
     follow_masks,
     make_one,
+    name_of,
     read_masks,
     told,
     warn_unended,
@@ -106,6 +107,7 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     Raises:
         TypeError: If it makes nothing, such as a vector environment.
         ValueError: If the id cannot be made, or its observations cannot be flattened.
+        TypeError: If one of its spaces is no space.
     """
     if not (isinstance(env, str | EnvSpec) or callable(env)):
         raise TypeError(
@@ -120,6 +122,11 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         known = isinstance(error, gym.error.Error | ImportError)
         why = error if known else told(error)
         raise ValueError(f"env {env!r} cannot be made: {why}") from error
+    for name in ("observation_space", "action_space"):
+        came = getattr(made, name)
+        if not isinstance(came, spaces.Space):
+            words = f"must have a Space of Gymnasium's as {name}, got {came!r}"
+            raise TypeError(f"env {name_of(made)!r} {words}")
     space = made.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return made
