@@ -386,6 +386,19 @@ class Options(OwnModels, total=False):
 
 
 # %% tags=["export"]
+def check_states(state: Tensor, space: spaces.Space[Any]) -> None:
+    """Raise unless states have the shape of a space, or are rows of all its numbers."""
+    flat = (spaces.flatdim(space),)
+    shaped = space.shape if isinstance(space, spaces.Box) else flat
+    if not any(state.shape[state.ndim - len(x) :] == x for x in (flat, shaped)):
+        either = (
+            f"(B, {', '.join(map(str, x))})" for x in dict.fromkeys((shaped, flat))
+        )
+        wanted = " or ".join(either)
+        given = tuple(state.shape)
+        raise ValueError(f"states['state'] must have shape {wanted}, got {given}")
+
+
 class Agent:
     """What ``train`` returns: a policy that has learned, and the run that taught it.
 
@@ -452,13 +465,8 @@ class Agent:
             raise ValueError(f"states must have the key 'state', got {[*states]}")
         state = torch.as_tensor(states["state"]).to(device_of(policy), torch.float32)
         arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
-        space = arguments.get("observation_space")
-        width = (
-            state.shape[-1:] if space is None else (spaces.flatdim(as_space(space)),)
-        )
-        if state.shape[-1:] != width:
-            words = f"states['state'] must have shape (B, {width[0]})"
-            raise ValueError(f"{words}, got {(*state.shape,)}")
+        if plain := arguments.get("observation_space"):
+            check_states(state, as_space(plain))
         return (policy.act(state, 0.0, mask=mask),)
 
     def save(self, directory: str | Path) -> Path:
@@ -1344,7 +1352,7 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
     names = [field.name for field in fields(config)]
     for name in changes:
         if name not in names:
-            close = get_close_matches(name, names, n=1, cutoff=0.7)
+            close = get_close_matches(name, names, n=1, cutoff=0.8)
             hint = about(name, names) or "".join(f" (is it {x}?)" for x in close)
             words = f"there is no setting {name!r}{hint}, but {', '.join(names)}"
             raise TypeError(words)
