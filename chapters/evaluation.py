@@ -188,8 +188,8 @@ def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> 
 # first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
 # a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `eval_mode` a
-# policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/episodes`,
-# as are `env_seed`, which draws a seed that no other run shares, and `check_seen`, which asks whether
+# policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/networks`.
+# In {doc}`workshop/episodes` are `env_seed`, which draws a seed that no other run shares, and `check_seen`, which asks whether
 # the policy has learned from such observations. `flat_env` makes an environment whose observations
 # are vectors, {doc}`workshop/runs`.)
 

@@ -34,7 +34,6 @@ from literate_rl.agents import Collector, Rollout
 from literate_rl.policies import kept_dtype
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.workshop.episodes import (
-    as_argument,
     check_num_envs,
     env_seed,
     mean_return,
@@ -385,9 +384,7 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
     # whole rollout says how likely each of its actions was. (`real` is False for rows
     # that some environments add after an end; they weigh nothing.)
     with eval_mode(actor):
-        log_prob, _ = actor.evaluate_actions(
-            batch.obs, batch.action, **as_argument(batch.mask)
-        )
+        log_prob, _ = actor.evaluate_actions(batch.obs, batch.action, mask=batch.mask)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
         next_obs=batch.next_obs,
@@ -475,7 +472,7 @@ class VTraceLearner:
         # How likely are the actor's actions now, how random is the policy, and what are
         # the states worth?
         log_prob, entropy = policy.evaluate_actions(
-            unroll.obs_plus_1[:-1], unroll.action, **as_argument(unroll.mask)
+            unroll.obs_plus_1[:-1], unroll.action, mask=unroll.mask
         )
         value = policy.value(unroll.obs_plus_1)
 

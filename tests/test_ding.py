@@ -477,7 +477,9 @@ class DictModel(nn.Module):
         joined = torch.cat([obs["near"], obs["far"]], -1)
         return self.critic(joined).tanh().squeeze(-1)
 
-    def evaluate_actions(self, obs: Any, action: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(
+        self, obs: Any, action: Tensor, *, mask: Any = None
+    ) -> tuple[Tensor, Tensor]:
         return CategoricalActions(2).evaluate(self(obs), action)
 
     def noise(self, steps: int, envs: int, generator: torch.Generator) -> Tensor:

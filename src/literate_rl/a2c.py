@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest da9a347c51188760
+# Generated from chapters/a2c.py (edit there); digest 151328827b26f751
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from literate_rl.agents import Rollout
 from literate_rl.policies import Runner
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.episodes import (
-    as_argument,
     check_num_envs,
     mean_return,
 )
@@ -160,7 +159,7 @@ def a2c_gradient(
     adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
     # How likely the actions were, and how random the policy is.
     log_prob, entropy = policy.evaluate_actions(
-        batch.obs, batch.action, **as_argument(batch.mask)
+        batch.obs, batch.action, mask=batch.mask
     )
 
     # Leave out rows that some environments add after an episode and that are no step.

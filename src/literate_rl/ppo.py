@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 2dda7b566a1aa8a6
+# Generated from chapters/ppo.py (edit there); digest 8770be89bf47ee77
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from literate_rl.ppo_error import (
 )
 from literate_rl.policies import RewardScaler, Runner, RunningMoments
 from literate_rl.workshop.episodes import (
-    as_argument,
     check_num_envs,
     mean_return,
 )
@@ -139,7 +138,7 @@ class PPO:
         # were. So nothing of this had to be computed while acting.
         with eval_mode(policy):
             log_prob, _ = policy.evaluate_actions(
-                batch.obs, batch.action, **as_argument(batch.mask)
+                batch.obs, batch.action, mask=batch.mask
             )
             value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
 
@@ -203,7 +202,7 @@ class PPO:
 
         # The actor: the clipped surrogate and the entropy bonus of {doc}`ppo_error`.
         log_prob, entropy = policy.evaluate_actions(
-            part.obs, part.action, **as_argument(part.mask)
+            part.obs, part.action, mask=part.mask
         )
         clips = config.clip_ratio, config.dual_clip
         (policy_loss, entropy_loss), _ = self.policy_error(
@@ -234,7 +233,7 @@ class PPO:
         """Say how far the policy has moved from the one that collected the rollout."""
         with eval_mode(self.policy):
             log_prob, _ = self.policy.evaluate_actions(
-                samples.obs, samples.action, **as_argument(samples.mask)
+                samples.obs, samples.action, mask=samples.mask
             )
         log_ratio = log_prob - samples.log_prob
         # The names are CleanRL's: `approx_kl` is $k_3$ and `old_approx_kl` is $k_1$. A
