@@ -211,7 +211,7 @@ def run_directory(name: str) -> Path:
     return Path("runs") / name
 
 
-def check_watch(command: Command[Any], world: World) -> None:
+def check_watch(command: Command[Any], world: Any) -> None:
     """Raise before the training, not after it, if an agent could not be watched."""
     if command.watch:
         make_visible(world, "human" if has_screen() else "rgb_array").close()

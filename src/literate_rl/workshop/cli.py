@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 6251600d50fd66a6
+# Generated from chapters/workshop/cli.py (edit there); digest 948bc02cedce1a32
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def run_directory(name: str) -> Path:
     return Path("runs") / name
 
 
-def check_watch(command: Command[Any], world: World) -> None:
+def check_watch(command: Command[Any], world: Any) -> None:
     """Raise before the training, not after it, if an agent could not be watched."""
     if command.watch:
         make_visible(world, "human" if has_screen() else "rgb_array").close()
