@@ -22,7 +22,7 @@ def needed(route: Route, position: int) -> set[str]:
 def test_the_routes_are_those_that_the_start_page_promises():
     assert [route.name for route in ROUTES] == [
         "PPO in an evening",
-        "Values in two hours",
+        "Values in an evening",
         "Continuous control",
         "Hybrid actions",
         "PPG",
@@ -44,12 +44,23 @@ def test_a_route_goes_forward_and_its_minutes_are_told(route):
     assert route.minutes == sum(chapter.minutes or 0 for chapter in route.chapters)
 
 
+# What a chapter needs and says itself in a sentence, so that its route can do without.
+LATER = {
+    "hybrid_ppo": "hybrid_policy",
+    "ppg_evidence": "evaluation",
+    "ppo": "policies",
+    "ppo_evidence": "evaluation",
+    "sac": "contract_models",
+}
+
+
 # The shelf is for those who know the algorithms.
 @pytest.mark.parametrize("route", ROUTES[:-1], ids=lambda route: route.anchor)
 def test_what_a_chapter_needs_stands_before_it_on_its_route(route):
     names = [chapter.name for chapter in route.chapters]
     for position, name in enumerate(names):
-        assert needed(route, position) <= {*names[:position]}, name
+        allowed = {*names[:position], LATER.get(name)}
+        assert needed(route, position) <= allowed, name
 
 
 def test_each_chapter_of_the_path_is_on_a_route_or_between_them():

@@ -73,13 +73,19 @@ def test_the_questions_can_be_answered_with_the_keyboard():
     assert html.count(" checked>") == 3
 
 
-def test_references_of_a_chapter_are_seen_from_elsewhere():
-    assert from_here("{doc}`ppo` and {doc}`pages <workshop/runs>`") == (
-        "{doc}`/chapters/ppo` and {doc}`pages </chapters/workshop/runs>`"
-    )
-    assert from_here("[a](../docs/results.md#b)") == "[a](/docs/results.md#b)"
-    for same in ("{doc}`/docs/results`", "[a](https://x.y/z)", "`ppo`"):
-        assert from_here(same) == same
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("{doc}`ppo`", "{doc}`/chapters/ppo`"),
+        ("{doc}`pages <workshop/runs>`", "{doc}`pages </chapters/workshop/runs>`"),
+        ("[a](../docs/results.md#b)", "[a](/docs/results.md#b)"),
+        ("[a](#b)", "[a](/chapters/a2c.py#b)"),
+        ("[c](ppg_evidence.md#d)", "[c](/chapters/ppg_evidence.py#d)"),
+        ("{doc}`/docs/results` [a](https://x.y/z) `ppo`", ""),
+    ],
+)
+def test_references_of_a_chapter_are_seen_from_elsewhere(there, here):
+    assert from_here(there, AGENTS["a2c"].chapter) == (here or there)
 
 
 def test_what_is_not_measured_is_not_told():

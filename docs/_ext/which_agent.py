@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import product
 from pathlib import Path
-from posixpath import join, normpath
+from posixpath import join, normpath, splitext
 from typing import Any
 
 from decisions import CHAPTERS, Decision, decision
@@ -59,7 +59,7 @@ NONE = (
     "No agent of the book fits all of these answers. Take one of them back: the kind "
     "of actions is a fact, the other two are a matter of patience."
 )
-REFERENCE = re.compile(r"(\{doc\}`(?:[^`<]*<)?|\]\()(?!/|https?:|#)([^`>)]+)")
+REFERENCE = re.compile(r"(\{doc\}`(?:[^`<]*<)?|\]\()(?!/|https?:)([^`>)]+)")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def agents(root: Path = ROOT) -> Iterator[Agent]:
             continue
         own = tuple(x for x, offer in OFFERED.items() if offer.chapter == chapter.name)
         special, kind = SPECIAL.get(chapter.name, ("", ""))
-        commands = own or (special,)
+        # What has the chapter's name comes first.
+        commands = tuple(sorted(own, key=lambda x: x != chapter.name)) or (special,)
         row = [outcomes[name] for name in commands]
         trains = [k for k in KINDS if any(x[k] == "trains" for x in row)]
         config = ALGORITHMS[commands[0]].config()
@@ -144,11 +145,19 @@ def measured(name: str) -> str:
     return f"Its page: {steps:,} steps of {origin['env']}, {time}, return {value}."
 
 
-def from_here(text: str) -> str:
+def from_here(text: str, chapter: Chapter) -> str:
     """Return a chapter's text with its references seen from the root."""
-    return REFERENCE.sub(
-        lambda found: found[1] + normpath(join("/chapters", found[2])), text
-    )
+
+    def seen(found: re.Match[str]) -> str:
+        path, mark, anchor = found[2].partition("#")
+        place = normpath(join("/chapters", path)) if path else f"/{chapter.docname}"
+        # Links, other than roles, name a file.
+        source = f"{splitext(place)[0]}.py"
+        if found[1] == "](" and (ROOT / source[1:]).exists():
+            place = source
+        return f"{found[1]}{place}{mark}{anchor}"
+
+    return REFERENCE.sub(seen, text)
 
 
 # --- The page -------------------------------------------------------------------------
@@ -242,20 +251,25 @@ class WhichAgent(SphinxDirective):
             *(nodes.paragraph("", "", nodes.literal("", x)) for x in commands),
         ]
         if told is None:
-            yield self.text(OFFERED[agent.commands[0]].purpose)
+            yield self.text(agent, OFFERED[agent.commands[0]].purpose)
         else:
-            rather = self.text(f"rather than {told.rather_than}")
-            yield [*self.text(told.use_for), *rather]
-        yield self.text(told.settings if told else "")
-        yield [*self.text(told.costs if told else ""), *self.text(measured(name))]
-        yield self.text(", ".join(KINDS[kind] for kind in agent.refused) or "nothing")
-        yield self.text(told.decided_by if told else "")
+            rather = self.text(agent, f"rather than {told.rather_than}")
+            yield [*self.text(agent, told.use_for), *rather]
+        yield self.text(agent, told.settings if told else "")
+        yield [
+            *self.text(agent, told.costs if told else ""),
+            *self.text(agent, measured(name)),
+        ]
+        yield self.text(
+            agent, ", ".join(KINDS[kind] for kind in agent.refused) or "nothing"
+        )
+        yield self.text(agent, told.decided_by if told else "")
 
-    def text(self, words: str) -> list[nodes.Node]:
+    def text(self, agent: Agent, words: str) -> list[nodes.Node]:
         """Return a paragraph of what a chapter says."""
         if not words:
             return []
-        inside, messages = self.parse_inline(from_here(words))
+        inside, messages = self.parse_inline(from_here(words, agent.chapter))
         return [nodes.paragraph("", "", *inside), *messages]
 
 
