@@ -20,7 +20,7 @@ import gymnasium as gym
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.a2c import A2C, A2CConfig, a2c_settings
+from literate_rl.a2c import A2C, A2CConfig, GradientLearner, a2c_settings
 from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import CategoricalActor, StateValue
@@ -56,6 +56,101 @@ def with_workers(config: A3CConfig) -> A3C:
     """Build the agent whose workers send gradients."""
     transport = transport_named(config.transport)
     return A3C(*parts(config), config, transport, numpy_act)
+
+
+class Watched(GradientLearner):
+    """Reports the largest step of a weight, in learning rates; subclasses change steps."""
+
+    def __init__(self, policy: Any, config: A2CConfig) -> None:
+        super().__init__(policy, config)
+        self.taken = 0
+
+    def changed(self, step: torch.Tensor, rate: float) -> torch.Tensor:
+        """Return the step of a parameter that is taken instead of this one."""
+        return step
+
+    def learn(self, gradient: Any, step: int) -> dict[str, float]:
+        """Take the step that the subclass makes of RMSProp's."""
+        before = [parameter.detach().clone() for parameter in self.parameters]
+        metrics = super().learn(gradient, step)
+        self.taken += 1
+        rate, largest = metrics["charts/learning_rate"], 0.0
+        with torch.no_grad():
+            for parameter, old in zip(self.parameters, before, strict=True):
+                change = parameter - old
+                taken = self.changed(change, rate)
+                if taken is not change:
+                    parameter.copy_(old + taken)
+                largest = max(largest, taken.abs().max().item())
+        return {**metrics, "losses/largest_step": largest / rate}
+
+
+class Capped(Watched):
+    """Moves no weight by more than one learning rate."""
+
+    def changed(self, step: torch.Tensor, rate: float) -> torch.Tensor:
+        """Cut the step off."""
+        return step.clamp(-rate, rate)
+
+
+class Corrected(Watched):
+    """Corrects the mean of squares for its start at zero, as Adam does."""
+
+    def changed(self, step: torch.Tensor, rate: float) -> torch.Tensor:
+        """Shorten the first steps."""
+        decay: float = self.config.rmsprop_decay
+        return step * (1 - decay**self.taken) ** 0.5
+
+
+class InsideTheRoot(torch.optim.RMSprop):
+    """RMSProp as in TensorFlow 1, which adds epsilon before it takes the root."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take one step."""
+        group = self.param_groups[0]
+        for parameter in group["params"]:
+            state = self.state[parameter]
+            if not state:
+                state["square_avg"] = torch.zeros_like(parameter)
+            square, gradient = state["square_avg"], parameter.grad
+            square.mul_(group["alpha"]).addcmul_(
+                gradient, gradient, value=1 - group["alpha"]
+            )
+            root = (square + group["eps"]).sqrt()
+            parameter.addcdiv_(gradient, root, value=-group["lr"])
+
+
+class Floored(Watched):
+    """Divides by the root of the mean of squares plus epsilon."""
+
+    def __init__(self, policy: Any, config: A2CConfig) -> None:
+        super().__init__(policy, config)
+        settings = config.learning_rate, config.rmsprop_decay, config.rmsprop_epsilon
+        self.optimizer = InsideTheRoot(self.parameters, *settings)
+
+
+def watched(config: A2CConfig, learner: type[Watched] = Watched) -> A2C:
+    """Build the agent that learns alone, with another learner."""
+    agent = build(config)
+    agent.learner = learner(agent.policy, config)
+    return agent
+
+
+def forgetting() -> Experiment:
+    """Return the experiment that asks why runs with usual settings forget."""
+    plain = replace(a2c_settings(ENV), rmsprop_decay=0.99, reward_scale=1.0)
+    sb3 = {"learning_rate": 7e-4, "anneal": False}
+    variants = {
+        "as it is": Variant({}, watched),
+        "learning rate of SB3": Variant(sb3, watched),
+        "decay 0.999": Variant({"rmsprop_decay": 0.999}, watched),
+        "rewards times 0.1": Variant({"reward_scale": 0.1}, watched),
+        "steps capped": Variant({}, partial(watched, learner=Capped)),
+        "epsilon inside the root": Variant({}, partial(watched, learner=Floored)),
+    }
+    seen = ("losses/grad_norm", "losses/largest_step")
+    return Experiment(ENV, plain, 10, 100, variants, goal=475, watched=seen)
 
 
 def workers(**changes: Any) -> Experiment:
@@ -94,7 +189,7 @@ def contracts() -> Experiment:
         family: Variant({}, partial(with_models, family))
         for family in ("A2C", "A3C", "PPO", "IMPALA")
     }
-    return Experiment(ENV, config, 1, 100, variants)
+    return Experiment(ENV, config, 5, 100, variants)
 
 
 def late() -> Experiment:
@@ -105,6 +200,32 @@ def late() -> Experiment:
     config = replace(a3c_settings(ENV), actors=1, total_steps=50_000)
     variants = {f"lag {lag}": Variant({"slots": lag + 1}, with_workers) for lag in LAGS}
     return Experiment(ENV, config, 10, 100, variants)
+
+
+def corrected(config: A3CConfig) -> A3C:
+    """Build the agent whose first steps are not too long."""
+    agent = with_workers(config)
+    agent.learner = Corrected(agent.policy, config)
+    return agent
+
+
+def late_and_slow() -> Experiment:
+    """Return the experiment with small lags, at the learning rate and at half of it.
+
+    And with large lags, where the mean of squares is corrected for its start.
+    """
+    usual = late()
+    rate = usual.config.learning_rate
+    variants = {
+        f"lag {lag}, rate {share}": Variant(
+            {"slots": lag + 1, "learning_rate": rate * share}, with_workers
+        )
+        for lag in (1, 3, 7, 15)
+        for share in (1, 0.5)
+    }
+    for lag in (31, 127):
+        variants[f"lag {lag}, corrected"] = Variant({"slots": lag + 1}, corrected)
+    return replace(usual, variants=variants)
 
 
 EXPERIMENTS = {
@@ -138,6 +259,8 @@ EXPERIMENTS = {
     "a3c_cartpole": workers(),
     "a2c_contract": contracts(),
     "a3c_lag": late(),
+    "a3c_rates": late_and_slow(),
+    "a2c_forgetting": forgetting(),
 }
 
 
