@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from benchmarks.impala_learning import slow_cartpole
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.a2c import A2C, A2CConfig, GradientLearner, a2c_settings
 from literate_rl.a3c import A3C, A3CConfig, a3c_settings
@@ -225,10 +226,33 @@ def late_and_slow() -> Experiment:
     }
     for lag in (31, 127):
         variants[f"lag {lag}, corrected"] = Variant({"slots": lag + 1}, corrected)
-    return replace(usual, variants=variants)
+    return replace(usual, variants=variants, seeds=5)
+
+
+def in_slow_cartpole(config: A3CConfig, alone: bool = False) -> A2C | A3C:
+    """Build the agent with or without workers, in environments that wait."""
+    build_envs = partial(make_envs, slow_cartpole, config.num_envs)
+    envs = build_envs()
+    torch.manual_seed(config.seed)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    if alone:
+        return A2C(policy, envs, config, numpy_act(policy))
+    transport = transport_named(config.transport)
+    return A3C(policy, build_envs, config, transport, numpy_act)
+
+
+def waiting() -> Experiment:
+    """Return the experiment that is about seconds: one agent alone, or workers."""
+    config = replace(a3c_settings(ENV), total_steps=40_000)
+    variants = {"A2C": Variant({}, partial(in_slow_cartpole, alone=True))}
+    for workers in (1, 2, 4):
+        changes = {"actors": workers, "transport": "shared"}
+        variants[f"{workers} workers"] = Variant(changes, in_slow_cartpole)
+    return Experiment(ENV, config, 3, 20, variants, by_clock=True)
 
 
 EXPERIMENTS = {
+    "a3c_waiting": waiting(),
     "a2c": Experiment(
         "CartPole-v1",
         PPOConfig(

@@ -83,7 +83,9 @@ from literate_rl.workshop.runs import stored_runs
 kinds = {
     "this chapter": stored_runs("a2c_cartpole")["A2C"],
     "decay 0.99, plain rewards": stored_runs("a2c_plain")["A2C"],
-    "SB3's learning rate as well": stored_runs("a2c_forgetting")["learning rate of SB3"],
+    "SB3's learning rate as well": stored_runs("a2c_forgetting")[
+        "learning rate of SB3"
+    ],
 }
 ppo = stored_runs("cartpole")["PPO"]
 fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.6), sharey=True)
@@ -632,7 +634,9 @@ def named(losses: dict[str, float]) -> dict[str, float]:
     return {f"losses/{name}": number for name, number in losses.items()}
 
 
-FORGET_SECTION
+# %% [markdown]
+# FORGET_SECTION
+
 # %% [markdown]
 # ## Traps
 #
@@ -679,7 +683,8 @@ assert step[1] < 0.004, "hardly moves"
 #
 # We read the code at the linked commits, and give the defaults.
 
-DECISION
+# %% [markdown]
+# DECISION
 # %% [markdown]
 # ## Summary
 #

@@ -460,65 +460,118 @@ assert left[15, 20] < 0.5 < left[1, 20], "less than half is left"
 # Is the shorter reach what makes V-trace slow? It need not be, because the ratio enters in two
 # places. It weights the *targets*, where the products stand that the dial shows. And it weights
 # each action's *gradient* with $\min(1, e^{\ell})$. So we took the two apart and trained each half
-# alone, at the lag of 15, with twenty seeds. A dot is the mean difference from the uncorrected
-# runs of the same seeds over the last third of the training, a line its 95 % t interval.
+# alone, at the lag of 15, now with twenty seeds. A dot is the mean difference from the uncorrected
+# runs of the same seeds, a line its 95 % t interval: in blue over the last third of the training,
+# in grey over all of it.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Seven differences from the uncorrected runs with their intervals. V-trace and the weight of the gradient alone lie about a hundred below zero, and their intervals end below zero. The weight in the targets alone, targets without bounds, no bound at all, and the weight of praise or of blame alone have intervals that contain zero. That of no bound at all is centred near zero"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Seven differences from the uncorrected runs, each with two intervals. V-trace lies about 80 below zero in the last third and 60 over the whole training, the weight of the gradient alone about 100 and 50. The weight in the targets alone, targets without bounds, and the weight of praise or of blame alone are closer to zero, and their intervals contain it. That of no bound at all is centred near zero"}}
 places = stored_runs("impala_places")
+WEIGHTED = "targets and gradient"
 
 
-def last_third(run):
+def last_third(name):
     """Return each run's mean return over the last third of its training."""
-    return run.curves[:, -run.curves.shape[1] // 3 :].mean(1)
+    curves = places[name].curves
+    return curves[:, -curves.shape[1] // 3 :].mean(1)
 
 
-base = last_third(places["uncorrected"])
-price = {
-    name: paired_difference(last_third(run), base)
-    for name, run in places.items()
-    if name != "uncorrected"
+def late_gap(first, second):
+    return paired_difference(last_third(first), last_third(second))
+
+
+def whole_gap(first, second):
+    return paired_difference(places[first].area, places[second].area)
+
+
+rows = [name for name in places if name != "uncorrected"]
+gaps = {
+    name: [gap(name, "uncorrected") for gap in (late_gap, whole_gap)] for name in rows
 }
-fig, axis = plt.subplots(figsize=(7, 2.6))
-print(f"{'uncorrected':26s}{base.mean():5.0f}")
-for place, (name, found) in enumerate(price.items()):
-    axis.plot([found.low, found.high], [-place] * 2, "C0")
-    axis.plot(found.mean, -place, "C0o")
+fig, axis = plt.subplots(figsize=(7, 2.8))
+print(f"{'minus uncorrected:':27s}last third        whole training   collapsed")
+for place, (name, pair) in enumerate(gaps.items()):
+    for found, shift, colour in zip(pair, (0.12, -0.12), ("C0", "0.6"), strict=True):
+        axis.plot([found.low, found.high], [shift - place] * 2, color=colour)
+        axis.plot(found.mean, shift - place, "o", color=colour, ms=5)
+    words = [f"{x.mean:4.0f} ({x.low:.0f} to {x.high:.0f})" for x in pair]
     fallen = (places[name].curves[:, -1] < 15).sum()
-    print(f"{name:26s}{last_third(places[name]).mean():5.0f}, minus uncorrected ", end="")
-    print(f"{found.mean:4.0f} ({found.low:.0f} to {found.high:.0f}), {fallen} collapsed")
+    print(f"{name:26s}{words[0]:18s}{words[1]:17s}{fallen:3d}")
 axis.axvline(0, color="0.6", lw=0.8)
-axis.set(yticks=-np.arange(len(price)), xlabel="return minus that of uncorrected runs")
-axis.set_yticklabels(price)
+axis.set(yticks=-np.arange(len(rows)), xlabel="return minus that of uncorrected runs")
+axis.set_yticklabels(rows)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that the price is paid at the gradient. Its weight alone costs as much as all of
-# V-trace, and the weight in the targets alone costs nothing that twenty seeds show; between the two
-# halves there is a difference. So it is not the shorter reach. And it is not the ratio as such
-# either: with plain importance sampling, with no bound at all, nothing is left of the price. What
-# costs is that the weight of an action is *clipped*. Ratios spread to both sides of 1, and the
-# clip keeps only the part below, so old actions teach the policy less than new ones.
+# **Notice** first that the price is smaller than ten seeds made it look. In the panel above V-trace
+# was 149 behind over the last third. These are the same ten and ten more, and the interval of all
+# twenty reaches zero: 81 behind ($-169$ to 7). Over the whole training it does not: 58 behind
+# ($-99$ to $-17$).
+#
+# **Notice** then where it is paid. The weight in the targets alone costs nothing that twenty seeds
+# show. The weight of the gradient alone costs about as much as all of V-trace, and does worse than
+# the weight in the targets: 78 less in the last third (13 to 143). So it is not the shorter reach.
+# And with no bound at all, plain importance sampling, nothing is left of the price: V-trace is 51
+# behind it over the whole training (6 to 96). Ratios spread to both sides of 1; a bound of 1 keeps
+# only what is below, so an old action moves the policy less than a new one. (The row of targets
+# without bounds has that bound at the gradient and lies between; twenty seeds tell it from neither
+# side.)
 #
 # The last two rows give the weight to some actions only: those that went better than expected
-# (praise) or worse (blame). Neither alone shows the price. But with praise made smaller, and blame
-# left as it is, many runs collapse; that is what the uncorrected runs with several updates did.
-#
+# (*praise*) or worse (*blame*). Neither alone shows a price. But with praise made smaller and blame
+# left as it is, nine of twenty runs collapse, of the uncorrected ones one, and with blame made
+# smaller none. So it is blame that drives a policy to one side; the section [on
+# collapse](#why-uncorrected-runs-collapse) watches it do so.
+
+# %% tags=["claims"]
+assert all(len(run.area) == 20 for run in places.values()), "twenty seeds"
+first_ten = last_third(WEIGHTED)[:10] - last_third("uncorrected")[:10]
+assert round(first_ten.mean()) == -149
+late, whole = gaps[WEIGHTED]
+assert [round(x) for x in (late.mean, late.low, late.high)] == [-81, -169, 7]
+assert [round(x) for x in (whole.mean, whole.low, whole.high)] == [-58, -99, -17]
+for name in ("targets only", "no bound at all", "targets without bounds"):
+    assert all(found.low < 0 < found.high for found in gaps[name]), "no price is seen"
+assert gaps["gradient only"][0].high < 0, "about as much as all of V-trace"
+apart = late_gap("gradient only", WEIGHTED)
+assert apart.low < 0 < apart.high
+halves = late_gap("targets only", "gradient only")
+assert [round(x) for x in (halves.mean, halves.low, halves.high)] == [78, 13, 143]
+assert whole_gap("targets only", "gradient only").low > 0, "over the whole training too"
+unbound = whole_gap("no bound at all", WEIGHTED)
+assert [round(x) for x in (unbound.mean, unbound.low, unbound.high)] == [51, 6, 96]
+for other in ("no bound at all", WEIGHTED):
+    between = late_gap("targets without bounds", other)
+    assert between.low < 0 < between.high, "twenty seeds tell it from neither"
+for part in ("praise", "blame"):
+    assert all(x.low < 0 < x.high for x in gaps[f"gradient, {part} only"])
+collapsed = {name: (run.curves[:, -1] < 15).sum() for name, run in places.items()}
+assert collapsed["gradient, praise only"] == 9
+assert collapsed["gradient, blame only"] == 0
+assert collapsed["uncorrected"] == 1
+
+# %% [markdown]
 # ## Why anyone uses it
 #
 # On CartPole, with a lag and no replay, V-trace only costs. Why then is it what IMPALA is known
-# for? Because that is the mildest case there is. In the panels above V-trace saves runs where data
-# are used *again*. And the paper reports the opposite of our last table from large tasks: it
-# compares V-trace, the weight of the gradient alone (*1-step importance sampling*) and no
-# correction on five tasks of DeepMind Lab, with hundreds of actors and a deep network (section
-# 5.2 and table 2 of {cite:t}`espeholt2018`). There leaving the correction out did most harm, with
-# replay and without it; V-trace and the weight alone were close to each other without replay, and
-# V-trace was ahead with it. So correct where data are used more than once, where the lag is long
-# and not known beforehand, or where a run is too dear to be lost. For a small network and a lag of
-# a few updates, first try without.
+# for?
 #
-# What people run today often joins the two parts of the book: {cite:t}`luo2020` (IMPACT) put PPO's
-# clip around IMPALA's data and hold a target network still, and RLlib's APPO, asynchronous PPO, does
-# the same with V-trace's targets.
+# - **Replay.** Where data are used again, V-trace saves runs: those are the panels with four and
+#   eight updates.
+# - **Large tasks.** {cite:t}`espeholt2018` report the opposite of our table (their section 5.2 and
+#   table 2). On five tasks of DeepMind Lab, with many actors and a deep network, they compare
+#   V-trace, the weight of the gradient alone (*1-step importance sampling*) and no correction. No
+#   correction was far behind on most of them, even without replay. V-trace and the weight alone
+#   were close; with replay V-trace was ahead. (We read their table and did not run their tasks.)
+# - **A lag that nobody set.** With hundreds of machines it is long, and differs from unroll to
+#   unroll. A correction that is 1 for fresh data and small for old ones needs no setting for that.
+#
+# So correct where data are used more than once, or where a lag is long or unknown. With a small
+# network and a lag of a few updates, try without first.
+#
+# Two agents in use today join this chapter with PPO. RLlib's
+# [APPO](https://github.com/ray-project/ray/blob/014e0a7262d16463cfef292f85b9e43ac6d21221/rllib/algorithms/appo/appo.py#L73-L81),
+# asynchronous PPO, puts PPO's clip on top of V-trace and keeps a target network. IMPACT
+# {cite:p}`luo2020` uses data several times, with a clip and a target network.
 #
 # ## Why uncorrected runs collapse
 #
@@ -557,7 +610,39 @@ assert ends["V-trace"] > 5e-4, "with V-trace the push vanishes before that"
 # The actor hands over $T$ steps in a row of each of its environments, one **unroll** for each,
 # whatever episodes they belong to. It writes down what it saw, did and was paid, and how likely
 # it was to do that, as $\log \pi_{\text{old}}(a_t)$. It has to: once the weights have changed,
-# nobody can compute that number any more.
+# nobody can compute that number any more. Side by side, the unrolls of $B$ environments are a
+# table with time running downward:
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import Picture
+
+picture = Picture(
+    "The shapes of an unroll",
+    "Three tables with time running downward and one column for each of three "
+    "environments. Observations have T + 1 rows: one for each of four steps, and a last "
+    "one for where the fourth step led. The second table has T rows: actions, "
+    "log-probabilities, rewards and flags. The third, of values, has T + 1 rows again.",
+)
+T, B = 4, 3
+for x, title, extra, tone in (
+    (66, "obs_plus_1", 1, ""),
+    (206, "action, log_prob,\nreward, flags", 0, "second"),
+    (346, "value", 1, ""),
+):
+    for line, words in enumerate(title.split("\n")):
+        picture.text(x, 4 + 16 * line, words, bold=True)
+    for t in range(T + extra):
+        tones = dict.fromkeys(range(B), "accent" if t == T else tone)
+        row = picture.cells(x - 30, 46 + 30 * t, [""] * B, tones, width=28, gap=2)
+    picture.text(x, 204, "(T + 1, B)" if extra else "(T, B)", "quiet")
+picture.text(66, 226, "a row is one step, a column one environment", "quiet", "start")
+picture
+
+# %% [markdown]
+# **Notice** the row that only two of the tables have. The last step led somewhere, and the value of
+# that state is needed for the step's target. An observation, an action or the logits of $N$ choices
+# may have more dimensions, $(T, B, N)$. (DI-engine hands such tables to its network as one long list
+# of $(T + 1) B$ rows, and takes the answer apart again.)
 
 
 # %% tags=["export"]
@@ -1139,12 +1224,32 @@ print(f"trained on {device.type} for {last['step']} steps")
 assert np.isfinite([x for name, x in last.items() if "losses" in name]).all()
 
 # %% [markdown]
+# ## When to use it
+#
+# IMPALA is for experience that is made elsewhere: by many processes or machines, by a simulator that
+# is slow, or by yesterday's policy. It hides the time that acting takes and pays with old data. Where
+# one process collects fast enough, PPO needs fewer steps: at 60,000 steps its mean return on
+# CartPole is near the maximum, that of the program above is not. The correction is worth its price
+# where data are used again; for a short lag, try without it.
+#
+# - **Use it for**: many actors in processes or on machines of their own, and data that are used again
+# - **Rather than**: {doc}`ppo` if acting takes most of the time, {doc}`a3c` if experience is smaller
+#   than a gradient
+# - **Costs**: COSTS
+# - **First settings**: `learning_rate=1e-3`, `reward_scale=0.05`, `update_per_collect=4`
+# - **Decided by**: [where the price comes from](#where-the-price-comes-from), and the clock of
+#   {doc}`actors`
+
+# %% tags=["claims"]
+DECISION_CLAIMS
+
+# %% [markdown]
 # ## Summary
 #
 # - Actors collect with the weights that they have, and the learner learns from what arrives. So
 #   the data are always a little old.
 # - Several updates on the same data make uncorrected policies collapse. V-trace helps, and is no
-#   insurance.
+#   insurance. With a long lag and no reuse it costs, at the gradient and not at the targets.
 # - The actor writes down how likely its actions were. Nobody can compute that later.
 # - The learning step needs log-probabilities, an entropy and values: one step for every kind of
 #   action.
@@ -1200,7 +1305,11 @@ def successors(policy, value, unroll):
     return VTraceLearner(policy, config).next_value(value, unroll)
 
 
-grade(answer, successors, *map(limited, (500, 5)))
+unrolls = {
+    "an unroll without a cut": limited(500),
+    "time limits of five steps": limited(5),
+}
+grade(answer, successors, unrolls)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -1213,51 +1322,129 @@ def answer(policy, value, unroll):
     return result
 
 
-grade(answer, successors, *map(limited, (500, 5)))
+grade(answer, successors, unrolls)
 
 # %% [markdown]
-# ### Exercise 3: experiment
+# ### Exercise 3: guess, then train
 #
-# A sample is to be used $k$ times on average. How many updates per collection does that take?
-# Each iteration brings `n_sample` new samples, and an update draws `batch_size` of them. Return
-# `update_per_collect`. The grader runs ten iterations and counts how often samples were drawn.
+# What happens without the correction, if each collection is learned from eight times? Guess: does
+# the agent learn more slowly, or does it fall? Then take the correction away yourself. `answer` gets
+# the learner's policy and an unroll, and returns the unroll as it would be if the policy had
+# collected it just now. The grader trains two agents with it for 20,000 steps, which takes some ten
+# seconds, prints their last return, and wants at least one of them to end below 30.
 
 
 # %%
-def answer(k, n_sample, batch_size):
+def answer(policy, unroll):
     return ...
 
 
 # %% tags=["hide-input"]
-def uses(updates, n_sample, batch_size):
-    """Run ten iterations and return how often a sample was drawn on average."""
-    sizes = {"n_sample": n_sample, "batch_size": batch_size, "unroll_len": 2}
-    repeats = {"update_per_collect": updates, "replay_buffer_size": n_sample}
-    config = IMPALAConfig(**sizes, **repeats)
-    learner, drawn = make_learner("CartPole-v1", config), []
-    batch = learner.batch
-    learner.batch = lambda entries: (drawn.append(len(entries)), batch(entries))[1]
-    for _ in range(10):
-        learner.iterate()
-    return sum(drawn) / (10 * n_sample)
+class Believing(VTraceLearner):
+    """Learns from what the answer makes of an unroll."""
+
+    def learn(self, unroll):
+        return super().learn(answer(self.policy, unroll))
 
 
-def measured(k, n_sample, batch_size):
-    updates = answer(k, n_sample, batch_size)
-    return updates if updates is ... else uses(updates, n_sample, batch_size)
+def last_return(seed):
+    """Train with eight updates on each collection; return the last mean return."""
+    often = {"update_per_collect": 8, "lag": 0, "seed": seed, "total_steps": 20_000}
+    agent = make_learner("CartPole-v1", replace(behind.config, **often))
+    agent.learner = Believing(agent.policy, agent.config)
+    returns = [row["charts/episodic_return"] for row in fit(agent, progress=False)]
+    late = np.nanmean(returns[-20:])
+    print(f"seed {seed}: return {late:.0f}")
+    return late
 
 
-cases = [(4, 4, 4), (2, 6, 3), (3, 4, 2)]
-grade(measured, lambda k, *_: k, *cases)
+def falls(policy, unroll):
+    tried = answer(policy, unroll)
+    return ... if tried is ... else min(last_return(seed) for seed in (1, 2)) < 30
+
+
+case = {"two agents that believe everything": (behind.policy, stored_batch)}
+grade(falls, lambda *_: True, case)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(k, n_sample, batch_size):
-    # What is drawn in an iteration is shared by the samples that came in.
-    return k * n_sample // batch_size
+def answer(policy, unroll):
+    # With today's log-probabilities every ratio is 1.
+    with torch.no_grad():
+        states, action = unroll.obs_plus_1[:-1], unroll.action
+        log_prob, _ = policy.evaluate_actions(states, action)
+    return unroll._replace(log_prob=log_prob)
 
 
-grade(measured, lambda k, *_: k, *cases)
+grade(falls, lambda *_: True, case)
+
+# %% [markdown]
+# ### Exercise 4: from nothing
+#
+# Write V-trace. `answer` gets the logarithms of the ratios, rewards, values, the values of true
+# successors and the two flags, all of the shape $(T, B)$, and returns the targets
+# {eq}`vtrace` and the advantages {eq}`vtrace-advantage`. The discount is 0.9, $\lambda$ is 0.8, and
+# all three bounds are 1. No function of the package is needed; a loop will do.
+
+
+# %%
+def answer(log_ratio, reward, value, next_value, terminated, truncated):
+    target = adv = ...
+    return target, adv
+
+
+# %% tags=["hide-input"]
+from literate_rl.off_policy import vtrace
+
+
+def of_the_package(*columns):
+    return vtrace(*columns, 0.9, 0.8)
+
+
+def eight_steps(spread, terminated, truncated):
+    """Return steps of two environments, with a spread of the ratios and two chances."""
+    generator = torch.Generator().manual_seed(1)
+    log_ratio, reward, value, after = torch.randn(4, 8, 2, generator=generator)
+    next_value = torch.cat([value[1:], after[-1:]])
+    chance = torch.rand(2, 8, 2, generator=generator)
+    flags = chance[0] < terminated, chance[1] < truncated
+    next_value = torch.where(flags[1], after, next_value)
+    return spread * log_ratio, reward, value, next_value, *flags
+
+
+named = {
+    "fresh data, no end": eight_steps(0.0, 0.0, 0.0),
+    "old data, no end": eight_steps(1.0, 0.0, 0.0),
+    "old data, episodes that terminate": eight_steps(1.0, 0.3, 0.0),
+    "old data, episodes that are cut off": eight_steps(1.0, 0.0, 0.3),
+}
+
+
+def written(*columns):
+    target, adv = answer(*columns)
+    return ... if target is ... else (target, adv)
+
+
+grade(written, of_the_package, named)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(log_ratio, reward, value, next_value, terminated, truncated):
+    ratio = log_ratio.exp().clamp(max=1)
+    # A termination takes the future out of the TD error ...
+    td_error = reward + 0.9 * next_value * ~terminated - value
+    # ... and any end cuts the sum.
+    follow = 0.9 * 0.8 * ~(terminated | truncated)
+    x, rows = torch.zeros_like(value[0]), []
+    for t in reversed(range(len(value))):
+        x = ratio[t] * (td_error[t] + follow[t] * x)
+        rows.append(x)
+    # With three equal bounds the correction of a value is the advantage of its action.
+    adv = torch.stack(rows[::-1])
+    return value + adv, adv
+
+
+grade(written, of_the_package, named)
 
 # %% [markdown]
 # ## References

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 20ff3ce1c7d2d2a9
+# Generated from chapters/a2c.py (edit there); digest 151328827b26f751
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -281,6 +281,3 @@ def returned(episode_return: Tensor) -> dict[str, float]:
 def named(losses: dict[str, float]) -> dict[str, float]:
     """Return losses by the names under which they are reported."""
     return {f"losses/{name}": number for name, number in losses.items()}
-
-
-FORGET_SECTION
