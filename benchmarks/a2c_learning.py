@@ -60,7 +60,7 @@ def with_workers(config: A3CConfig) -> A3C:
 
 
 class Watched(GradientLearner):
-    """Reports the largest step of a weight, in learning rates; subclasses change steps."""
+    """Reports the largest step of a weight in learning rates, and may change steps."""
 
     def __init__(self, policy: Any, config: A2CConfig) -> None:
         super().__init__(policy, config)
@@ -172,7 +172,7 @@ def forgetting() -> Experiment:
         "epsilon inside the root": Variant({}, partial(watched, learner=Floored)),
     }
     seen = ("losses/grad_norm", "losses/largest_step")
-    return Experiment(ENV, plain, 10, 100, variants, goal=475, watched=seen)
+    return Experiment(ENV, plain, 5, 100, variants, goal=475, watched=seen)
 
 
 def workers(**changes: Any) -> Experiment:
@@ -309,6 +309,7 @@ EXPERIMENTS = {
     "a2c_values": replace(
         forgetting(),
         variants={"values times 10": Variant({}, with_large_values)},
+        seeds=10,
         watched=(),
     ),
 }

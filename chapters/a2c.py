@@ -71,11 +71,11 @@ __all__ = [
 # are 5,000 updates. Each coloured line is one seed. In the middle panel two settings are the usual
 # ones: RMSProp's decay is 0.99 instead of 0.999, and rewards are not multiplied by 0.1. On the
 # right the learning rate is that of Stable-Baselines3 as well, 7e-4 and constant, instead of 1e-3
-# and falling to zero. Grey is PPO's mean curve. The numbers below say after how many thousand steps
+# and falling to zero (five seeds). Grey is PPO's mean curve. The numbers below say after how many thousand steps
 # each run first reached 475, and what its *last* policy returns, as a mean over 100 fresh greedy
 # episodes.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels with ten curves each of the return over 200,000 steps. On the left all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises about as fast. In the middle they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. On the right they rise as late and fall as often, and ALT_RIGHT"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 200,000 steps, with ten, ten and five curves. On the left all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the middle they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. On the right they rise as late, all fall far back on the way, and all end at 500"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.workshop.runs import stored_runs
@@ -108,9 +108,9 @@ fig.tight_layout()
 # steps, those in the middle within 40 to 144: at the median they take four times as long. And one
 # step on each rollout is enough: all ten runs on the left end with the highest return there is.
 #
-# **Notice** then that the others forget. Nearly all runs in the middle fall far back on their way,
-# and the two thick ones had learned the task and do not recover in time. FORGET_RIGHT The section
-# [on forgetting](#why-runs-forget) finds out why. `python -m benchmarks.a2c_learning` trained all
+# **Notice** then that the others forget. Nine of ten runs in the middle fall far back on their way,
+# and the two thick ones had learned the task and do not recover in time. So do all five on the
+# right, which all recover. The section [on forgetting](#why-runs-forget) finds out why. `python -m benchmarks.a2c_learning` trained all
 # runs.
 
 # %% tags=["claims"]
@@ -122,7 +122,11 @@ assert 3.5 < np.median(later) / np.median(reached) < 4.5, "four times as long"
 assert (ours.final == 500).all(), "all ten runs of this chapter"
 assert (plain.final < 475).sum() == 2, "two of ten in the middle"
 assert (plain.curves[plain.final < 475].max(1) > 470).all(), "what they had learned"
-# CLAIMS_RIGHT
+for falling, low in ((plain, 9), (sb3, 5)):
+    best = np.maximum.accumulate(falling.curves, 1)
+    assert ((falling.curves < best / 2) & (best > 250)).any(1).sum() == low
+assert (sb3.final == 500).all(), "which all recover"
+assert len(sb3.final) == 5
 
 # %% [markdown]
 # ## A2C on one page
@@ -635,7 +639,159 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 
 
 # %% [markdown]
-# FORGET_SECTION
+# ## Why runs forget
+#
+# Seed 3 of the middle panel knew the task for 40,000 steps and then lost it for good. Here it is
+# once more, with the norm of its gradients before the clip, and with the largest step that any
+# weight took in an update, in learning rates.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 200,000 steps of one run. The return rises to 500 at 72,000 steps and falls below 100 after 120,000. The norm of the gradient falls from 15 to a ten-thousandth while the return is 500, and rises to several hundred with the fall. The largest step falls from 4 learning rates to less than a tenth of one, and rises to 3"}}
+experiment = stored_runs("a2c_forgetting")
+forgetful, place = experiment["as it is"], 2  # the third seed
+fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.3))
+columns = {
+    "return": forgetful.curves,
+    "norm of the gradient": forgetful.watched["losses/grad_norm"],
+    "largest step / learning rate": forgetful.watched["losses/largest_step"],
+}
+for axis, (name, values) in zip(axes, columns.items(), strict=True):
+    axis.plot(forgetful.steps / 1000, values[place], "C1")
+    axis.set_title(name, fontsize=10)
+    axis.set_xlabel("thousand steps")
+    axis.set_yscale("linear" if name == "return" else "log")
+fig.tight_layout()
+
+# %% [markdown]
+# This looks like a story about the optimiser. While every episode goes well, gradients almost
+# vanish, and RMSProp's mean of their squares vanishes with them. Then a pole falls, and a gradient
+# of ordinary size is divided by almost nothing. How long can such a step be? A mean that was 0 is
+# $(1 - \beta)\, g^2$ after one gradient $g$, with a decay of $\beta$, so the step is at most
+#
+# $$
+# \frac{g}{\sqrt{(1 - \beta)\, g^2}} = \frac{1}{\sqrt{1 - \beta}}
+# $$ (def-longest-step)
+#
+# learning rates long: 10 for a decay of 0.99, and 32 for 0.999. The first step of every run is as
+# long as that, because the mean starts at 0. (Adam corrects its means for that start, RMSProp does
+# not.)
+#
+# Is it the cause? A story that fits is not yet one. So we took the long steps away, in two ways: no
+# weight moves by more than one learning rate in an update (*steps capped*), or $\varepsilon$ stands
+# inside the root, as in TensorFlow, where a small gradient gives a small step. And we changed three
+# other things, one at a time: RMSProp's decay, the size of the rewards, and a critic whose output is
+# multiplied by 10.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Six panels of returns over 200,000 steps. As it is, with capped steps and with epsilon inside the root the runs rise slowly and many fall far back. With decay 0.999 they rise sooner and fall back little. With rewards times 0.1 and with values times 10 they rise to 500 and stay"}}
+ways = {
+    "as it is": plain.curves,
+    "steps capped": experiment["steps capped"].curves,
+    "ε inside the root": experiment["epsilon inside the root"].curves,
+    "decay 0.999": experiment["decay 0.999"].curves,
+    "rewards × 0.1": experiment["rewards times 0.1"].curves,
+    "values × 10": stored_runs("a2c_values")["values times 10"].curves,
+}
+
+
+def forgets(curves):
+    """Say which runs fall below half of their best bin, once that was above 250."""
+    best = np.maximum.accumulate(curves, 1)
+    return ((curves < best / 2) & (best > 250)).any(1)
+
+
+fig, axes = plt.subplots(2, 3, figsize=(7.6, 3.8), sharex=True, sharey=True)
+for axis, (name, curves) in zip(axes.flat, ways.items(), strict=True):
+    axis.plot(forgetful.steps / 1000, curves.T, "C0", lw=0.9)
+    axis.set_title(name, fontsize=10)
+    print(
+        f"{name:18s}{forgets(curves).sum():2d} of {len(curves):2d} runs fall to less than half, ",
+        end="",
+    )
+    print(f"mean return while training {curves.mean():.0f}")
+fig.supxlabel("thousand steps", fontsize=10)
+fig.supylabel("return while training", fontsize=10)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that shorter steps are no cure. With capped steps and with $\varepsilon$ inside the root
+# the runs learn more slowly and still fall, three and four of five. So the story was wrong, or at
+# least not the whole. What helps is smaller rewards (no run falls), larger values (none), and to a
+# lesser degree the longer memory (two of five). The first two have nothing to do with the optimiser's
+# memory. Both make it easier for the *critic* to reach its targets.
+#
+# Why should a critic's size matter? With a discount of 0.99 the value of a good policy is about 100,
+# and a network that starts near 0 gets there in small steps. As long as it has not arrived, what
+# happens is better than what it expects:
+
+# %%
+from dataclasses import replace
+
+from literate_rl.a2c import A2CConfig
+
+
+def look(config):
+    """Train for 16,000 steps; look at a hundred more rollouts without learning."""
+    torch.manual_seed(2)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    agent = A2C(policy, build_envs(), config)
+    while agent.step < 16_000:
+        agent.iterate()
+    shares, values = [], []
+    for _ in range(100):
+        batch = agent.runner.collect()
+        reward, ends = (
+            batch.reward * config.reward_scale,
+            (batch.terminated, batch.truncated),
+        )
+        with torch.no_grad():
+            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
+        adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
+        shares.append((adv > 0).float().mean().item())
+        values.append(value.mean().item() / config.reward_scale)
+    return np.mean(shares), np.mean(values)
+
+
+usual = A2CConfig(seed=2, total_steps=200_000)
+looks = {"rewards as they are": look(usual)}
+looks["this chapter's settings"] = look(
+    replace(usual, rmsprop_decay=0.999, reward_scale=0.1)
+)
+for name, (share, mean_value) in looks.items():
+    print(
+        f"{name:24s}{share:4.0%} of advantages are positive, mean value {mean_value:.0f}"
+    )
+
+# %% [markdown]
+# **Notice** that with rewards as they are nearly every advantage is positive. Whatever was done is
+# praised, so the policy grows sure of actions that are no better than the others. A tenth of the
+# reward asks the critic for values of 10 instead of 100; a longer memory of RMSProp makes the first
+# thousand steps longer; an output times 10 makes every step of the critic ten times as long. All
+# three let the critic arrive in time. The optimiser's long steps are a symptom: they come with the
+# fall, and it comes without them.
+#
+# The two settings of this chapter were found before their reason. First we ran the ten seeds with
+# the usual settings, and two runs ended low. Then we chose the decay and the scale of rewards from 15
+# pairs, most of them tried in a fast simulation of CartPole with 8 or 16 other seeds each. So the ten
+# seeds told us to look for other settings, but not which.
+
+# %% tags=["claims"]
+norm, longest = (values[place] for values in list(columns.values())[1:])
+good = forgetful.curves[place] == 500
+assert good.sum() >= 5, "40,000 steps"
+assert norm[good].min() < 2e-4, "gradients almost vanish"
+assert norm[~good][-10:].max() > 100, "and return with the fall"
+assert longest[good].min() < 0.1, "small steps"
+assert (round(1 / (1 - 0.99) ** 0.5), round(1 / (1 - 0.999) ** 0.5)) == (10, 32)
+(share_plain, value_plain), (share_ours, value_ours) = looks.values()
+assert share_plain > 0.85, "nearly every advantage is positive"
+assert share_ours < 0.75 < share_plain
+assert value_plain < 60 < value_ours, "the critic has not arrived"
+fallen = {name: int(forgets(curves).sum()) for name, curves in ways.items()}
+assert fallen["as it is"] == 9
+assert (fallen["steps capped"], fallen["ε inside the root"]) == (3, 4)
+assert fallen["rewards × 0.1"] == fallen["values × 10"] == 0, "no run falls"
+assert fallen["decay 0.999"] == 2
+slower = [ways[name].mean() for name in ("steps capped", "ε inside the root")]
+assert max(slower) < ways["as it is"][:5].mean(), "more slowly"
 
 # %% [markdown]
 # ## Traps
@@ -684,15 +840,39 @@ assert step[1] < 0.004, "hardly moves"
 # We read the code at the linked commits, and give the defaults.
 
 # %% [markdown]
-# DECISION
+# ## When to use it
+#
+# A2C is the smallest actor-critic agent that learns, and the best one to change: one loss, one step,
+# nothing between the gradient and the weights. On CartPole, with rewards scaled for it, it is even
+# ahead of PPO: its mean curve is at 450 after 24,000 steps, PPO's after 44,000. But that took two
+# settings that the task told us to look for. On a task that you do not know yet, prefer PPO, which
+# scales rewards and advantages itself and learns several times from what it collected.
+#
+# - **Use it for**: a first baseline, and changes of your own, where steps are cheap
+# - **Rather than**: {doc}`ppo` only if the agent has to be small; {doc}`a3c` if one process is enough
+# - **Costs**: 24,000 to 40,000 steps to a return of 475 on CartPole, about 3 CPU seconds
+# - **First settings**: `learning_rate=1e-3`, `rmsprop_decay=0.999`, `reward_scale=0.1`
+# - **Decided by**: [why runs forget](#why-runs-forget), and four agents in {doc}`ppo_evidence`
+
+# %% tags=["claims"]
+a_run = np.median(ours.cpu_seconds)
+assert 2 < a_run * 32_000 / 200_000 < 4, "about 3 CPU seconds"
+mean_curves = [np.nanmean(run.curves, 0) for run in (ours, ppo)]
+at_450 = [
+    run.steps[(curve >= 450).argmax()]
+    for run, curve in zip((ours, ppo), mean_curves, strict=True)
+]
+assert at_450 == [24_000, 44_000], "after 24,000 steps, PPO's after 44,000"
+
 # %% [markdown]
 # ## Summary
 #
 # - A2C takes one step on each rollout, so there is nothing to clip.
 # - Its gradient is PPO's where the ratio is 1, and in general only there.
 # - A target is the sum of the rewards up to the end of the rollout and the critic's value there.
-# - RMSProp forgets how large gradients once were. After quiet updates its steps can be far too
-#   long.
+# - Runs forget while the critic is far behind: then every action is praised. Small rewards let it
+#   catch up.
+# - RMSProp's steps can be $1 / \sqrt{1 - \beta}$ learning rates long, the first ones always are.
 #
 # ## Exercises
 #
@@ -789,11 +969,13 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 grade(answer, returns_of, *cases)
 
 # %% [markdown]
-# ### Exercise 3: experiment
+# ### Exercise 3: guess, then train
 #
-# How many quiet updates does it take until `step_after` exceeds 5 learning rates, with a decay of
-# 0.99 and with one of 0.999? A run on CartPole has 5,000 updates. Guess first; then let `answer`
-# return both numbers as a list.
+# The learning rate is 1e-3. What do 40,000 steps make of a rate ten times smaller, and of one ten
+# times larger? Guess first. Let `answer` return three words in this order, for the rates 1e-4, 1e-3
+# and 1e-2: `"slow"`, `"learns"` or `"falls"`. Then the grader trains all three, some fifteen
+# seconds, and prints the mean return of the last 20 episodes: below 30 a run has fallen to one side,
+# below 200 it is slow.
 
 
 # %%
@@ -802,37 +984,39 @@ def answer():
 
 
 # %% tags=["hide-input"]
-from bisect import bisect
+from literate_rl.a2c import a2c_settings
+from literate_rl.workshop.exercises import grade
+from literate_rl.workshop.runs import fit
 
 
-def first_of(decay):
-    """Return the smallest number, found by halving an interval."""
-    return bisect(range(100_000), 5, key=lambda quiet: step_after(quiet, decay))
+def word(rate):
+    """Train with a learning rate, and say what became of it."""
+    settings = {"seed": 3, "total_steps": 40_000, "learning_rate": rate}
+    config = replace(a2c_settings("CartPole-v1"), **settings)
+    torch.manual_seed(3)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    history = fit(A2C(policy, build_envs(), config), progress=False)
+    returns = [row["charts/episodic_return"] for row in history]
+    last = np.mean([x for x in returns if x == x][-20:])
+    print(f"rate {rate:g}: return {last:.0f}")
+    return "falls" if last < 30 else "slow" if last < 200 else "learns"
 
 
-def quiet_updates():
-    return [first_of(0.99), first_of(0.999)]
+def trained():
+    tried = answer()
+    return tried if tried is ... else [word(rate) for rate in (1e-4, 1e-3, 1e-2)]
 
 
-grade(answer, quiet_updates, ())
+grade(answer, trained, ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # With 0.999 the mean takes ten times as long to forget, longer than the run.
-    # (The second search starts late to save time.)
-    return [
-        next(q for q in range(10_000) if step_after(q, 0.99) > 5),
-        next(q for q in range(7_500, 10_000) if step_after(q, 0.999) > 5),
-    ]
+    # A hundred steps in the wrong direction are soon taken, and nothing brings them back.
+    return ["slow", "learns", "falls"]
 
 
-grade(answer, quiet_updates, ())
-
-# %% tags=["claims"]
-fast, slow = answer()
-assert 9 * fast < slow < 10 * fast, "ten times as long"
-assert fast < 5_000 < slow, "longer than the run"
+grade(answer, trained, ())
 
 # %% [markdown]
 # ## References
