@@ -77,6 +77,7 @@ __all__ = [
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 200,000 steps, with ten, ten and five curves. On the left all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the middle they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. On the right they rise as late, all fall far back on the way, and all end at 500"}}
 import matplotlib.pyplot as plt
+import numpy as np
 
 from literate_rl.workshop.runs import stored_runs
 
@@ -665,10 +666,10 @@ fig.tight_layout()
 # This looks like a story about the optimiser. While every episode goes well, gradients almost
 # vanish, and RMSProp's mean of their squares vanishes with them. Then a pole falls, and a gradient
 # of ordinary size is divided by almost nothing. How long can such a step be? A mean that was 0 is
-# $(1 - \beta)\, g^2$ after one gradient $g$, with a decay of $\beta$, so the step is at most
+# $(1 - \beta_v)\, g^2$ after one gradient $g$, with a decay of $\beta_v$, so the step is at most
 #
 # $$
-# \frac{g}{\sqrt{(1 - \beta)\, g^2}} = \frac{1}{\sqrt{1 - \beta}}
+# \frac{g}{\sqrt{(1 - \beta_v)\, g^2}} = \frac{1}{\sqrt{1 - \beta_v}}
 # $$ (def-longest-step)
 #
 # learning rates long: 10 for a decay of 0.99, and 32 for 0.999. The first step of every run is as
@@ -872,7 +873,7 @@ assert at_450 == [24_000, 44_000], "after 24,000 steps, PPO's after 44,000"
 # - A target is the sum of the rewards up to the end of the rollout and the critic's value there.
 # - Runs forget while the critic is far behind: then every action is praised. Small rewards let it
 #   catch up.
-# - RMSProp's steps can be $1 / \sqrt{1 - \beta}$ learning rates long, the first ones always are.
+# - RMSProp's steps can be $1 / \sqrt{1 - \beta_v}$ learning rates long, the first ones always are.
 #
 # ## Exercises
 #

@@ -1360,7 +1360,7 @@ def last_return(seed):
 
 def falls(policy, unroll):
     tried = answer(policy, unroll)
-    return ... if tried is ... else min(last_return(seed) for seed in (1, 2)) < 30
+    return ... if tried is ... else min(last_return(seed) for seed in (2, 3)) < 30
 
 
 case = {"two agents that believe everything": (behind.policy, stored_batch)}
