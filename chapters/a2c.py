@@ -311,7 +311,8 @@ picture
 #
 # So A2C is PPO with one epoch and one minibatch {cite:p}`huang2022a2c`. What else differs between
 # programs of these names is a matter of settings: the optimiser, the length of the rollout, how
-# advantages are scaled. Here are both gradients, for the same rollout and random advantages:
+# advantages are scaled. Here are both gradients, for the same rollout and random advantages
+# (`make_policy` and `Runner` come from {doc}`policies`):
 
 # %%
 from functools import partial

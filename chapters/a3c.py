@@ -13,7 +13,7 @@
 # processes compute gradients for one learner, and say how old a gradient may be before it does
 # harm.
 #
-# Reading takes about 30 minutes, without exercises. You need {doc}`a2c`, whose gradient is computed
+# Reading takes about 25 minutes, without exercises. You need {doc}`a2c`, whose gradient is computed
 # here, and the slots, tokens and lag of {doc}`actors`.
 
 # %% tags=["export", "hide-input"]

@@ -14,7 +14,7 @@
 # stay in a box. You have a correct model for each of the six roles, and you can find and fix the
 # mistakes in the models of others.
 #
-# Reading takes about 20 minutes, without exercises. You need {doc}`contracts`, and the Gaussian policy of
+# Reading takes about 15 minutes, without exercises. You need {doc}`contracts`, and the Gaussian policy of
 # {doc}`policies`.
 
 # %% tags=["export", "hide-input"]

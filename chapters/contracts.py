@@ -15,7 +15,7 @@
 # next chapter, {doc}`contract_models`, builds models that pass, and the agents of the book learn
 # with them.
 #
-# This part is for whoever brings a network of their own. Reading takes about 40 minutes, without
+# This part is for whoever brings a network of their own. Reading takes about 35 minutes, without
 # exercises. You need policies ({doc}`policies`) and the algorithm that you want to train with: A2C
 # and PPO for the first half, {doc}`ddpg` and {doc}`sac` for the rules about actions.
 

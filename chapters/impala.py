@@ -11,7 +11,7 @@
 #
 # **How does one policy learn from actors that do not wait for it?** After this chapter you can
 # write IMPALA's learning step, say what old data do to a policy, and judge when the correction of
-# V-trace is worth having. Reading takes about 40 minutes, without exercises. You need V-trace
+# V-trace is worth having. Reading takes about 50 minutes, without exercises. You need V-trace
 # ({doc}`off_policy`) and the interface of {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
@@ -1206,7 +1206,7 @@ assert shapes[1] == (3, 3, 3), "every step with every environment"
 #
 # | question | this chapter | [scalable_agent](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py) | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py) |
 # |---|---|---|---|---|---|
-# | actors | in this process, with a lag | [processes, a queue of TensorFlow](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L503) | [processes, shared memory](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L127-L187) | collectors of its framework | processes |
+# | actors | in this process, with a lag; processes in {doc}`processes` | [processes, a queue of TensorFlow](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L503) | [processes, shared memory](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L127-L187) | collectors of its framework | processes |
 # | a sample | unroll across episodes | [unroll across episodes](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L271-L304) | [unroll across episodes](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L151-L183) | [unroll of one episode](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/worker/collector/sample_serial_collector.py#L317-L335) | [whole episode](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L217-L229) |
 # | replay | each sample up to `max_use` times | none | none | [each sample up to 16 times](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L102) | [a buffer of episodes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L142-L144) |
 # | truncated step | bootstraps from the true successor | [counts as the end](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L372) | [counts as the end](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L253) | [counts as the end](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/env_wrappers/env_wrappers.py#L1485-L1486) | counts as the caller sets it |

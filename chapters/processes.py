@@ -11,9 +11,9 @@
 #
 # **How does experience get from one process to another, and what if one of them dies?** After
 # this chapter you can let actors collect in processes of their own, kill any of them without
-# losing count, and say why no lock is needed. It takes about 25 minutes. You need the slots,
-# tokens and lag of {doc}`actors`, but no knowledge of processes: a *process* is a running program
-# with memory of its own, and a *pipe* carries messages from one to another.
+# losing count, and say why no lock is needed. Reading takes about 25 minutes, without exercises. You
+# need the slots, tokens and lag of {doc}`actors`, but no knowledge of processes: a *process* is a
+# running program with memory of its own, and a *pipe* carries messages from one to another.
 
 # %% tags=["export", "hide-input"]
 """Actors in processes of their own, with memory that they share with the learner."""
