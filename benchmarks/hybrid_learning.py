@@ -7,6 +7,7 @@ The experiment ``platform`` needs the packages of the extra ``platform``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -123,10 +124,22 @@ class NotMasked(HybridActions):
         return everything(self).evaluate(row, action)
 
 
+class PerHeadNotMasked(PerHead):
+    """DI-engine's: one log-probability for the type, one for all the arguments."""
+
+    @classmethod
+    def from_space(cls, space: spaces.Space[Any], mask: Any = None) -> PerHeadNotMasked:
+        """Read a space; each type uses all arguments."""
+        actions = super().from_space(space, mask)
+        return replace(actions, mask=torch.ones_like(actions.mask))
+
+
+DI_ENGINE = "per head, not masked"
 LOSSES = {
     "joint": HybridActions,
     "per head": PerHead,
     "not masked": NotMasked,
+    DI_ENGINE: PerHeadNotMasked,
     "ratio not masked": RatioNotMasked,
     "entropy not masked": EntropyNotMasked,
 }
@@ -143,7 +156,7 @@ def agent(config: PPOConfig, env: str, mask: Any = None, loss: str = "joint") ->
         normalize=config.normalize_obs,
     )
     policy.actions = LOSSES[loss].from_space(envs.single_action_space, mask)
-    error = per_head_error if loss == "per head" else None
+    error = per_head_error if loss.startswith("per head") else None
     return PPO(policy, envs, config, policy_error=error)
 
 
@@ -153,13 +166,14 @@ def compare(
     losses: Iterable[str],
     mask: Any = None,
     goal: float | None = None,
+    seeds: int = 5,
 ) -> Experiment:
     """Return the experiment that trains with each of some losses."""
     variants = {
         loss: Variant({}, partial(agent, env=env, mask=mask, loss=loss))
         for loss in losses
     }
-    return Experiment(env, config, 5, 100, variants, goal)
+    return Experiment(env, config, seeds, 100, variants, goal)
 
 
 PLATFORM_SETTINGS = PPOConfig(
@@ -181,7 +195,7 @@ GYMNASIUM_LANDERS = {
 }
 
 EXPERIMENTS = {
-    "moving": compare(MOVING, ppo_settings(MOVING), LOSSES, goal=1.5),
+    "moving": compare(MOVING, ppo_settings(MOVING), LOSSES, goal=1.5, seeds=10),
     "lander": compare(LANDER, ppo_settings(LANDER), THREE, goal=200),
     # The same moon and the same settings, with the actions that Gymnasium offers.
     **{
@@ -192,8 +206,9 @@ EXPERIMENTS = {
         f"moving_idle_{number}": compare(
             f"MovingIdle{number}-v0",
             ppo_settings(MOVING),
-            MASK_OR_NOT,
+            MASK_OR_NOT if number < max(IDLE) else (*MASK_OR_NOT, DI_ENGINE),
             np.pad(MOVING_MASK, ((0, 0), (0, number))),
+            seeds=5 if number < max(IDLE) else 10,
         )
         for number in IDLE
     },

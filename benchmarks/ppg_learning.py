@@ -101,6 +101,14 @@ ABLATIONS = {
     "clone weight 10": {"clone_weight": 10.0},
 }
 
+# Epochs of the policy and epochs of the value in a policy phase, without an auxiliary
+# one. Each has its own optimiser.
+EPOCHS = {
+    f"E_pi {policy}, E_V {value}": PPO | {"num_epochs": policy, "value_epochs": value}
+    for policy in (1, 6)
+    for value in (1, 6)
+}
+
 EXPERIMENTS = {
     "ppg_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),
     # Rewards in units of the deviation of the returns: errors of the values are small.
@@ -116,6 +124,7 @@ EXPERIMENTS = {
     "ppg_maze_once": compare(
         MAZE, replace(MAZE_CONFIG, num_epochs=1), 5, {"PPG": {}, "PPO": PPO}
     ),
+    "ppg_maze_epochs": compare(MAZE, MAZE_CONFIG, 5, EPOCHS),
     "ppg_maze_ablation": compare(MAZE, MAZE_CONFIG, 3, ABLATIONS),
     "ppg_maze_shared": compare(
         MAZE, MAZE_CONFIG, 5, {"PPG": SHARED_PPG, "PPO": SHARED_PPO}

@@ -24,7 +24,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -49,7 +49,12 @@ from literate_rl.encoders import (
 from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.ppo_error import ppo_info, ppo_policy_loss
+from literate_rl.ppo_error import (
+    ppo_info,
+    ppo_policy_loss,
+    ppo_value_data,
+    ppo_value_error,
+)
 from literate_rl.workshop.nests import as_space, is_hybrid, map_nest, remembered
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.signatures import (
@@ -568,6 +573,8 @@ class PPGConfig(PPOConfig):
     """Settings of PPG: those of PPO and those of the auxiliary phase.
 
     Attributes:
+        value_epochs: Epochs of the value in a policy phase, or none for a value that
+            learns together with the policy, for ``num_epochs`` epochs.
         aux_enabled: Whether there is an auxiliary phase. Without it PPG is PPO.
         aux_interval: Policy phases between two auxiliary phases.
         aux_batch_length: Steps of a chunk, or none for the steps of a rollout, which it
@@ -581,6 +588,7 @@ class PPGConfig(PPOConfig):
         detach: When a shared encoder is cut off from the value's gradient.
     """
 
+    value_epochs: Count | None = None
     aux_enabled: bool = True
     aux_interval: Count = 32
     aux_batch_length: Count | None = None
@@ -799,6 +807,63 @@ class AuxiliaryPhase:
 
 
 # %% [markdown]
+# ## Epochs of its own for the value
+#
+# In a policy phase policy and value learn together, for `num_epochs` epochs. The paper also tells
+# them apart: $E_\pi$ epochs for the policy, $E_V$ for the value. With `value_epochs` the value gets
+# an optimiser and epochs of its own, as in [the paper's
+# code](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppo.py#L137-L139).
+
+
+# %% tags=["export"]
+class ValueEpochs:
+    """Trains the value alone on a rollout, after the policy has learned from it.
+
+    Args:
+        policy: The policy whose value learns.
+        config: The settings, with ``value_epochs``.
+    """
+
+    def __init__(self, policy: Policy, config: PPGConfig) -> None:
+        self.policy, self.config = policy, config
+        self.parameters = list(policy.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, eps=1e-5, fused=True)
+        self.generator = torch.Generator().manual_seed(config.seed)
+
+    def learn(self, rate: float, *steps: Tensor) -> float:
+        """Fit observations' values to targets; return the last minibatch's loss.
+
+        ``steps`` are observations, values of then and targets, ``(T, B, *)``.
+        """
+        self.optimizer.param_groups[0]["lr"] = rate
+        columns = [x.flatten(0, 1) for x in steps]
+        count, config = len(columns[0]), self.config
+        for _ in range(config.value_epochs or config.num_epochs):
+            order = torch.randperm(count, generator=self.generator)
+            order = order.to(columns[0].device)
+            for rows in order.tensor_split(config.num_minibatches):
+                obs, old, target = (x[rows] for x in columns)
+                data = ppo_value_data(self.policy.value(obs), old, target, None)
+                loss = ppo_value_error(data, config.value_clip)
+                # What belongs to the policy alone gets no gradient, and stays.
+                self.optimizer.zero_grad()
+                (config.value_weight * loss).backward()
+                nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
+                self.optimizer.step()
+        return loss.item()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        generator = self.generator.get_state()
+        return {"optimizer": self.optimizer.state_dict(), "generator": generator}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.generator.set_state(state["generator"])
+
+
+# %% [markdown]
 # ## The algorithm
 #
 # `PPGAlgorithm` alternates the two phases. Each iteration is one of PPO. What PPO saw goes into
@@ -824,6 +889,7 @@ class PPGAlgorithm:
     Attributes:
         ppo: The learner of the policy phase.
         aux: The learner of the auxiliary phase.
+        value: Trains the value alone, or None where it learns together with the policy.
     """
 
     def __init__(
@@ -834,7 +900,11 @@ class PPGAlgorithm:
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
         self.policy, self.config = policy, config
-        self.ppo = PPO(policy, envs, config, policy_error=policy_error)
+        # Where the value has epochs of its own, PPO trains the policy alone.
+        apart = config.value_epochs is not None
+        of_ppo = replace(config, value_weight=0.0) if apart else config
+        self.ppo = PPO(policy, envs, of_ppo, policy_error=policy_error)
+        self.value = ValueEpochs(policy, config) if apart else None
         # A step that did not happen has no place among consecutive steps.
         same = not self.ppo.runner.collector.resets_later
         check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")
@@ -844,13 +914,13 @@ class PPGAlgorithm:
         """Run a policy phase and, when it is due, an auxiliary phase."""
         batch = self.ppo.collect()
         if not self.config.aux_enabled:
-            return self.ppo.update(batch)
+            return self.policy_phase(batch)
         with torch.no_grad(), eval_mode(self.policy):
             row = self.policy.legal(self.policy(batch.obs), batch.mask)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
         # with scaled rewards where the settings ask for them, and the values of then.
-        metrics = self.ppo.update(batch)
+        metrics = self.policy_phase(batch)
         seen, _, next_value = self.ppo.seen
         self.aux.observe(seen, next_value, row)
 
@@ -862,6 +932,20 @@ class PPGAlgorithm:
             rate = self.config.aux_learning_rate * share
             self.aux.optimizer.param_groups[0]["lr"] = rate
             metrics |= self.aux.run()
+        return metrics
+
+    def policy_phase(self, batch: Rollout) -> dict[str, float]:
+        """Learn from a rollout as PPO does; return metrics."""
+        metrics = self.ppo.update(batch)
+        if self.value is not None:
+            seen, value, next_value = self.ppo.seen
+            flags, config = (seen.terminated, seen.truncated), self.config
+            target = lambda_returns(
+                *(seen.reward, next_value, *flags), config.gamma, config.lambda_
+            )
+            rate = metrics["charts/learning_rate"]
+            loss = self.value.learn(rate, seen.obs, value, target)
+            metrics["losses/value_loss"] = loss
         return metrics
 
     # What follows is for the loop around the learner, `fit`, and for checkpoints.
@@ -877,12 +961,15 @@ class PPGAlgorithm:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""
-        return {"ppo": self.ppo.state_dict(), "aux": self.aux.state_dict()}
+        value = {"value": self.value.state_dict()} if self.value else {}
+        return {"ppo": self.ppo.state_dict(), "aux": self.aux.state_dict(), **value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
         self.ppo.load_state_dict(state["ppo"])
         self.aux.load_state_dict(state["aux"])
+        if self.value is not None:
+            self.value.load_state_dict(state["value"])
 
 
 # %% [markdown]

@@ -280,6 +280,20 @@ def test_stored_runs_keep_the_names_of_their_day(
     assert len(found) == same
 
 
+@pytest.mark.parametrize(("default", "kept"), [("None", 1), ("4", 0)])
+def test_a_setting_that_is_new_had_its_default(
+    default: str, kept: int, tmp_path: Path
+) -> None:
+    paths = learning.paths("x", tmp_path)
+    origin = {"env": "a", "episodes": "1", "settings": "gamma=0.9"}
+    row = {"variant": "as it is", "seed": "1"}
+    write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
+    origin["settings"] = "gamma=0.9 value_epochs=None"
+    defaults = {"gamma": "0.99", "value_epochs": default}
+    found = learning.stored(*paths, origin, ["as it is"], defaults)[1]
+    assert len(found) == kept
+
+
 def test_the_order_of_the_settings_changes_nothing(small, tmp_path: Path) -> None:
     paths = learning.paths("x", tmp_path)
     origin = {"env": "a", "episodes": "1", "settings": "gamma=0.9 tau=0.1"}
@@ -493,8 +507,9 @@ def test_each_loss_drops_its_part_of_the_mask() -> None:
     ):
         for ours, theirs in zip(terms(name), expected, strict=True):
             assert theirs is None or torch.equal(ours, theirs)
-    heads, _ = terms("per head")
-    torch.testing.assert_close(heads.sum(-1), log_prob)
+    for name, expected in (("per head", log_prob), (hybrid_learning.DI_ENGINE, without[0])):
+        torch.testing.assert_close(terms(name)[0].sum(-1), expected)
+    assert torch.equal(terms(hybrid_learning.DI_ENGINE)[1], without[1])
     # What is not masked is what a mask of ones says.
     _, new, _, action = hybrid_batch("joint")
     ones = hybrid_learning.HybridActions.from_space(SPACE, torch.ones(3, 3))
