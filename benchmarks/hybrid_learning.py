@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import make_envs
-from literate_rl.hybrid_policy import HybridActions, make_hybrid_policy
+from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,

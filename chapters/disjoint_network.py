@@ -243,7 +243,7 @@ assert 0.5 < sizes[0] / sizes[1] < 0.55, "little more than half the weights"
 # ## Line by line: encoder
 #
 # An encoder is made from the space of the observations. That space may be a nest
-# ({doc}`hybrid_policy`), whose innermost spaces are its **leaves**. `flat`
+# ({doc}`encoders`), whose innermost spaces are its **leaves**. `flat`
 # ({doc}`workshop/nests`) puts all parts of an observation into one vector. The layers are those
 # of {doc}`policies`: weights that start orthogonal, biases that start at zero, and tanh.
 

@@ -238,7 +238,7 @@ assert batch.mask.gather(-1, batch.action.unsqueeze(-1)).all(), "only legal ones
 # | DQN, Rainbow, Ape-X | the best legal action, or a random legal one | – | {eq}`masked-bootstrap`, by the mask of the next state |
 # | SAC for lists | by $\pi_m$ | the entropy of $\pi_m$, whose target is half of $\log \sum_j m_j$ | a sum over what is legal next |
 # | PPO and its relatives, several choices | a mask has a part for each choice ({doc}`choices`) | as PPO | as PPO |
-# | agents of hybrid actions | a mask says which *types* are legal ({doc}`hybrid_policy`) | as PPO | as PPO |
+# | agents of hybrid actions | a mask says which *types* are legal ({doc}`hybrid_ppo`) | as PPO | as PPO |
 # | SAC, TD3, DDPG, policies of numbers | refuse a mask: a list of actions says nothing about a box | | |
 #
 # A rollout has the fields `mask` and `next_mask`, and so have the memory and its batches

@@ -46,7 +46,7 @@ from literate_rl.encoders import (
     OwnEncoder,
     PartsEncodingNetwork,
 )
-from literate_rl.hybrid_policy import HybridActions
+from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import (

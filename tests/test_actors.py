@@ -28,7 +28,7 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs
-from literate_rl.hybrid_policy import make_hybrid_policy
+from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.workshop.fast_forms import numpy_act

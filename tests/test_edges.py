@@ -29,7 +29,7 @@ from literate_rl.dqn import (
     q_target,
 )
 from literate_rl.evaluation import evaluate, paired_difference
-from literate_rl.hybrid_policy import HybridActions
+from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.off_policy import (
     clipped_policy,
     vtrace,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from worlds import left_alone, moody
 
 from literate_rl.agents import Rollout, make_envs
-from literate_rl.hybrid_policy import make_hybrid_policy
+from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import (
     IMPALA,
     SETTINGS,

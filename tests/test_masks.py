@@ -27,7 +27,7 @@ from benchmarks.store import read_table
 from literate_rl.agents import Collector, make_envs
 from literate_rl.dqn import EpsilonGreedy, QLearning, dqn_settings, make_q_policy
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_policy import make_hybrid_policy
+from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.masks import MaskFromMethod, MaskFromObservation, WithoutMask, legal
 from literate_rl.policies import CategoricalActions, make_policy
 from literate_rl.ppo import PPO, ppo_settings

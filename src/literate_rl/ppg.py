@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 411df54d2bf931f9
+# Generated from chapters/ppg.py (edit there); digest f8da8baae0e8e412
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.encoders import (
     OwnEncoder,
     PartsEncodingNetwork,
 )
-from literate_rl.hybrid_policy import HybridActions
+from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import (
