@@ -101,13 +101,16 @@ ABLATIONS = {
     "clone weight 10": {"clone_weight": 10.0},
 }
 
-# Epochs of the policy and epochs of the value in a policy phase, without an auxiliary
-# one. Each has its own optimiser.
-EPOCHS = {
-    f"E_pi {policy}, E_V {value}": PPO | {"num_epochs": policy, "value_epochs": value}
-    for policy in (1, 6)
-    for value in (1, 6)
-}
+
+def epochs_apart(*numbers: int) -> dict[str, dict[str, Any]]:
+    """Return PPO with epochs of the policy and epochs of the value, of their own."""
+    return {
+        f"E_pi {policy}, E_V {value}": PPO
+        | {"num_epochs": policy, "value_epochs": value}
+        for policy in numbers
+        for value in numbers
+    }
+
 
 EXPERIMENTS = {
     "ppg_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),
@@ -118,13 +121,19 @@ EXPERIMENTS = {
         5,
         {"PPG": {}, "PPO": PPO},
     ),
+    "ppg_cartpole_epochs": compare(
+        CARTPOLE,
+        replace(CARTPOLE_CONFIG, total_steps=50_000),
+        10,
+        epochs_apart(1, 3, 10),
+    ),
     "ppg_maze_tuning": replace(compare(MAZE, MAZE_CONFIG, 1, TUNING), first_seed=101),
     "ppg_maze": compare(MAZE, MAZE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),
     # Each rollout is used once in the policy phase, as in the paper.
     "ppg_maze_once": compare(
         MAZE, replace(MAZE_CONFIG, num_epochs=1), 5, {"PPG": {}, "PPO": PPO}
     ),
-    "ppg_maze_epochs": compare(MAZE, MAZE_CONFIG, 5, EPOCHS),
+    "ppg_maze_epochs": compare(MAZE, MAZE_CONFIG, 5, epochs_apart(1, 6)),
     "ppg_maze_ablation": compare(MAZE, MAZE_CONFIG, 3, ABLATIONS),
     "ppg_maze_shared": compare(
         MAZE, MAZE_CONFIG, 5, {"PPG": SHARED_PPG, "PPO": SHARED_PPO}
