@@ -270,10 +270,10 @@ for ours, theirs in zip(parameters, package.policy.parameters(), strict=True):
 #
 # is below zero where a step for the value undoes some of a step for the policy. Here is PPO with
 # a shared encoder on CartPole, with both gradients taken before each update, for three seeds. The
-# value's loss has the weight 0.5, as in {doc}`ppo`. Each seed runs once with the rewards as they are,
+# value's loss has the weight 0.5, as in {doc}`ppo`. Each seed runs once with raw rewards,
 # and once with a twentieth of them, which is the same task.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. Left: the cosines between the gradients of value and policy, scattered on both sides of zero. Right, on a logarithmic scale: with the rewards as they are the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. Left: the cosines between the gradients of value and policy, scattered on both sides of zero. Right, on a logarithmic scale: with raw rewards the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
 import gymnasium as gym
 import matplotlib.pyplot as plt
 import numpy as np
@@ -331,14 +331,14 @@ def tug_of_war(seed, scale, iterations=20):
 pulls = {}
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.6))
 axes[0].axhline(0, color="#808080", linewidth=0.8)
-for scale, label in ((1.0, "as they are"), (0.05, "a twentieth")):
+for scale, label in ((1.0, "raw"), (0.05, "a twentieth")):
     runs = np.array([tug_of_war(seed, scale) for seed in (1, 2, 3)])
     cosine, ratio = runs[:, 0].ravel(), runs[:, 1].ravel()
     pulls[label] = cosine, ratio
     iteration = np.tile(np.arange(runs.shape[-1]), len(runs))
     axes[0].plot(iteration, cosine, "o", markersize=3)
-    axes[1].semilogy(iteration, ratio, "o", markersize=3, label=f"rewards {label}")
-    print(f"rewards {label}: cosine below 0 in {(cosine < 0).mean():.0%},", end=" ")
+    axes[1].semilogy(iteration, ratio, "o", markersize=3, label=f"rewards: {label}")
+    print(f"rewards, {label}: cosine below 0 in {(cosine < 0).mean():.0%},", end=" ")
     print(f"median of |cosine| {np.median(abs(cosine)):.2f},", end=" ")
     print(f"of the lengths' ratio {np.median(ratio):.2f}")
 axes[0].set(xlabel="iteration", ylabel="cosine", ylim=(-1, 1))
@@ -350,9 +350,9 @@ fig.tight_layout()
 # **Notice** that the two gradients often point against each other: the printed cosines are below
 # zero in about half of the iterations. They are not
 # unrelated: two random directions among the encoder's 4,480 weights would have a cosine near
-# 0.01. With the rewards as they are, the size of the cosine is often above a half, so both losses
+# 0.01. With raw rewards the size of the cosine is often above a half, so both losses
 # pull along the same line, now together and now against each other. **Notice** also who wins.
-# With the rewards as they are, the value's gradient is many times as long, and the encoder goes
+# With raw rewards the value's gradient is many times as long, and the encoder goes
 # where the value wants it. With small rewards the policy's is mostly the longer one.
 #
 # So a shared encoder needs a weight for the value's loss that fits the rewards of the task.
@@ -770,7 +770,7 @@ class Chunks(NamedTuple):
         obs: What the agent saw, ``(L, C, *)``.
         target: Targets of both values, ``(L, C)``.
         row: What describes the policy to hold to, ``(L, C, *)``.
-        mask: Which actions are legal, ``(L, C, N)``, or () where nobody says so.
+        mask: Which actions are legal, ``(L, C, N)``, or () where this is not known.
     """
 
     obs: Any
@@ -875,14 +875,14 @@ class AuxiliaryPhase:
 
     @torch.no_grad()
     def snapshot(self, data: Chunks) -> Any:
-        """Return rows that describe the policy as it is now, a minibatch at a time."""
+        """Return rows that describe the present policy, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
         with eval_mode(self.policy):
             rows = [self.row(data.take(piece)) for piece in pieces]
         return side_by_side(*rows)
 
     def row(self, part: Chunks) -> Tensor:
-        """Return rows that describe the policy as it is now."""
+        """Return rows that describe the present policy."""
         return self.legal(self.policy(part.obs), part)
 
     def legal(self, row: Tensor, part: Chunks) -> Tensor:
@@ -1093,11 +1093,11 @@ class PPGAlgorithm:
 # %% [markdown]
 # ## See it: a run
 #
-# PPG on CartPole, with rewards as they are and with scaled rewards. The grey lines are auxiliary
+# PPG on CartPole, with raw rewards and with scaled rewards. The grey lines are auxiliary
 # phases. The learning rate does not fall here. Single runs show how it works, and nothing about
 # how well it learns: for that there are more seeds in {doc}`ppg_evidence`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 16,640 steps with four auxiliary phases, for two runs. Left: the returns of PPG on CartPole, means over twenty iterations, rise from 20 to more than 100, with falls in between. Right, on a logarithmic scale: the divergence in each auxiliary phase. With rewards as they are it comes to a tenth of a nat or so, with scaled rewards it stays lower by far"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 16,640 steps with four auxiliary phases, for two runs. Left: the returns of PPG on CartPole, means over twenty iterations, rise from 20 to more than 100, with falls in between. Right, on a logarithmic scale: the divergence in each auxiliary phase. With raw rewards it comes to a tenth of a nat or so, with scaled rewards it stays lower by far"}}
 from dataclasses import replace
 
 from literate_rl.workshop.runs import fit, flat_env
@@ -1115,7 +1115,7 @@ config = replace(ppg_settings("CartPole-v1"), total_steps=16_640, anneal=False)
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained")
 names = ("step", "charts/episodic_return", "aux/kl_at_start", "aux/kl")
 drifts = {}
-for label, scaled in (("rewards as they are", False), ("scaled rewards", True)):
+for label, scaled in (("raw rewards", False), ("scaled rewards", True)):
     learner = make_learner("CartPole-v1", replace(config, scale_reward=scaled))
     history = fit(learner, progress=False)
     table = np.array([[h[name] for name in names] for h in history])

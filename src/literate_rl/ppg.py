@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest f8da8baae0e8e412
+# Generated from chapters/ppg.py (edit there); digest 304c0762291b001e
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class Chunks(NamedTuple):
         obs: What the agent saw, ``(L, C, *)``.
         target: Targets of both values, ``(L, C)``.
         row: What describes the policy to hold to, ``(L, C, *)``.
-        mask: Which actions are legal, ``(L, C, N)``, or () where nobody says so.
+        mask: Which actions are legal, ``(L, C, N)``, or () where this is not known.
     """
 
     obs: Any
@@ -411,14 +411,14 @@ class AuxiliaryPhase:
 
     @torch.no_grad()
     def snapshot(self, data: Chunks) -> Any:
-        """Return rows that describe the policy as it is now, a minibatch at a time."""
+        """Return rows that describe the present policy, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
         with eval_mode(self.policy):
             rows = [self.row(data.take(piece)) for piece in pieces]
         return side_by_side(*rows)
 
     def row(self, part: Chunks) -> Tensor:
-        """Return rows that describe the policy as it is now."""
+        """Return rows that describe the present policy."""
         return self.legal(self.policy(part.obs), part)
 
     def legal(self, row: Tensor, part: Chunks) -> Tensor:
