@@ -20,13 +20,13 @@ from torch import Tensor
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import make_envs
-from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_loss,
 )
+from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.worlds import Moving
 

@@ -416,9 +416,9 @@ def draw(
     """Draw types from probabilities, and arguments from means and deviations."""
     # The race. With $v_k$ uniform in $(0, 1)$, the length $-\log v_k$ of a track is
     # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$.
-    # That is the smallest $p_k / \log v_k$, because $\log v_k$ is negative. At $v_k = 0$
-    # the quotient of every type would be 0, and a type of probability 0 could win a
-    # tie; so the draw starts at the smallest positive number.
+    # That is the smallest $p_k / \log v_k$, because $\log v_k$ is negative. At
+    # $v_k = 0$ the quotient of every type would be 0, and a type of probability 0 could
+    # win a tie; so the draw starts at the smallest positive number.
     tiny = torch.finfo(prob.dtype).tiny
     chance = prob.new_empty(prob.shape).uniform_(tiny, 1.0, generator=generator)
     action_type = (prob / chance.log_()).argmin(-1)
@@ -550,7 +550,9 @@ for k, (axis, name) in enumerate(zip(axes, ("power", "angle", ""), strict=True))
         axis.bar(0, prob[k], width=0.05, color=f"C{k}")
         areas.append(prob[k])
         axis.set_ylabel("probability")
-    axis.set_title(f"{types[k]}: area {areas[k]:.2f}".replace("stop: area", "stop:"), size=9)
+    axis.set_title(
+        f"{types[k]}: area {areas[k]:.2f}".replace("stop: area", "stop:"), size=9
+    )
     axis.set(ylim=(0, 0.38))
 _ = axes[-1].set_xlabel("argument $u$")
 
@@ -561,7 +563,9 @@ _ = axes[-1].set_xlabel("argument $u$")
 
 # %% tags=["claims"]
 assert np.allclose(areas, prob, atol=1e-3), "the probability of its type"
-assert [round(area, 2) for area in areas] == [0.3, 0.5, 0.2], "and in the alternative text"
+assert [round(area, 2) for area in areas] == [0.3, 0.5, 0.2], (
+    "and in the alternative text"
+)
 
 # %% [markdown]
 # The entropy is the expectation of $-\log \pi$. A normal distribution has the entropy

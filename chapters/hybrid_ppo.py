@@ -601,7 +601,11 @@ for axis, (key, title) in zip(
     axes, {"area": "while training", "final": "at the end"}.items(), strict=True
 ):
     for place, (loss, color) in enumerate(
-        zip((*halves, di_engine, "per head"), ("C2", "C1", "C7", "C3", "C0"), strict=True)
+        zip(
+            (*halves, di_engine, "per head"),
+            ("C2", "C1", "C7", "C3", "C0"),
+            strict=True,
+        )
     ):
         for n in idle:
             runs = stored_runs(f"moving_idle_{n}" if n else "moving")
@@ -620,7 +624,9 @@ axes[0].set_ylabel("difference of the return")
 axes[0].legend(fontsize=7, loc="lower left")
 fig.tight_layout()
 
-print(f"{'difference from one ratio, masked':32s}{'while training':>24s}{'at the end':>24s}")
+print(
+    f"{'difference from one ratio, masked':32s}{'while training':>24s}{'at the end':>24s}"
+)
 for n in (0, 16):
     for loss in (*halves, "per head", di_engine):
         if (loss, "area", n) in gaps:
@@ -632,7 +638,7 @@ for n in (0, 16):
 # @@NOTICE
 
 # %% tags=["claims"]
-pass  # @@CLAIMS
+# @@CLAIMS
 
 # %% [markdown]
 # On the harder *HybridLander*, a lunar lander that burns one engine at a time with a throttle, a
@@ -927,7 +933,7 @@ print("equal to those of the CPU:", difference < 1e-5)
 #   continuous landers](#is-a-hybrid-action-worth-its-trouble)
 
 # %% tags=["claims"]
-pass  # @@COSTCLAIMS
+# @@COSTCLAIMS
 
 # %% [markdown]
 # ## Summary

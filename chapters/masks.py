@@ -296,7 +296,7 @@ plt.show()
 
 # %% tags=["claims"]
 first, last = curves["with masks"][[0, -1]]
-assert first < -100 and last > 0, "from below minus 100 to above 0"
+assert first < -100 < 0 < last, "from below minus 100 to above 0"
 assert last > curves["without"][-1] + 50
 assert curves["without"][-1] < -190, "the cost of 200 steps"
 assert after["with masks"] > after["without"] + 50
@@ -510,7 +510,7 @@ class WithoutMask(Adapter):
 # - **Rather than**: fines for illegal actions, or a mask while acting only
 # - **Costs**: on Taxi nothing: 102,400 steps suffice with masks, and do not without
 # - **First settings**: `entropy_weight` (the largest entropy is now the logarithm of what is legal),
-#   SAC's `target_entropy`, the length of ε-greedy's exploration
+#   `target_entropy` of SAC, `epsilon_steps` of DQN
 # - **Decided by**: [the same agent with masks and without](#trap-a-mask-while-acting-only), ten seeds
 
 # %% tags=["claims"]

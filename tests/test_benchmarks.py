@@ -507,7 +507,10 @@ def test_each_loss_drops_its_part_of_the_mask() -> None:
     ):
         for ours, theirs in zip(terms(name), expected, strict=True):
             assert theirs is None or torch.equal(ours, theirs)
-    for name, expected in (("per head", log_prob), (hybrid_learning.DI_ENGINE, without[0])):
+    for name, expected in (
+        ("per head", log_prob),
+        (hybrid_learning.DI_ENGINE, without[0]),
+    ):
         torch.testing.assert_close(terms(name)[0].sum(-1), expected)
     assert torch.equal(terms(hybrid_learning.DI_ENGINE)[1], without[1])
     # What is not masked is what a mask of ones says.

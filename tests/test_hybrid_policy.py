@@ -23,18 +23,18 @@ from hybrid import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.workshop import hybrid_policy
 from literate_rl.agents import make_envs
 from literate_rl.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
     ttorch,
 )
-from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.policies import Policy
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,
 )
+from literate_rl.workshop import hybrid_policy
+from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.workshop.nests import as_space, leaves, plain_space
 from literate_rl.workshop.runs import load, save_checkpoint
 from literate_rl.workshop.worlds import Moving

@@ -26,7 +26,6 @@ from literate_rl.advantages import gae, lambda_returns
 from literate_rl.agents import Rollout, make_envs, seed_everything
 from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.policies import CategoricalActions, Policy, make_policy
 from literate_rl.ppg import (
     AuxiliaryPhase,
@@ -40,6 +39,7 @@ from literate_rl.ppg import (
     side_by_side,
 )
 from literate_rl.ppo import PPO
+from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.workshop.runs import (
     Run,
     fit,

@@ -166,8 +166,8 @@ class HybridActions:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
-        # The race of {doc}`/chapters/policies`: $-\log \tau_k$ is added to the logit, and the
-        # largest sum wins. The arguments get standard normal noise.
+        # The race of {doc}`/chapters/policies`: $-\log \tau_k$ is added to the logit,
+        # and the largest sum wins. The arguments get standard normal noise.
         num_types, num_args = self.mask.shape
         types = torch.empty(num_steps, num_envs, num_types)
         types.exponential_(generator=generator).log_().neg_()
@@ -176,7 +176,7 @@ class HybridActions:
 
     def legal(self, row: Tensor, mask: Tensor) -> Tensor:
         """Return rows that leave out illegal types; the mask is ``(*, K)``."""
-        # Arguments of a type that is never chosen count nowhere ({doc}`/chapters/masks`).
+        # The arguments of an illegal type count nowhere ({doc}`/chapters/masks`).
         types, args = row.tensor_split([len(self.mask)], -1)
         return torch.cat([legal(types, mask), args], -1)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 58ebaa91bf6d00e4
+# Generated from chapters/hybrid_action.py (edit there); digest a0674ad76bc77cdf
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -192,9 +192,9 @@ def draw(
     """Draw types from probabilities, and arguments from means and deviations."""
     # The race. With $v_k$ uniform in $(0, 1)$, the length $-\log v_k$ of a track is
     # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$.
-    # That is the smallest $p_k / \log v_k$, because $\log v_k$ is negative. At $v_k = 0$
-    # the quotient of every type would be 0, and a type of probability 0 could win a
-    # tie; so the draw starts at the smallest positive number.
+    # That is the smallest $p_k / \log v_k$, because $\log v_k$ is negative. At
+    # $v_k = 0$ the quotient of every type would be 0, and a type of probability 0 could
+    # win a tie; so the draw starts at the smallest positive number.
     tiny = torch.finfo(prob.dtype).tiny
     chance = prob.new_empty(prob.shape).uniform_(tiny, 1.0, generator=generator)
     action_type = (prob / chance.log_()).argmin(-1)
