@@ -166,14 +166,13 @@ def compare(
     losses: Iterable[str],
     mask: Any = None,
     goal: float | None = None,
-    seeds: int = 5,
 ) -> Experiment:
     """Return the experiment that trains with each of some losses."""
     variants = {
         loss: Variant({}, partial(agent, env=env, mask=mask, loss=loss))
         for loss in losses
     }
-    return Experiment(env, config, seeds, 100, variants, goal)
+    return Experiment(env, config, 5, 100, variants, goal)
 
 
 PLATFORM_SETTINGS = PPOConfig(
@@ -195,7 +194,7 @@ GYMNASIUM_LANDERS = {
 }
 
 EXPERIMENTS = {
-    "moving": compare(MOVING, ppo_settings(MOVING), LOSSES, goal=1.5, seeds=10),
+    "moving": compare(MOVING, ppo_settings(MOVING), LOSSES, goal=1.5),
     "lander": compare(LANDER, ppo_settings(LANDER), THREE, goal=200),
     # The same moon and the same settings, with the actions that Gymnasium offers.
     **{
@@ -208,7 +207,6 @@ EXPERIMENTS = {
             ppo_settings(MOVING),
             MASK_OR_NOT if number < max(IDLE) else (*MASK_OR_NOT, DI_ENGINE),
             np.pad(MOVING_MASK, ((0, 0), (0, number))),
-            seeds=5 if number < max(IDLE) else 10,
         )
         for number in IDLE
     },
