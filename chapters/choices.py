@@ -11,7 +11,7 @@
 #
 # **How does a policy walk, aim and shoot in one step?** It makes three choices, each from a short
 # list. After this chapter you can build a policy for such actions, say why the logarithm of its
-# probability is a sum, and name the one thing that such a policy cannot do. It takes about 15 minutes. You need
+# probability is a sum, and name the one thing that such a policy cannot do. It takes about 20 minutes. You need
 # {doc}`policies`: logits, and the race that draws an action.
 
 # %% tags=["export", "hide-input"]

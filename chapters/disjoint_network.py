@@ -13,7 +13,7 @@
 # at the same states, so they could share their first layers. But then each would train these
 # layers for its own purpose and change what the other sees. After this chapter you can build a
 # network that keeps the two apart and still lets the policy profit, and say for each loss which
-# weights it moves. It takes about 20 minutes. You need {doc}`policies` and {doc}`ppo`. The next
+# weights it moves. It takes about 30 minutes. You need {doc}`policies` and {doc}`ppo`. The next
 # chapter, {doc}`ppg`, trains the network.
 
 # %% tags=["export", "hide-input"]

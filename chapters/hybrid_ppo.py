@@ -12,7 +12,7 @@
 # **How does PPO train a policy that chooses a type and its arguments, and what happens to a loss
 # that does not know which arguments count?** After this chapter you can train such a policy on
 # any Gymnasium environment with hybrid actions, and say what the mask is good for. It
-# takes about 25 minutes. You need {doc}`hybrid_action`, the error of {doc}`ppo_error` and the
+# takes about 35 minutes. You need {doc}`hybrid_action`, the error of {doc}`ppo_error` and the
 # learner of {doc}`ppo`.
 
 # %% tags=["export", "hide-input"]

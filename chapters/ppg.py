@@ -11,7 +11,7 @@
 #
 # **How can a policy profit from what its value learns, if each trains at its own pace?**
 # After this chapter you can write the two phases of phasic policy gradient, train an agent
-# with them, and say what each term of its loss does to the policy. It takes about 25
+# with them, and say what each term of its loss does to the policy. It takes about 45
 # minutes. You need the learner of {doc}`ppo` and the network with three heads of
 # {doc}`disjoint_network`. Whether it pays is the question of the next chapter,
 # {doc}`ppg_evidence`.
@@ -616,7 +616,7 @@ def one_row(rows: Sequence[Tensor], hybrid: bool) -> Tensor:
 # {doc}`encoders` replaces the plain one, and `encoder` takes one of your own.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 @checked
 @remembered
 def make_phasic_policy(
@@ -928,12 +928,12 @@ class AuxiliaryPhase:
 # ## Epochs of its own for the value
 #
 # In a policy phase policy and value learn together, for `num_epochs` epochs. The paper also tells
-# them apart: $E_\pi$ epochs for the policy, $E_V$ for the value. With `value_epochs` the value gets
-# an optimiser and epochs of its own, as in [the paper's
+# them apart: $E_\pi$ epochs for the policy, $E_V$ for the value. With `value_epochs` the folded class
+# gives the value an optimiser and epochs of its own, as in [the paper's
 # code](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppo.py#L137-L139).
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class ValueEpochs:
     """Trains the value alone on a rollout, after the policy has learned from it.
 

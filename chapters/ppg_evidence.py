@@ -11,7 +11,7 @@
 #
 # **Does an agent learn from fewer steps if its values get a phase of their own?** This page
 # shows measurements and no new code. First the curves of the authors of PPG, on sixteen games
-# and a hundred million steps. Then our own, on tasks that a laptop can learn. It takes about 15
+# and a hundred million steps. Then our own, on tasks that a laptop can learn. It takes about 20
 # minutes. You need {doc}`ppg`, and the intervals and paired differences of {doc}`evaluation`.
 #
 # In short: on the authors' games PPG is ahead of PPO by far. On our small tasks we see no
