@@ -223,8 +223,7 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
     if experiment.goal is not None:
         origin["goal"] = f"{experiment.goal:g}"
     curve_path, final_path = paths(name, folder)
-    defaults = {x.name: str(x.default) for x in fields(experiment.config)}
-    defaults.pop("seed")
+    defaults = defaults_of(experiment.config)
     curves, finals = stored(
         curve_path, final_path, origin, list(experiment.variants), defaults
     )
@@ -291,6 +290,11 @@ def stored(
     curves = read_table(curve_path)[0] if curve_path.exists() else []
 
     return [row for row in curves if (row["variant"], row["seed"]) in done], finals
+
+
+def defaults_of(config: Any) -> dict[str, str]:
+    """Return the defaults of all settings but the seed, as texts."""
+    return {x.name: str(x.default) for x in fields(config) if x.name != "seed"}
 
 
 def settings_in(origin: dict[str, str]) -> dict[str, str]:

@@ -139,7 +139,6 @@ EXPERIMENTS = {
     "ppg_maze_once": compare(
         MAZE, replace(MAZE_CONFIG, num_epochs=1), 5, {"PPG": {}, "PPO": PPO}
     ),
-    "ppg_maze_epochs": compare(MAZE, MAZE_CONFIG, 5, epochs_apart(1, 6)),
     "ppg_maze_ablation": compare(MAZE, MAZE_CONFIG, 3, ABLATIONS),
     "ppg_maze_shared": compare(
         MAZE, MAZE_CONFIG, 5, {"PPG": SHARED_PPG, "PPO": SHARED_PPO}

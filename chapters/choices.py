@@ -424,8 +424,8 @@ assert share[64] > 0.6, "most of the batch"
 # - **Rather than**: one list of all combinations, which suits a few; between them, try both
 # - **Costs**: with eight switches a fifth of the steps that the list takes; one seed each
 # - **First settings**: `learning_rate` by the share that is clipped, `clip_ratio`, `entropy_weight`
-# - **Decided by**: [eight switches](#eight-switches), both ways, on your own task.
-#   {doc}`/docs/spaces` shows which agent takes which actions
+# - **Decided by**: eight switches, both ways, in {doc}`choices`; {doc}`/docs/spaces` shows which agent
+#   takes which actions
 #
 # ## Summary
 #

@@ -970,8 +970,8 @@ print("equal to those of the CPU:", difference < 1e-5)
 #   numbers, if the type is a real choice; PPO with a list, if a few values will do
 # - **Costs**: *Moving* in 60,000 steps and 7 CPU seconds by the program above
 # - **First settings**: `learning_rate=3e-3`, `num_envs=32`, `entropy_weight=0.01`
-# - **Decided by**: [the mask and the loss](#does-it-show-in-the-return), and [hybrid, discrete and
-#   continuous landers](#is-a-hybrid-action-worth-its-trouble)
+# - **Decided by**: six losses on *Moving* and three landers, hybrid, discrete and continuous, in
+#   {doc}`hybrid_ppo`
 
 # %% tags=["claims"]
 program = stored_runs("program_hybrid_ppo")["hybrid_ppo"]

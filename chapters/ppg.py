@@ -1252,8 +1252,7 @@ assert math.isfinite(last["aux/value_loss"]), "the last iteration has a phase"
 # - **Costs**: CartPole in 100,000 steps and about 40 CPU seconds, where PPO takes about 30; in our
 #   mazes nearly one and a half times the processor time of PPO
 # - **First settings**: `num_epochs=1`, `aux_interval=32`, `aux_epochs=6`
-# - **Decided by**: [the authors' runs](ppg_evidence.md#the-authors-runs), and [epochs of the policy
-#   and of the value apart](ppg_evidence.md#which-of-the-two-can-stand-more-training)
+# - **Decided by**: the authors' runs, and epochs of policy and value apart, in {doc}`ppg_evidence`
 
 # %% tags=["claims"]
 
