@@ -113,10 +113,7 @@ def epochs_apart(*numbers: int) -> dict[str, dict[str, Any]]:
 
 
 # Does the auxiliary phase do for the value what epochs of its own do?
-PHASES = {
-    f"PPG, E_pi 3, E_V {value}": {"num_epochs": 3, "value_epochs": value}
-    for value in (3, 10)
-}
+PHASE = {"PPG, E_pi 3, E_V 3": {"num_epochs": 3, "value_epochs": 3}}
 
 EXPERIMENTS = {
     "ppg_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),
@@ -131,7 +128,7 @@ EXPERIMENTS = {
         CARTPOLE,
         replace(CARTPOLE_CONFIG, total_steps=50_000),
         10,
-        epochs_apart(1, 3, 10) | PHASES,
+        epochs_apart(1, 3, 10) | PHASE,
     ),
     "ppg_maze_tuning": replace(compare(MAZE, MAZE_CONFIG, 1, TUNING), first_seed=101),
     "ppg_maze": compare(MAZE, MAZE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),

@@ -1255,6 +1255,7 @@ assert math.isfinite(last["aux/value_loss"]), "the last iteration has a phase"
 # - **Decided by**: the authors' runs, and epochs of policy and value apart, in {doc}`ppg_evidence`
 
 # %% tags=["claims"]
+from literate_rl.workshop.runs import stored_runs
 
 both = stored_runs("ppg_cartpole")
 assert all((found.final == 500).all() for found in both.values()), "in 100,000 steps"
