@@ -255,11 +255,14 @@ def test_other_settings_start_over(small, tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize("name", ["ddpg_pendulum", "td3_switches", "td3_cheetah"])
 def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
+    """What was no setting then had its default."""
     config = asdict(ddpg_learning.EXPERIMENTS[name].config)
     del config["seed"]
     _, origin = read_table(learning.LEARNING / f"{name}.csv")
     stored = todays_names(learning.settings_in(origin), config)
-    assert stored == {name: str(value) for name, value in config.items()}
+    defaults = learning.defaults_of(ddpg_learning.EXPERIMENTS[name].config)
+    now = {name: str(value) for name, value in config.items()}
+    assert {**defaults, **stored} == now
 
 
 @pytest.mark.parametrize(
@@ -279,6 +282,20 @@ def test_stored_runs_keep_the_names_of_their_day(
     write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
     found = learning.stored(*paths, origin | {"settings": now}, ["as it is"])[1]
     assert len(found) == same
+
+
+@pytest.mark.parametrize(("default", "kept"), [("None", 1), ("4", 0)])
+def test_a_setting_that_is_new_had_its_default(
+    default: str, kept: int, tmp_path: Path
+) -> None:
+    paths = learning.paths("x", tmp_path)
+    origin = {"env": "a", "episodes": "1", "settings": "gamma=0.9"}
+    row = {"variant": "as it is", "seed": "1"}
+    write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
+    origin["settings"] = "gamma=0.9 value_epochs=None"
+    defaults = {"gamma": "0.99", "value_epochs": default}
+    found = learning.stored(*paths, origin, ["as it is"], defaults)[1]
+    assert len(found) == kept
 
 
 def test_the_order_of_the_settings_changes_nothing(small, tmp_path: Path) -> None:
@@ -579,8 +596,12 @@ def test_each_loss_drops_its_part_of_the_mask() -> None:
     ):
         for ours, theirs in zip(terms(name), expected, strict=True):
             assert theirs is None or torch.equal(ours, theirs)
-    heads, _ = terms("per head")
-    torch.testing.assert_close(heads.sum(-1), log_prob)
+    for name, expected in (
+        ("per head", log_prob),
+        (hybrid_learning.DI_ENGINE, without[0]),
+    ):
+        torch.testing.assert_close(terms(name)[0].sum(-1), expected)
+    assert torch.equal(terms(hybrid_learning.DI_ENGINE)[1], without[1])
     # What is not masked is what a mask of ones says.
     _, new, _, action = hybrid_batch("joint")
     ones = hybrid_learning.HybridActions.from_space(SPACE, torch.ones(3, 3))
