@@ -872,6 +872,55 @@ grade(answer, closest, ())
 assert answer() == 0.05, "the smallest of them"
 
 # %% [markdown]
+# ### Exercise 4: guess, then train
+#
+# One worker, 30,000 steps, the usual learning rate. What becomes of the agent if its gradients are 0,
+# 3 or 63 updates late? Guess first, and let `answer` return `"learns"` or `"nothing"` for each, in
+# this order. Then the grader trains all three, some ten seconds, and prints the mean return of the
+# last 20 episodes: above 150 counts as learned.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+from dataclasses import replace
+
+from literate_rl.a3c import a3c_settings
+from literate_rl.workshop.runs import fit
+
+
+def word(lag):
+    """Train with a lag, and say what became of it."""
+    config = replace(a3c_settings("CartPole-v1"), total_steps=30_000)
+    config = replace(config, actors=1, slots=lag + 1)
+    with A3C(fresh_policy(), build_envs, config, None, numpy_act) as agent:
+        history = fit(agent, progress=False)
+    returns = [row["charts/episodic_return"] for row in history]
+    last = np.mean([x for x in returns if x == x][-20:])
+    print(f"lag {lag}: return {last:.0f}")
+    return "learns" if last > 150 else "nothing"
+
+
+def trained():
+    tried = answer()
+    return tried if tried is ... else [word(lag) for lag in (0, 3, 63)]
+
+
+grade(answer, trained, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # Three updates move the policy little. Sixty-three old ones point to where it was.
+    return ["learns", "learns", "nothing"]
+
+
+grade(answer, trained, ())
+
+# %% [markdown]
 # ## References
 #
 # A3C is from {cite:t}`mnih2016`. The limit for a recursion with a delay is from
