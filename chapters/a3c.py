@@ -184,8 +184,8 @@ for name, corrected in stored_runs("a3c_corrected").items():
         print(f"{name:8s}{kind:10s}{' '.join(f'{x:4.0f}' for x in values)}")
 
 # %% [markdown]
-# **Notice** that with a lag of 127 each corrected run is more than twice as high as any of the
-# uncorrected ones with these seeds, and none ends on one side. So it was not the old gradients alone, but the long first steps that they all took in one
+# **Notice** that with a lag of 127 each corrected run is above each of the uncorrected ones, on average
+# more than three times as high, and none ends on one side. So it was not the old gradients alone, but the long first steps that they all took in one
 # direction. With a lag of 31 the correction changes little, and nothing learns with either lag: old
 # gradients remain the main trouble. (The lags were chosen after trials with two other seeds. `python -m
 # benchmarks.a2c_learning` trained the runs.)
@@ -208,7 +208,9 @@ while alive.any():
     alive &= ~one_sided.step(np.ones(64, dtype=int))[2]
 assert (abs(oldest.final - pushes) < 0.5).sum() == 7, "always the same side"
 fixed = stored_runs("a3c_corrected")
-assert last_third(fixed["lag 127"]).min() > 2 * last_third(oldest)[:5].max(), "each"
+longer, shorter = last_third(oldest)[:5], last_third(fixed["lag 127"])
+assert shorter.min() > longer.max(), "each above each"
+assert shorter.mean() > 3 * longer.mean(), "more than three times"
 assert (abs(fixed["lag 127"].final - pushes) > 5).all(), "none ends on one side"
 assert max(last_third(run).max() for run in fixed.values()) < 130, "nothing learns"
 
