@@ -61,14 +61,38 @@ def test_grade_needs_a_case():
         grade(double, double)
 
 
-def test_a_verdict_is_as_long_as_it_must_be_to_show_a_difference(capsys):
-    wanted = torch.arange(24.0)
-    got = wanted.clone()
-    got[-1] = 0
+def said(capsys, got, wanted):
     grade(lambda: got, lambda: wanted, ())
-    given, sought = capsys.readouterr().out.split(" gave ")[1].split(", expected ")
+    return capsys.readouterr().out.strip()
+
+
+def test_a_verdict_is_as_long_as_it_must_be_to_show_a_difference(capsys):
+    wanted = ["word"] * 24
+    text = said(capsys, [*wanted[:-1], "other"], [*wanted, "more"])
+    given, sought = text.split(" gave ")[1].split(", expected ")
     assert given != sought
     assert len(given) > 60
+
+
+def test_a_verdict_names_the_first_entry_that_differs(capsys):
+    wanted = torch.full((4, 4), 0.74)
+    got = wanted.clone()
+    got[1, 2:] = 0.75
+    got[3, 0] = torch.nan
+    text = said(capsys, got, wanted)
+    words = "differs in 3 of 16 entries, first at [1, 2]: 0.75 instead of 0.74."
+    assert text == f"Not yet: answer() {words}"
+    assert "differs in 1 of 2 entries, first at [1]: 3" in said(capsys, [1, 3], [1, 2])
+    parts = said(capsys, (wanted, got), (wanted, wanted))
+    assert parts == f"Not yet: answer() {words[:-1]} (result 1)."
+
+
+def test_a_case_may_have_a_name(capsys):
+    grade(lambda x: x + 1, double, {"one": (1,), "two": (2,)})
+    line = "Not yet: the answer to 'two' gave 3, expected 4.\n"
+    assert capsys.readouterr().out == line
+    grade(double, double, {"one": (1,), "two": (2,)})
+    assert capsys.readouterr().out == "Right: all 2 cases agree.\n"
 
 
 def test_a_value_is_written_on_one_short_line():

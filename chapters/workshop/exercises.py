@@ -80,8 +80,9 @@ assert not agree(column, row)
 # %% [markdown]
 # ## The verdict
 #
-# The verdict is one line, right or wrong. It names the first case that differs, with what was
-# given and what was expected. The values may be long tensors, so each is shortened.
+# The verdict is one line, right or wrong. It names the first case that differs, by its name or by
+# its arguments. Of two arrays of the same shape it tells the first entry that differs, and how
+# many do; of anything else, what was given and what was expected, shortened.
 
 
 # %% tags=["export"]
@@ -92,20 +93,61 @@ def one_line(value: Any, width: int = 60) -> str:
     return shorten(repr(value), width, placeholder=" …")
 
 
+def difference(got: Any, wanted: Any) -> str:
+    """Say in words how a result differs from the one that was expected."""
+    try:
+        given, sought = (torch.as_tensor(x).cpu().double() for x in (got, wanted))
+    except (TypeError, ValueError, RuntimeError):
+        return by_parts(got, wanted)
+    if given.shape != sought.shape or sought.numel() < 2:
+        return whole(got, wanted)
+    apart = ~given.isclose(sought, rtol=1e-4, atol=1e-6, equal_nan=True)
+    where = apart.nonzero()[0].tolist()
+    numbers = f"{given[tuple(where)]:.6g} instead of {sought[tuple(where)]:.6g}"
+    count = f"{int(apart.sum())} of {apart.numel()} entries"
+    return f"differs in {count}, first at {where}: {numbers}"
+
+
+def by_parts(got: Any, wanted: Any) -> str:
+    """Say which of several results differs first, and how."""
+    several = isinstance(got, tuple | list) and isinstance(wanted, tuple | list)
+    if not several or len(got) != len(wanted):
+        return whole(got, wanted)
+    place = [*map(agree, got, wanted)].index(False)
+    return f"{difference(got[place], wanted[place])} (result {place})"
+
+
+def whole(got: Any, wanted: Any) -> str:
+    """Say what was given and what was expected."""
+    # As short as possible, and so long that one sees a difference.
+    for width in (60, 120, 240, 1000):
+        given, sought = one_line(got, width), one_line(wanted, width)
+        if given != sought:
+            break
+    return f"gave {given}, expected {sought}"
+
+
 def grade(
     answer: Callable[..., Any],
     expected: Callable[..., Any],
-    first: tuple[Any, ...],
+    first: tuple[Any, ...] | dict[str, tuple[Any, ...]],
     *others: tuple[Any, ...],
 ) -> None:
     """Compare an answer with a correct function, and print one line.
 
-    Each case is a tuple of positional arguments. An answer that is wrong, that raises
-    or that is still empty is reported, never raised.
+    Each case is a tuple of positional arguments; a dictionary gives them names. An
+    answer that is wrong, that raises or that is still empty is reported, never raised.
     """
-    for case in (first, *others):
+    if isinstance(first, dict):
+        named = [(f"the answer to {name!r}", case) for name, case in first.items()]
+    else:
+        calls = [", ".join(map(one_line, case)) for case in (first, *others)]
+        named = [
+            (f"answer({call})", x)
+            for call, x in zip(calls, (first, *others), strict=True)
+        ]
+    for call, case in named:
         wanted = expected(*case)
-        call = f"answer({', '.join(map(one_line, case))})"
         # Whatever a learner's code does wrong is an answer that is not right yet.
         try:
             got = answer(*case)
@@ -117,14 +159,9 @@ def grade(
             print("Not yet: the answer is still empty.")
             return
         if not agree(got, wanted):
-            # As short as possible, and so long that one sees a difference.
-            for width in (60, 120, 240, 1000):
-                given, sought = one_line(got, width), one_line(wanted, width)
-                if given != sought:
-                    break
-            print(f"Not yet: {call} gave {given}, expected {sought}.")
+            print(f"Not yet: {call} {difference(got, wanted)}.")
             return
-    print(f"Right: all {1 + len(others)} cases agree.")
+    print(f"Right: all {len(named)} cases agree.")
 
 
 # %%
