@@ -214,7 +214,7 @@ assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
 # the collector and the buffer. The rest of the chapter takes it apart, and {doc}`loop` puts it
 # together again for any agent that learns from what it remembers.
 
-# %%
+# %% tags=["program"] total_steps=50000
 import copy
 
 import torch
@@ -226,36 +226,43 @@ from literate_rl.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the network is too small to be shared out
 
-total_steps, first_update, batch_size = 10_000, 1000, 128
+env_id, seed, total_steps = "CartPole-v1", 1, 5_000
+num_envs, first_update, batch_size, hidden = 4, 1000, 128, 128
 gamma, n, tau, learning_rate, scale = 0.99, 20, 0.02, 1e-3, 0.05
 
-torch.manual_seed(1)
-generator = torch.Generator().manual_seed(1)
-first, second, last = nn.Linear(4, 128), nn.Linear(128, 128), nn.Linear(128, 2)
-network = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)  # a value an action
+torch.manual_seed(seed)
+generator = torch.Generator().manual_seed(seed)
+envs = make_envs(env_id, num_envs)
+seen, actions = envs.single_observation_space, int(envs.single_action_space.n)
+first, second = nn.Linear(seen.shape[0], hidden), nn.Linear(hidden, hidden)
+last = nn.Linear(hidden, actions)  # a value for each action
+network = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
 older = copy.deepcopy(network)  # the target network
 optimizer = torch.optim.Adam(network.parameters(), learning_rate)
 
 
 def act(obs):
-    """Take the best action, and now and then a random one."""
+    """Take the action of the largest value, and now and then a random one."""
     epsilon = max(0.05, 1 - collector.step / 5000)
-    anything = torch.randint(2, (len(obs),), generator=generator)
+    anything = torch.randint(actions, (len(obs),), generator=generator)
     explore = torch.rand(len(obs), generator=generator) < epsilon
     return torch.where(explore, anything, network(obs).argmax(-1))
 
 
-collector, buffer = Collector(make_envs("CartPole-v1", 4)), ReplayBuffer(total_steps)
-collector.reset(seed=1)
-returns, snapshots = [], []
+collector, buffer, episodes = Collector(envs), ReplayBuffer(100_000), []
+collector.reset(seed=seed)
 while collector.step < total_steps:
+    # The learning rate falls to zero in a straight line.
+    rate = learning_rate * (1 - collector.step / total_steps)
+    optimizer.param_groups[0]["lr"] = rate
+
     # 1. Act once in each environment. Everything is remembered.
     steps = collector.collect(act, 1)
     buffer.push(steps)
-    returns += steps.episode_return[steps.terminated | steps.truncated].tolist()
-    if collector.step <= first_update:
-        continue
-    for _ in range(2):
+    returns = steps.episode_return[steps.terminated | steps.truncated]
+    episodes += [(collector.step, x) for x in returns.tolist()]
+
+    for _ in range(num_envs // 2 if collector.step > first_update else 0):
         batch = buffer.sample(batch_size, generator, n, gamma)
         # 2. What should the values be? The network chooses the best next action, its
         # older copy says what that one is worth.
@@ -270,15 +277,12 @@ while collector.step < total_steps:
         optimizer.step()
         # 4. The older copy follows slowly.
         with torch.no_grad():
-            pairs = zip(older.parameters(), network.parameters(), strict=True)
-            for old, new in pairs:
+            for old, new in zip(older.parameters(), network.parameters(), strict=True):
                 old.lerp_(new, tau)
-        # Only for a check further below.
-        if len(snapshots) < 10:
-            snapshots.append((batch, copy.deepcopy(network)))
 
-print("first ten episodes:", *(f"{x:.0f}" for x in returns[:10]))
-print("last ten episodes: ", *(f"{x:.0f}" for x in returns[-10:]))
+    if collector.step % (total_steps // 10) < num_envs:
+        mean = sum(x for _, x in episodes[-20:]) / max(1, len(episodes[-20:]))
+        print(f"step {collector.step:6d}: mean return of 20 episodes {mean:5.1f}")
 
 # %% [markdown]
 # **Notice** that the last ten episodes are many times as long as the first ten, although the
