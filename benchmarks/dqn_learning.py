@@ -8,6 +8,7 @@ How the settings of CartPole were found, on seeds above 100, is told in
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -95,14 +96,16 @@ def experiment(
     seeds: int,
     goal: float | None = None,
     build: Any = build,
-    **watched: Any,
+    watched: tuple[str, ...] = (),
+    **changes: Any,
 ) -> Experiment:
     """Return the experiment that trains variants of the chapter's agent."""
     made = {
-        name: Variant(changes, partial(build, env=ENV))
-        for name, changes in variants.items()
+        name: Variant(different, partial(build, env=ENV))
+        for name, different in variants.items()
     }
-    return Experiment(ENV, dqn_settings(ENV), seeds, 100, made, goal, **watched)
+    config = replace(dqn_settings(ENV), **changes)
+    return Experiment(ENV, config, seeds, 100, made, goal, watched=watched)
 
 
 EXPERIMENTS = {
@@ -113,6 +116,7 @@ EXPERIMENTS = {
         seeds=5,
         build=build_watched,
         watched=("losses/q_value", "charts/feedback", "charts/discount"),
+        total_steps=30_000,
     ),
 }
 

@@ -444,7 +444,8 @@ print(f"{table[0] @ atoms:.2f}\nlargest difference in 3000 updates: {apart:.0e}"
 # agent learned CartPole no worse: the mean return while training differs by +43 (95 percent
 # interval −20 to 106), that of the last policy by −35 (−149 to 79). So learn distributions if the
 # network is large, or if you need the distribution itself, for instance to act with care. For a
-# small task a value will do.
+# small task a value will do. (What a network has learned about a falling pole is drawn in
+# {doc}`rainbow`.)
 
 # %% tags=["claims"]
 from literate_rl.evaluation import paired_difference

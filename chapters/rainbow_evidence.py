@@ -28,7 +28,7 @@ from literate_rl.agents import make_envs
 from literate_rl.evaluation import paired_difference
 from literate_rl.ppg import ppg_settings
 from literate_rl.rainbow import make_rainbow_policy, rainbow_settings
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot, predict
+from literate_rl.workshop.pictures import AGENT_COLOURS, Axis, Mark, dial, plot, predict
 from literate_rl.workshop.runs import stored_runs
 
 torch.set_num_threads(1)  # the networks of this book are too small to gain from more
@@ -48,8 +48,8 @@ steps = runs.steps / 1000
 switches = stored_runs("dqn_switches")
 fig, axes = plt.subplots(3, 2, figsize=(4.6, 5), sharex=True, sharey=True)
 for axis, (name, these) in zip(axes.flat, switches.items(), strict=False):
-    axis.plot(steps, runs.curves.mean(0), color="C1", alpha=0.45, linewidth=2)
-    axis.plot(these.steps / 1000, these.curves.T, color="C0", linewidth=0.9)
+    axis.plot(steps, runs.curves.mean(0), color=AGENT_COLOURS["DQN"], linewidth=2.5)
+    axis.plot(these.steps / 1000, these.curves.T, color="C1", linewidth=0.9)
     axis.set_title(name, fontsize=9)
 for axis in axes[:, 0]:
     axis.set_ylabel("return", fontsize=9)
@@ -123,8 +123,8 @@ whole = ablation["all six parts"]
 _, axis = plt.subplots(figsize=(4.6, 3.2), layout="tight")
 for place, kind in enumerate(ablation.values()):
     rows = np.full(len(kind.final), -place)
-    axis.plot(kind.final, rows, "o", alpha=0.5, color="C0")
-    axis.plot(kind.final.mean(), -place, "|", markersize=16, color="C3")
+    axis.plot(kind.final, rows, "o", alpha=0.5, color=AGENT_COLOURS["Rainbow"])
+    axis.plot(kind.final.mean(), -place, "|", markersize=16, color="black")
 axis.set_yticks([-place for place in range(len(ablation))], list(ablation), fontsize=9)
 _ = axis.set(xlabel="greedy return of the last policy", xlim=(0, 510))
 
