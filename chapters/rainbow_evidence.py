@@ -124,7 +124,7 @@ _, axis = plt.subplots(figsize=(4.6, 3.2), layout="tight")
 for place, kind in enumerate(ablation.values()):
     rows = np.full(len(kind.final), -place)
     axis.plot(kind.final, rows, "o", alpha=0.5, color=AGENT_COLOURS["Rainbow"])
-    axis.plot(kind.final.mean(), -place, "|", markersize=16, color="black")
+    axis.plot(kind.final.mean(), -place, "|", markersize=16, color="C1")
 axis.set_yticks([-place for place in range(len(ablation))], list(ablation), fontsize=9)
 _ = axis.set(xlabel="greedy return of the last policy", xlim=(0, 510))
 
