@@ -215,11 +215,11 @@ for name, runs in runaway.items():
     print(" ".join(f"{x:3.0f}" for x in np.sort(runs.final)), "", name)
 
 # %% [markdown]
-# **Notice** that one measure is enough. With twenty steps the values rise towards 5 and stay below it,
-# with or without a target network. With one step and a target network they overshoot the bound by a
-# fifth, but no more. Without both they grow to millions, in all five runs, and nothing is learned: the
-# last policies drop the pole after some ten steps. Double DQN makes no difference here. It is meant
-# against another error (below).
+# **Notice** that one measure is enough. With twenty steps the values rise towards the bound and stay
+# below it, with or without a target network. With one step and a target network they come to the bound
+# itself, and one of five runs overshoots it, to 9. Without both they grow to twenty million, in all
+# five runs, and nothing is learned: the last policies drop the pole after some ten steps. Double DQN
+# makes no difference here. It is meant against another error (below).
 #
 # ### Why twenty steps are enough
 #
@@ -246,9 +246,9 @@ for name, (_, factor) in watched.items():
     print("  ".join(f"{x:.2f}" for x in factor), "", name)
 
 # %% [markdown]
-# **Notice** where the feedback stands. With twenty steps it is far below 1. With one step it is just
-# below 1, and a slow target network holds the values. Without that, it is above 1 as soon as the chase
-# has begun, and stays there.
+# **Notice** where the feedback stands. With twenty steps it is 0.2 at first and never above 0.8. With
+# one step it is just below 1, and a slow target network holds the values. Without that, it passes 1 in
+# the first 3,000 steps, and stays above.
 #
 # Two things differ from the toy. A step along the gradient raises a state and the state that it led to
 # by nearly the same amount, not the second twice as far: the feedback is hardly larger than the factor
@@ -256,20 +256,28 @@ for name, (_, factor) in watched.items():
 # fall, after which no value follows, so their targets are rewards alone. In the toy no episode ends.
 
 # %% tags=["claims"]
-ends = {name: runs.watched["losses/q_value"][:, -1] for name, runs in runaway.items()}
+values = {name: runs.watched["losses/q_value"] for name, runs in runaway.items()}
+feedback = {
+    name: runs.watched["charts/feedback"].mean(0) for name, runs in runaway.items()
+}
 diverged = runaway["n = 1, no target network"]
-assert {len(x) for x in ends.values()} == {len(diverged.final)} == {5}, "five runs"
+assert {len(x) for x in values.values()} == {len(diverged.final)} == {5}, "five runs"
 for name in ("DQN", "not double", "no target network"):
-    assert runaway[name].watched["losses/q_value"].max() < 5, "they stay below"
-    assert (watched[name][0] < 0.75).all(), "far below 1"
-assert 1.1 < runaway["n = 1"].watched["losses/q_value"].max() / 5 < 1.35, "by a fifth"
-assert ends["n = 1, no target network"].min() > 1e6, "to millions"
+    assert 2.5 < values[name][:, -1].min() < values[name].max() < 5, "they stay below"
+    assert feedback[name][0] < 0.25, "0.2 at first"
+    assert feedback[name].max() < 0.8, "never above 0.8"
+highest = np.sort(values["n = 1"].max(1))
+assert 4 < highest[0] < highest[3] < 6, "they come to the bound"
+assert 8.5 < highest[4] < 9.5, "one overshoots it"
+ends = values["n = 1, no target network"][:, -1]
+assert 1.7e7 < ends.min() < ends.max() < 2.3e7, "twenty million"
 assert diverged.final.max() < 15, "after some ten steps"
-assert all(0.9 < x < 1 for x in watched["n = 1"][0]), "just below 1"
-assert (diverged.watched["charts/feedback"].mean(0)[2:] > 1).all(), "and stays there"
+assert ((feedback["n = 1"] > 0.93) & (feedback["n = 1"] < 1)).all(), "just below 1"
+chase = feedback["n = 1, no target network"]
+assert chase[0] < 1 < chase[diverged.steps > 3_000].min(), "it passes 1"
 for name, (moved, factor) in watched.items():
     if name != "n = 1, no target network":
-        assert (moved < 1.15 * factor).all(), "hardly larger than the factor"
+        assert (moved < 1.1 * factor).all(), "hardly larger than the factor"
 assert watched["DQN"][1][0] / 0.99**20 < 0.4, "most windows end in a fall"
 assert min(n for n in range(1, 99) if 2 * 0.99**n < 1) == 69, "69 steps"
 
@@ -949,12 +957,13 @@ assert not any(torch.allclose(x, y, atol=1e-4) for x, y in pairs), "they have mo
 # With `priority_exponent` above 0 the memory prefers surprising steps ({doc}`replay`); `train`
 # ({doc}`workshop/training`) knows DQN with `priority_exponent=0.6` as DQNPer.
 #
-# The settings for CartPole were chosen in a study on other seeds than those of the figure
-# ({doc}`/docs/results`). The experiment of {doc}`rainbow_evidence` does not show that each of them is
-# needed: with $n = 3$ in place of 20, and without double DQN, all five runs end at 500, of the ten
-# agents as they are only five. That difference is inside the noise: while training, no difference is
-# seen. We keep $n = 20$, because values then stay well below the bound, and double DQN, because it
-# costs nothing and pays where there are many actions.
+# The settings for CartPole were chosen in a study on other seeds than those of the figures
+# ({doc}`/docs/results`). That each of them is needed we cannot show. In {doc}`rainbow_evidence`, with
+# $n = 3$ in place of 20 or without double DQN, all five runs end at 500, of the ten agents as they are
+# only five; in the shorter runs above, two of five without double DQN end near 300 or below, none of
+# those with it. Both are inside the noise: while training, no difference is seen. We keep $n = 20$,
+# because the values then stay below the bound, and double DQN, because it costs nothing and pays where
+# there are many actions.
 
 
 # %% tags=["export"]
@@ -1049,6 +1058,11 @@ for name in ("three steps, n = 3", "not double"):
     gap = paired_difference(switches[name].area, runs.area[:5])
     assert gap.low < 0 < gap.high, "no difference is seen while training"
 assert (runs.final == 500).sum() == 5, "of the ten only five"
+single = runaway["not double"]
+assert (single.final < 320).sum() == 2, "two of five"
+assert runaway["DQN"].final.min() > 450, "none of those with it"
+gap = paired_difference(single.area, runaway["DQN"].area)
+assert gap.low < 0 < gap.high, "no difference here either"
 
 
 def first_at_475(runs):
