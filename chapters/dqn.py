@@ -11,7 +11,7 @@
 #
 # **How can a value be learned from its own guess without diverging?** After this chapter you can
 # say when such a value diverges and what prevents it, and train an agent that acts by values
-# alone. It takes about 35 minutes to read, without exercises. You need values and $n$-step returns
+# alone. It takes about 40 minutes to read, without exercises. You need values and $n$-step returns
 # ({doc}`advantages`) and the buffer of {doc}`replay`. The short way here: from {doc}`agents` and
 # {doc}`advantages` straight to {doc}`windows`. Nothing in this part needs PPO.
 
@@ -223,7 +223,7 @@ for name, runs in runaway.items():
 #
 # ### Why twenty steps are enough
 #
-# In the first picture $n = 20$ is not enough with the agent's $\gamma = 0.99$: there
+# In the toy of the first picture $n = 20$ is not enough with the agent's $\gamma = 0.99$: there
 # $2 \gamma^n < 1$ needs $n \ge 69$. Yet the agent's values stay. What differs can be measured. Raise
 # all values of a batch a little, along the gradient. How far do the targets of the same batch move,
 # when the values move by 1 on average? In the toy the answer is $2 \gamma^n$. Call it the
