@@ -208,6 +208,10 @@ EXPERIMENTS = {
             "endless track": Variant(
                 {}, partial(build, make=endless_track, learner=Watched)
             ),
+            "the page": Variant(
+                {"num_steps": 64, "num_epochs": 8, "num_minibatches": 4},
+                partial(build, make=CARTPOLE, learner=Watched),
+            ),
         },
         watched=ENDS,
     ),

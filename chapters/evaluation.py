@@ -159,7 +159,7 @@ assert (without.min().round(), without.max()) == (111, 500), "what the picture s
 # Two kinds of luck are mixed in such a number. An *episode* depends on its start. A *training
 # run* depends on its seed: on the first weights, the actions that were drawn, the starts of all
 # its episodes. Against the luck of episodes it helps to play more of them, which is cheap.
-# Against the luck of seeds nothing helps but to train more agents, and that is not cheap.
+# Only more training runs average out the luck of the seed, and they are not cheap.
 
 # %% [markdown]
 # ## What is one agent worth?
@@ -295,7 +295,7 @@ print("no baseline:", *sorted(without.round().astype(int).tolist()))
 print(f"mean {without.mean():.0f}, standard deviation {without.std(ddof=1):.0f}")
 
 # %% [markdown]
-# One of these numbers cannot stand for the list, and the best one least of all. We report
+# One of these numbers cannot represent the list, and the best one least of all. We report
 # all of them, or their mean and how sure we are of it.
 #
 # Let $R_1, \dots, R_M$ be the results of $M$ seeds, with mean $\bar R$ and standard
@@ -496,7 +496,8 @@ assert five.low < 0 < five.high, "five seeds do not see it"
 # These are the rules of this book:
 #
 # - ten seeds or more for a claim about learning; with five to nine, a claim only where all seeds
-#   agree, and else no more than a hint; under five, the results and no interval;
+#   agree, and else no more than a hint; with fewer than five, show the results and give no
+#   interval;
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #
@@ -640,21 +641,6 @@ assert round(t_quantile(0.95, 2), 1) == 4.3
 #
 # The files were read, not run. An empty field was not looked up.
 #
-# ## On the best device
-#
-# `evaluate` takes the observations to the policy's device and brings the actions back.
-
-# %%
-from literate_rl.agents import best_device
-
-device = best_device()
-on_cpu = evaluate(pusher, "CartPole-v1", 4, seed=5)
-on_device = evaluate(pusher.to(device), "CartPole-v1", 4, seed=5)
-pusher.cpu()
-print(f"returns on {device.type}:", on_device)
-print("returns on cpu: ", on_cpu)
-
-# %% [markdown]
 # ## Summary
 #
 # - Evaluate greedily, in new episodes, and fix which of them count before you start.

@@ -188,7 +188,7 @@ assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
 # %% [markdown]
 # ## What the wrong flag costs
 #
-# Much code has one flag for both kinds of end. How large is the mistake? The robot walks under a
+# Much code has one flag for both kinds of end. How large is the error? The robot walks under a
 # time limit of 20 steps, with ten seeds. We count in the data how often a step leads from each
 # cell to each other one, and solve {eq}`tabular-value` for these shares. A step that counts as an
 # end arrives nowhere, so its row sums to less than 1. The three rules below differ only in which
@@ -338,7 +338,7 @@ dial("A time limit, with two flags and with one", frame, {"limit": limits}, star
 #
 # There is one exception. If the limit is a rule of the game, and the agent is meant to
 # hurry, then the end at the limit *is* a termination. The time that is left is then a part
-# of the state, and has to stand in the observation {cite:p}`pardo2018`.
+# of the state, and has to be in the observation {cite:p}`pardo2018`.
 
 # %% tags=["claims"]
 means = dots.mean(1)  # (limits, rules)
@@ -614,7 +614,7 @@ print(f"the lemma is off by at most {max(abs(np.subtract(true, lemma))):.0e}")
 # %% [markdown]
 # **Notice** that the curves touch at the start and have the same slope: a small step keeps its
 # promise. A large one breaks it. The estimate says "always to the right", because it weights
-# the water by how often the *old* policy stood on the last plank. In the green band no ratio
+# the water by how often the *old* policy was on the last plank. In the green band no ratio
 # is further from 1 than 0.2. {doc}`ppo_error` builds a loss that stops pushing beyond such a band.
 
 # %% tags=["claims"]
@@ -758,21 +758,6 @@ assert all(x != 0 for x in of_cell["minus the value"])
 #
 # The code was read at the linked commits.
 #
-# ## On the best device
-#
-# A linear equation can be solved on a GPU as well, although five cells are not worth the trip.
-
-# %%
-from literate_rl.agents import best_device
-
-device = best_device()
-forward = torch.as_tensor(ring.chain(0.8)[0], device=device)
-matrix = torch.eye(5, dtype=torch.float64, device=device) - gamma * forward
-on_device = torch.linalg.solve(matrix, reward_of_cell.to(device)).cpu().numpy()
-plain = tabular_values(*ring.chain(0.8), gamma)
-print(f"solved on {device.type}, same values:", np.allclose(on_device, plain))
-
-# %% [markdown]
 # ## Summary
 #
 # - In a small world the values solve a linear equation, and the gradient follows from them.

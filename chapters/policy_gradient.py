@@ -155,7 +155,7 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 # The vector $\nabla \log \pi_\theta(a)$ is called the **score** of the action. It is the
 # direction in which $\theta$ has to move to make the action more likely. So the recipe is: draw
 # an action, see what it pays, and go in the direction of its score, the further the more it paid.
-# We do not even need $Q(a)$: a single payment has this mean, and may stand in for it.
+# We do not even need $Q(a)$: a single payment has this mean, and may take its place.
 #
 # One fact about the score carries the rest of this chapter: **its mean is zero**.
 #
@@ -700,30 +700,6 @@ assert abs(settled["attached"] - prob @ q_value - entropy) < 1e-6
 #
 # The code was read at the linked commits.
 #
-# ## On the best device
-#
-# The functions run where their tensors are.
-
-# %%
-from literate_rl.agents import best_device
-
-device = best_device()
-generator = torch.Generator().manual_seed(0)
-logit = torch.randn(512, 6, generator=generator)
-action = torch.randint(0, 6, (512,), generator=generator)
-adv = torch.randn(512, generator=generator)
-
-gradients = []
-for place in (torch.device("cpu"), device):
-    leaf = logit.to(place, copy=True).requires_grad_()
-    log_prob = categorical_log_prob(leaf, action.to(place))
-    loss = policy_gradient_error(log_prob, adv.to(place))
-    total = loss - 0.01 * categorical_entropy(leaf).mean()
-    gradients.append(torch.autograd.grad(total, leaf)[0].cpu())
-print(f"loss and entropy of 512 samples on {device.type}:", end=" ")
-print("same gradient:", torch.allclose(*gradients, atol=1e-7))
-
-# %% [markdown]
 # ## Summary
 #
 # - To climb a mean that we can only sample, weight the score of each action with its return.
