@@ -37,7 +37,7 @@ from literate_rl.dqn import (
     TargetNetwork,
     q_target,
 )
-from literate_rl.encoders import OwnEncoder, action_critics, entrance
+from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
@@ -48,7 +48,13 @@ from literate_rl.workshop.nests import (
     refused,
     remembered,
 )
-from literate_rl.workshop.networks import Critics, Stretch, layers
+from literate_rl.workshop.networks import (
+    ActionCritic,
+    Critics,
+    Stretch,
+    climbing,
+    layers,
+)
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -574,7 +580,8 @@ class DeterministicPolicyGradient(Exploring):
     def __init__(self, policy: Policy, config: DDPGConfig) -> None:
         self.policy, self.config = policy, config
         self.target = TargetNetwork(policy)
-        self.actor = list(policy.network.actor.parameters())
+        network = policy.network
+        self.actor = climbing(network.actor.parameters(), network.critics)
         policy.actions.scale = config.noise
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
@@ -637,7 +644,7 @@ def DDPG(  # noqa: N802 (the field's name)
 #
 # The networks have two hidden layers ({doc}`workshop/networks`). The actor's numbers go through
 # `tanh`, which is stretched to the bounds of each; for a list a softmax takes its place. Pictures go
-# through an encoder first ({doc}`encoders`); actor and critics have one each. Policies of your own
+# through an encoder first ({doc}`encoders`): actor and critics have one each, or share one. Policies of your own
 # models are built in {doc}`workshop/own_models`.
 
 
@@ -650,6 +657,7 @@ def make_ddpg_policy(
     hidden: Count = 64,
     num_critics: Count = 1,
     *,
+    share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build an actor and critics for the spaces of one environment.
@@ -660,13 +668,17 @@ def make_ddpg_policy(
         action_space: A bounded box of vectors, or a Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        share_encoder: Whether actor and critics share an encoder, which the critics'
+            loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), as_space(action_space)
-    actions, (front, inputs) = actions_of(space), entrance(states, encoder=encoder)
+    actions = actions_of(space)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    front, inputs = next(entrances)
     # Continuous actions have bounds, discrete ones probabilities.
     last: nn.Module
     if isinstance(space, spaces.Discrete):
@@ -674,7 +686,7 @@ def make_ddpg_policy(
     else:
         size, last = len(actions.low), Stretch(*actions.bounds)
     actor = nn.Sequential(*front, layers(inputs, hidden, size), last)
-    critics = action_critics(num_critics, states, size, hidden, encoder)
+    critics = Critics(ActionCritic(n, size, hidden, first) for first, n in entrances)
     return Policy(ActorCritics(actor, critics), actions)
 
 
@@ -725,6 +737,8 @@ class DDPGConfig(ExploringConfig):
     Attributes:
         noise: Standard deviation of the noise on actions in a box, as a share of half
             of it.
+        share_encoder: Whether actor and critics share an encoder, in a policy that
+            ``train`` builds.
     """
 
     num_envs: Count = 1
@@ -738,6 +752,7 @@ class DDPGConfig(ExploringConfig):
     max_grad_norm: Positive = math.inf
     log_interval: Count = 500
     noise: NonNegative = 0.1
+    share_encoder: bool = False
 
 
 # %% tags=["export"]

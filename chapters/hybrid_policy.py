@@ -28,7 +28,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.encoders import OwnEncoder, entrance
+from literate_rl.encoders import OwnEncoder, check_shared, entrance
 from literate_rl.hybrid_action import (
     HybridAction,
     HybridDistribution,
@@ -366,8 +366,7 @@ def make_hybrid_policy(
     front, size = entrance(observation_space, encoder=encoder)
     fits = not (front and normalize)
     check_that(fits, "normalize must be False with an encoder")
-    words = f"share_encoder must be False without an encoder, got {observation_space}"
-    check_that(bool(front) or not share_encoder, words)
+    check_shared(share_encoder, front, observation_space)
     actions = HybridActions.from_space(as_space(action_space), mask)
     seen = spaces.Box(-np.inf, np.inf, (size,))
     network = HybridPolicyNetwork.from_space(seen, actions.space, actions.mask)

@@ -39,6 +39,7 @@ from literate_rl.encoders import (
     OwnEncoder,
     PictureEncoder,
     ShapedEncoder,
+    check_shared,
     entrance,
 )
 from literate_rl.masks import legal
@@ -585,8 +586,7 @@ def make_policy(
     front, size = entrance(seen, convolutions, encoder)
     fits = not (front and normalize)
     check_that(fits, f"normalize must be False with an encoder, got {seen}")
-    fits = bool(front) or not share_encoder
-    check_that(fits, f"share_encoder must be False without an encoder, got {seen}")
+    check_shared(share_encoder, front, seen)
     if isinstance(actions, GaussianActions):
         outputs = actions.low.size
     elif isinstance(actions, ChoiceActions):

@@ -75,7 +75,7 @@ __all__ = [
 # missing: CartPole is learned without it. The rest of the chapter takes this program apart and
 # puts it together again for any task.
 
-# %%
+# %% tags=["program"] total_steps=50000
 import torch
 from torch import nn
 
@@ -85,28 +85,30 @@ from literate_rl.ppo_error import ppo_policy_data, ppo_policy_error
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
-num_envs, num_steps, total_steps = 8, 64, 50_000
-num_epochs, num_minibatches = 8, 4
+env_id, seed, total_steps = "CartPole-v1", 1, 50_000
+num_envs, num_steps, num_epochs, num_minibatches = 8, 64, 8, 4
 learning_rate, gamma, lambda_, clip_ratio = 2e-3, 0.98, 0.8, 0.2
 
 
 def network(outputs, gain):
     """Build two hidden layers; `gain` is the scale of the output layer."""
-    layers = nn.Linear(4, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
+    layers = nn.Linear(inputs, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
     for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
         nn.init.orthogonal_(layer.weight, scale)
         nn.init.zeros_(layer.bias)
     return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
 
 
-torch.manual_seed(1)
-generator = torch.Generator().manual_seed(1)
-# The actor's two numbers are the logits of left and right, the critic's one is the value.
-actor, critic = network(2, gain=0.01), network(1, gain=1.0)
+torch.manual_seed(seed)
+generator = torch.Generator().manual_seed(seed)
+envs = make_envs(env_id, num_envs)
+inputs, actions = envs.single_observation_space.shape[0], envs.single_action_space.n
+# The actor's numbers are the logits of the actions, the critic's one is the value.
+actor, critic = network(int(actions), gain=0.01), network(1, gain=1.0)
 parameters = [*actor.parameters(), *critic.parameters()]
 optimizer = torch.optim.Adam(parameters, learning_rate, eps=1e-5)
-collector = Collector(make_envs("CartPole-v1", num_envs))
-collector.reset(seed=1)
+collector = Collector(envs)
+collector.reset(seed=seed)
 
 
 def act(obs):
@@ -115,7 +117,7 @@ def act(obs):
     return torch.multinomial(prob, 1, generator=generator).squeeze(-1)
 
 
-history, snapshots = [], []
+history, snapshots, episodes = [], [], []
 while collector.step < total_steps:
     # The learning rate falls to zero in a straight line.
     rate = learning_rate * (1 - collector.step / total_steps)
@@ -124,6 +126,8 @@ while collector.step < total_steps:
     # 1. Collect: act for some steps with the policy as it is.
     batch = collector.collect(act, num_steps)
     history.append(batch)
+    returns = batch.episode_return[batch.terminated | batch.truncated]
+    episodes += [(collector.step, x) for x in returns.tolist()]
 
     # 2. Look back: the old policy, values, advantages, and targets for the critic.
     with torch.no_grad():
@@ -151,6 +155,9 @@ while collector.step < total_steps:
             optimizer.step()
     # Only for a check further below.
     snapshots.append([p.detach().clone() for p in parameters])
+    if episodes and len(snapshots) % 14 == 0:
+        recent = [x for _, x in episodes[-20:]]
+        print(f"step {collector.step:6d}: {sum(recent) / len(recent):6.1f}")
 
 # %% [markdown]
 # Did it learn? The upper panel is the mean return of the last 20 episodes that ended, the

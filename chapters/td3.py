@@ -31,6 +31,7 @@ from literate_rl.dqn import Exploring, TargetNetwork
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.networks import climbing
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -498,7 +499,8 @@ class TwinDelayed(Exploring):
         )
         self.policy, self.config = policy, config
         self.target = TargetNetwork(policy)
-        self.actor = list(policy.network.actor.parameters())
+        network = policy.network
+        self.actor = climbing(network.actor.parameters(), network.critics)
         policy.actions.scale = config.noise
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:

@@ -74,6 +74,7 @@ FLOORS = {
         "workshop.playground",
         "workshop.alf",
         "workshop.ding",
+        "workshop.programs",
         "workshop.commands",
         "workshop.training",
         "workshop.doctor",

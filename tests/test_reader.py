@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import re
 import subprocess
@@ -71,9 +72,11 @@ def test_they_are_made_alike_every_time():
 @each_page
 def test_the_code_is_that_of_the_chapter(page):
     # The head has two cells.
-    for old, new in zip(BOOK.sources[page].cells, made(page).cells[2:], strict=True):
-        if old.cell_type != "code":
-            continue
+    old_cells, new_cells = (
+        [cell for cell in cells if cell.cell_type == "code"]
+        for cells in (BOOK.sources[page].cells, made(page).cells[2:])
+    )
+    for old, new in zip(old_cells, new_cells, strict=True):
         assert weave.meaning(old.source) == weave.meaning(new.source)
         if tangle.is_export(old):
             same = ast.dump(ast.parse(old.source)) == ast.dump(ast.parse(new.source))
@@ -88,6 +91,16 @@ def test_what_the_page_folds_is_folded(page):
         )
         hidden = cell.metadata.get("jupyter", {}).get("source_hidden", False)
         assert hidden == bool(folded)
+
+
+@each_page
+def test_below_a_program_stands_how_to_take_it(page):
+    cells = made(page).cells
+    for cell, after in itertools.pairwise(cells):
+        if "program" in cell.metadata.get("tags", []):
+            name = page.rpartition("/")[2]
+            command = f"literate-rl copy {name} > my_{name}.py"
+            assert after.source == f"Take this program: `{command}`"
 
 
 @each_page

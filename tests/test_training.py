@@ -1486,6 +1486,45 @@ def test_actor_and_critic_may_share_an_encoder(
         assert sum(isinstance(x, kind) for x in again.policy.modules()) == 1
 
 
+SHARING = [
+    *((name, "tests/Seen-picture-box-v0") for name in ("ddpg", "hddpg", "td3", "sac")),
+    *((name, "tests/Seen-picture-list-v0") for name in ("ddpg", "td3", "sac")),
+]
+FEW = {"num_envs": 2, "total_steps": 32, "learning_starts": 8, "batch_size": 4}
+FEW |= {"train_interval": 2, "log_interval": 16, "progress": False}
+
+
+@pytest.mark.parametrize("encoder", [None, make_eye], ids=["chosen", "own"])
+@pytest.mark.parametrize(("name", "env"), SHARING)
+def test_critics_alone_move_a_shared_encoder(
+    name: str, env: str, encoder: Any, tmp_path: Path
+) -> None:
+    own = {} if encoder is None else {"encoder": encoder}
+    agent = train(name, env, share_encoder=True, **FEW, **own)
+    learner, kind = agent.learner, PictureEncoder if encoder is None else Eye
+    (eye,) = (x for x in agent.policy.modules() if isinstance(x, kind))
+    target = learner.algorithm.target.network
+    assert sum(isinstance(x, kind) for x in target.modules()) == 1
+    saved = agent.save(tmp_path / "run")
+    ours, theirs = agent.policy.state_dict(), load(saved, **own)
+    assert all(torch.equal(x, ours[key]) for key, x in theirs.state_dict().items())
+    # The actor climbs, the encoder stays; the critics learn, and it moves.
+    batch, before = learner.sample(), copy.deepcopy(eye.state_dict())
+    climbs = copy.deepcopy([x.detach() for x in learner.actor])
+    learner.optimizer.state.clear()
+    learner.climb(batch.obs)
+    assert all(torch.equal(x, before[key]) for key, x in eye.state_dict().items())
+    assert any(not torch.equal(*x) for x in zip(climbs, learner.actor, strict=True))
+    learner.learn()
+    assert any(not torch.equal(x, before[key]) for key, x in eye.state_dict().items())
+    # It has come back as one, and the run goes on.
+    assert sum(isinstance(x, kind) for x in theirs.modules()) == 1
+    edit(saved, total_steps=64)
+    again = train(name, env, resume=saved, progress=False, **own)
+    assert again.learner.step == 64
+    assert sum(isinstance(x, kind) for x in again.policy.modules()) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "env", "error", "message"),
     [
@@ -1493,7 +1532,9 @@ def test_actor_and_critic_may_share_an_encoder(
         ("a3c", CARTPOLE, ValueError, "^share_encoder must be False without an enc"),
         ("impala", "literate_rl/Moving-v0", ValueError, "^share_encoder must be Fal"),
         ("dqn", CARTPOLE, TypeError, "there is no setting 'share_encoder'"),
-        ("sac", CARTPOLE, TypeError, "there is no setting 'share_encoder'"),
+        ("rainbow", CARTPOLE, TypeError, "there is no setting 'share_encoder'"),
+        ("sac", CARTPOLE, ValueError, "^share_encoder must be False without an enc"),
+        ("td3", PENDULUM, ValueError, "^share_encoder must be False without an enc"),
     ],
 )
 def test_where_there_is_nothing_to_share_it_is_said(

@@ -78,6 +78,7 @@ OFFERED = {
 # %% tags=["export"]
 OTHERS: dict[str, tuple[str, str]] = {
     "look": ("literate_rl.workshop.doctor", "name the symptoms that a run shows"),
+    "copy": ("literate_rl.workshop.programs", "print an algorithm on one page"),
 }
 TRAIN = "literate_rl.workshop.cli"
 
@@ -101,10 +102,11 @@ def overview() -> str:
             "hybrid ones: a type with arguments. `literate-rl apex --algorithm dqn`",
             "is dqnapex.",
             "",
-            "literate-rl COMMAND --help explains each setting. Two examples:",
+            "literate-rl COMMAND --help explains each setting. Three examples:",
             "",
             "  literate-rl ppo --env CartPole-v1 --watch",
             "  literate-rl sac --env Pendulum-v1 --total-steps 20000 --name first",
+            "  literate-rl copy ppo > my_ppo.py",
         ]
     )
 

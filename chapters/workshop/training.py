@@ -975,6 +975,7 @@ def deterministic(view: View, config: Any, models: Models) -> PolicyLike:
     number = getattr(config, "num_critics", 1)
     if "actor" in models:
         return make_own_ddpg_policy(view.seen, done, **models, num_critics=number)
+    models = models | {"share_encoder": config.share_encoder}
     return make_ddpg_policy(seen, done, config.hidden, number, **models)
 
 
@@ -984,6 +985,7 @@ def soft(view: View, config: SACConfig, models: Models) -> PolicyLike:
     sizes = config.hidden, config.num_critics
     if "actor" in models:
         return make_own_sac_policy(view.seen, done, **models, num_critics=sizes[1])
+    models = models | {"share_encoder": config.share_encoder}
     if isinstance(done, spaces.Discrete):
         return make_discrete_sac_policy(seen, done, *sizes, **models)
     return make_sac_policy(seen, done, *sizes, config.hold, **models)

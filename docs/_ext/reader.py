@@ -43,6 +43,7 @@ FOLDER = "notebooks"
 LOCAL = "http://localhost:8000/"
 WHEEL = f"literate_rl-{version('literate-rl')}-py3-none-any.whl"
 FOLDED = {"hide-input", "hide-cell", "claims"}
+COPY = "literate-rl copy {0} > my_{0}.py"
 
 # What is rewritten in Markdown and in comments, and code, in which nothing is.
 MARKUP = re.compile(
@@ -292,7 +293,12 @@ def rewritten(cell: NotebookNode, translator: Translator) -> NotebookNode:
 def reader_notebook(book: Book, page: str) -> NotebookNode:
     """Return a chapter as its readers get it."""
     source, translator = book.sources[page], Translator(book, page)
-    cells = [rewritten(cell, translator) for cell in source.cells]
+    cells = []
+    for cell in source.cells:
+        cells.append(rewritten(cell, translator))
+        if "program" in cell.metadata.get("tags", []):
+            command = COPY.format(page.rpartition("/")[2])
+            cells.append(new_markdown_cell(f"Take this program: `{command}`"))
     # The title stands in the head, with its number.
     cells[0].source = HEADING.sub("", cells[0].source, count=1).strip()
     for cell in cells:

@@ -6,6 +6,8 @@
 
 * ``src/literate_rl/name.py``: the code cells tagged ``export``, joined; a chapter
   without such cells, which only shows evidence, has none;
+* ``src/literate_rl/programs/name.py``: the cells tagged ``program``, an algorithm on
+  one page, as a script with three options;
 * ``chapters/notebooks/name.ipynb``: all cells, without outputs.
 
 All chapters together make ``src/literate_rl/__init__.pyi``, the list of public names,
@@ -148,6 +150,73 @@ def is_export(cell: NotebookNode) -> bool:
     return cell.cell_type == "code" and "export" in cell.metadata.get("tags", [])
 
 
+PROGRAM = '''\
+"""{title} on one page, from the chapter {name}.
+
+Copy it and make it yours:
+
+    literate-rl copy {name} > my_{name}.py
+    python my_{name}.py --env {env} --seed {seed} --total-steps {plain_steps}
+"""
+
+import argparse
+
+{before}parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("--env", default="{env}")
+parser.add_argument("--seed", type=int, default={seed})
+parser.add_argument("--total-steps", type=int, default={total_steps})
+options = parser.parse_args()
+env_id, seed, total_steps = options.env, options.seed, options.total_steps
+{after}
+'''
+# What a page runs; a copied program trains for longer.
+SETTINGS = re.compile(
+    r'^env_id, seed, total_steps = "(?P<env>[^"\n]+)", (?P<seed>\d+), [\d_]+\n',
+    re.MULTILINE,
+)
+
+
+def program_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str:
+    """Return the cells tagged ``program`` as a script, or nothing if there are none.
+
+    Its text is the page's, save for one line: environment, seed and number of steps
+    come from the command line.
+    """
+    cells = [
+        (start, cell)
+        for cell, start in zip(
+            notebook.cells, notebook.metadata["source_map"], strict=True
+        )
+        if "program" in cell.metadata.get("tags", [])
+    ]
+    if not cells:
+        return ""
+    source = "\n\n\n".join(cell.source for _, cell in cells)
+    place = f"{chapter.relative_to(root)}:{cells[0][0] + 1}"
+    steps = cells[0][1].metadata.get("total_steps")
+    if not isinstance(steps, int):
+        raise TangleError(f"{place}: a program needs `total_steps=…` beside its tag")
+    if (lines := source.count("\n") + 1) > 90:
+        raise TangleError(f"{place}: a program has at most 90 lines, not {lines}")
+    found = list(SETTINGS.finditer(source))
+    if len(found) != 1:
+        wanted = '`env_id, seed, total_steps = "…", 1, 5_000`'
+        raise TangleError(f"{place}: a program has one line {wanted}")
+    heading = next(cell.source for cell in notebook.cells if cell.source[:2] == "# ")
+    body = PROGRAM.format(
+        title=heading.split("\n")[0][2:],
+        name=chapter.stem,
+        before=source[: found[0].start()],
+        after=source[found[0].end() :],
+        plain_steps=steps,
+        total_steps=f"{steps:_}",
+        **found[0].groupdict(),
+    )
+    return HEADER.format(chapter.relative_to(root).as_posix(), digest(body)) + body
+
+
 def module_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str:
     """Return the module: the export cells of a chapter under one header line.
 
@@ -179,6 +248,7 @@ NOT_AT_THE_TOP = {
     "workshop.pictures",
     "workshop.playground",
     "workshop.probes",
+    "workshop.programs",
     "workshop.rules",
     "workshop.signatures",
 }
@@ -277,6 +347,8 @@ def plan(root: Path = ROOT) -> dict[Path, str]:
             views[root / "src/literate_rl" / place] = text
             public = modules[module_name(chapter)] = notebook.metadata["public"]
             check_defined(public, text)
+        if text := program_text(chapter, notebook, root):
+            views[root / "src/literate_rl/programs" / place.name] = text
         pair = root / "chapters/notebooks" / place.with_suffix(".ipynb")
         views[pair] = notebook_text(chapter, notebook)
     views[root / "src/literate_rl/__init__.pyi"] = names_text(modules)

@@ -25,7 +25,7 @@ from myst_nb.sphinx_ import NbMetadataCollector
 from myst_parser.parsers.sphinx_ import MystParser
 from nbformat import NotebookNode
 from order import read_order
-from reader import FOLDER
+from reader import COPY, FOLDER
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.ext.intersphinx import InventoryAdapter
@@ -35,6 +35,8 @@ from sphinx.writers.html5 import HTML5Translator
 from tangle import ROOT, digest, is_export, module_name, parse
 
 PACKAGE = "literate_rl"
+RUN = re.compile(r'run_program\(\s*"(\w+)"')
+SHOWN_AGAIN = re.compile(r"^source\(", re.MULTILINE)
 DIRECTIVE = re.compile(r"#(:|\s*(noqa|type:|fmt:|pragma|ruff:|mypy:))")
 
 
@@ -56,7 +58,10 @@ def read_chapter(text: str) -> NotebookNode:
         (ROOT / name).read_text("utf-8")
         for name in ("constraints.txt", "docs/_ext/kernel_config.py")
     ]
-    parts += [meaning(path.read_text("utf-8")) for path in imported_modules(code)]
+    modules = [path.read_text("utf-8") for path in imported_modules(code)]
+    parts += map(meaning, modules)
+    if SHOWN_AGAIN.search(code):
+        parts += modules  # a cell that shows code again shows its comments too
     parts += [path.read_text("utf-8") for path in stored_data(code)]
     kernelspec = notebook.metadata.setdefault("kernelspec", {})
     kernelspec["package_digest"] = digest("\n".join(parts))
@@ -82,12 +87,17 @@ def name_folded_cells(notebook: NotebookNode) -> None:
 
 
 def imported_modules(code: str) -> list[Path]:
-    """Return the package's modules that a code imports, directly or through others."""
+    """Return the package's modules that a code imports, directly or through others.
+
+    A program that it runs counts as such.
+    """
     found: dict[Path, None] = {}
     waiting = [code]
     pattern = re.compile(rf"^\s*from {PACKAGE}\.([\w.]+) import", re.MULTILINE)
     while waiting:
-        for name in pattern.findall(waiting.pop()):
+        code = waiting.pop()
+        ran = [f"programs.{name}" for name in RUN.findall(code)]
+        for name in pattern.findall(code) + ran:
             path = ROOT / "src" / PACKAGE / f"{name.replace('.', '/')}.py"
             if path.exists() and path not in found:
                 found[path] = None
@@ -252,6 +262,9 @@ class WeaveCells(SphinxTransform):
             if cell.get("nb_element") != "cell_code":
                 continue
             classes = cell["classes"]
+            link_modules(cell)
+            if "tag_program" in classes:
+                cell.parent.insert(cell.parent.index(cell) + 1, take_along(path.stem))
             if "tag_export" not in classes:
                 continue
             # What is folded has nothing to say beside itself.
@@ -349,6 +362,32 @@ class WeaveCells(SphinxTransform):
             words = "Show the plain notebook"
             facts += nodes.raw("", switch.format(words), format="html")
         title.parent.insert(title.parent.index(title) + 1, facts)
+
+
+def take_along(name: str) -> nodes.Node:
+    """Return how a reader gets the program that stands above."""
+    command = nodes.literal("", COPY.format(name))
+    file = download(f"{name}.py", f"/src/{PACKAGE}/programs/{name}.py")
+    words = ["Take this program: ", command, ", or download ", file, "."]
+    text = [nodes.Text(x) if isinstance(x, str) else x for x in words]
+    return nodes.paragraph("", "", *text, classes=["take-along"])
+
+
+def link_modules(cell: nodes.container) -> None:
+    """Let the names of modules in a cell's output lead to their chapters."""
+    for name in list(cell.findall(nodes.literal)):
+        page = name.astext().removeprefix(f"{PACKAGE}.").replace(".", "/")
+        if name.astext() != page and (ROOT / f"chapters/{page}.py").exists():
+            link = addnodes.pending_xref(
+                "",
+                name.deepcopy(),
+                refdomain="std",
+                reftype="doc",
+                reftarget=f"/chapters/{page}",
+                refexplicit=True,
+                refwarn=True,
+            )
+            name.parent.replace(name, link)
 
 
 def handed_out(page: str, root: Path) -> nodes.Node:

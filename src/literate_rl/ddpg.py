@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 3b6134903992f3c2
+# Generated from chapters/ddpg.py (edit there); digest 0bec3c112703173f
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from literate_rl.dqn import (
     TargetNetwork,
     q_target,
 )
-from literate_rl.encoders import OwnEncoder, action_critics, entrance
+from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
@@ -32,7 +32,13 @@ from literate_rl.workshop.nests import (
     refused,
     remembered,
 )
-from literate_rl.workshop.networks import Critics, Stretch, layers
+from literate_rl.workshop.networks import (
+    ActionCritic,
+    Critics,
+    Stretch,
+    climbing,
+    layers,
+)
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -198,7 +204,8 @@ class DeterministicPolicyGradient(Exploring):
     def __init__(self, policy: Policy, config: DDPGConfig) -> None:
         self.policy, self.config = policy, config
         self.target = TargetNetwork(policy)
-        self.actor = list(policy.network.actor.parameters())
+        network = policy.network
+        self.actor = climbing(network.actor.parameters(), network.critics)
         policy.actions.scale = config.noise
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
@@ -247,6 +254,7 @@ def make_ddpg_policy(
     hidden: Count = 64,
     num_critics: Count = 1,
     *,
+    share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
     """Build an actor and critics for the spaces of one environment.
@@ -257,13 +265,17 @@ def make_ddpg_policy(
         action_space: A bounded box of vectors, or a Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        share_encoder: Whether actor and critics share an encoder, which the critics'
+            loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), as_space(action_space)
-    actions, (front, inputs) = actions_of(space), entrance(states, encoder=encoder)
+    actions = actions_of(space)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    front, inputs = next(entrances)
     # Continuous actions have bounds, discrete ones probabilities.
     last: nn.Module
     if isinstance(space, spaces.Discrete):
@@ -271,7 +283,7 @@ def make_ddpg_policy(
     else:
         size, last = len(actions.low), Stretch(*actions.bounds)
     actor = nn.Sequential(*front, layers(inputs, hidden, size), last)
-    critics = action_critics(num_critics, states, size, hidden, encoder)
+    critics = Critics(ActionCritic(n, size, hidden, first) for first, n in entrances)
     return Policy(ActorCritics(actor, critics), actions)
 
 
@@ -302,6 +314,8 @@ class DDPGConfig(ExploringConfig):
     Attributes:
         noise: Standard deviation of the noise on actions in a box, as a share of half
             of it.
+        share_encoder: Whether actor and critics share an encoder, in a policy that
+            ``train`` builds.
     """
 
     num_envs: Count = 1
@@ -315,6 +329,7 @@ class DDPGConfig(ExploringConfig):
     max_grad_norm: Positive = math.inf
     log_interval: Count = 500
     noise: NonNegative = 0.1
+    share_encoder: bool = False
 
 
 # Settings with which the agents have learned, by environment. For what an entry leaves

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 20a4bcf733fb9724
+# Generated from chapters/discrete_sac.py (edit there); digest aa2d7008169c3294
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.dqn import TargetNetwork
-from literate_rl.encoders import OwnEncoder, entrance
+from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
@@ -24,7 +24,7 @@ from literate_rl.workshop.nests import (
     as_space,
     remembered,
 )
-from literate_rl.workshop.networks import layers, eval_mode
+from literate_rl.workshop.networks import climbing, eval_mode, layers
 from literate_rl.workshop.signatures import Count, Float, check_that, checked
 
 __all__ = [
@@ -129,8 +129,7 @@ class DiscreteSoftActorCritic(Algorithm):
         )
         self.policy = policy
         self.target = TargetNetwork(policy.critics)
-        judges = set(policy.critics.parameters())
-        self.actor = [p for p in policy.parameters() if p not in judges]
+        self.actor = climbing(policy.parameters(), policy.critics)
         # A list has no unit.
         self.target_entropy = config.target_entropy
         wanted_entropy = list_entropy(action_space, self.target_entropy)
@@ -212,6 +211,7 @@ def make_discrete_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     *,
+    share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> DiscreteSoftPolicy:
     """Build an actor and critics for the spaces of one environment.
@@ -222,6 +222,8 @@ def make_discrete_sac_policy(
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        share_encoder: Whether actor and critics share an encoder, which the critics'
+            loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
@@ -230,14 +232,14 @@ def make_discrete_sac_policy(
     space, states = as_discrete(action_space), as_space(observation_space)
     number = int(space.n)
 
-    def chain() -> nn.Sequential:
-        front, inputs = entrance(states, encoder=encoder)
-        return nn.Sequential(*front, *layers(inputs, hidden, number))
-
     # The policy's row holds a logit for each action, a critic's row a value.
-    network, critics = chain(), DiscreteCritics(chain() for _ in range(num_critics))
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    network, *critics = (
+        nn.Sequential(*front, *layers(inputs, hidden, number))
+        for front, inputs in entrances
+    )
     actions = CategoricalActions(number, int(space.start))
-    return DiscreteSoftPolicy(network, actions, critics)
+    return DiscreteSoftPolicy(network, actions, DiscreteCritics(critics))
 
 
 # Settings with which the agent has learned, by environment. For what an entry leaves

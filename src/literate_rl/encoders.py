@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 590c959d73a2c24b
+# Generated from chapters/encoders.py (edit there); digest c8d222c652bd1e92
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.workshop.nests import as_vectors, refused
-from literate_rl.workshop.networks import ActionCritic, Critics, eval_mode, orthogonal
+from literate_rl.workshop.networks import eval_mode, orthogonal
 from literate_rl.workshop.signatures import Count, Fault, check_that, checked
 
 __all__ = [
@@ -412,18 +412,39 @@ def entrance(
     return [], as_vectors(space).shape[0]
 
 
-def action_critics(
-    number: int,
+class Detached(nn.Sequential):
+    """What somebody else trains: its outputs carry no gradient."""
+
+    @torch.no_grad()
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return what its modules make of observations."""
+        features: Tensor = super().forward(obs)
+        return features
+
+
+def off_policy_entrances(
     space: spaces.Space[Any],
-    size: int,
-    hidden: int,
+    num_critics: int,
+    share_encoder: bool,
     encoder: OwnEncoder | None = None,
-) -> Critics:
-    """Build critics of actions of a size, each with an entrance of its own."""
-    entrances = (entrance(space, encoder=encoder) for _ in range(number))
-    return Critics(
-        ActionCritic(inputs, size, hidden, front) for front, inputs in entrances
-    )
+) -> Iterator[tuple[list[nn.Module], int]]:
+    """Yield what ``entrance`` returns, for an actor and then for each of its critics.
+
+    A shared encoder is that of the critics, and detached for the actor.
+    """
+    front, size = entrance(space, encoder=encoder)
+    check_shared(share_encoder, front, space)
+    yield ([Detached(*front)] if share_encoder else front), size
+    for _ in range(num_critics):
+        yield (front, size) if share_encoder else entrance(space, encoder=encoder)
+
+
+def check_shared(
+    share_encoder: bool, front: Sequence[nn.Module], space: spaces.Space[Any]
+) -> None:
+    """Raise if an encoder is to be shared, and there is none."""
+    words = f"share_encoder must be False without an encoder, got {space}"
+    check_that(bool(front) or not share_encoder, words)
 
 
 class ConvolutionalEncodingNetwork(PictureEncoder):

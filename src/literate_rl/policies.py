@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 47fa5181906bb91f
+# Generated from chapters/policies.py (edit there); digest e395e890171a5b38
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from literate_rl.encoders import (
     OwnEncoder,
     PictureEncoder,
     ShapedEncoder,
+    check_shared,
     entrance,
 )
 from literate_rl.masks import legal
@@ -391,8 +392,7 @@ def make_policy(
     front, size = entrance(seen, convolutions, encoder)
     fits = not (front and normalize)
     check_that(fits, f"normalize must be False with an encoder, got {seen}")
-    fits = bool(front) or not share_encoder
-    check_that(fits, f"share_encoder must be False without an encoder, got {seen}")
+    check_shared(share_encoder, front, seen)
     if isinstance(actions, GaussianActions):
         outputs = actions.low.size
     elif isinstance(actions, ChoiceActions):

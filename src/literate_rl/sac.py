@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 04c7a46e7e01e894
+# Generated from chapters/sac.py (edit there); digest d23d4c69503ed940
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from literate_rl.ddpg import bounded_box
 from literate_rl.dqn import TargetNetwork
-from literate_rl.encoders import OwnEncoder, action_critics, entrance
+from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
@@ -25,8 +25,10 @@ from literate_rl.td3 import clipped_double_target, critic_error
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import as_space, refused, remembered
 from literate_rl.workshop.networks import (
+    ActionCritic,
     Critics,
     Stretch,
+    climbing,
     layers,
     squashed_log_prob,
     eval_mode,
@@ -299,8 +301,7 @@ class SoftActorCritic(Algorithm):
         self.policy = policy
         # Only the critics need an older copy, and all the rest climbs.
         self.target = TargetNetwork(policy.critics)
-        judges = set(policy.critics.parameters())
-        self.actor = [p for p in policy.parameters() if p not in judges]
+        self.actor = climbing(policy.parameters(), policy.critics)
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
         scale = entropy_scale(action_space, config.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, *scale)
@@ -366,6 +367,7 @@ def make_sac_policy(
     num_critics: Count = 2,
     hold: Count = 1,
     *,
+    share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> SoftPolicy:
     """Build an actor and critics for the spaces of one environment.
@@ -377,15 +379,19 @@ def make_sac_policy(
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
         hold: Steps for which one noise is used.
+        share_encoder: Whether actor and critics share an encoder, which the critics'
+            loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
 
     Raises:
         ValueError: If the spaces do not fit.
     """
     states, space = as_space(observation_space), roomy_box(as_space(action_space))
-    (front, inputs), size = entrance(states, encoder=encoder), space.shape[0]
+    size = space.shape[0]
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    front, inputs = next(entrances)
     network = GaussianRows(inputs, hidden, size, front)
-    critics = action_critics(num_critics, states, size, hidden, encoder)
+    critics = Critics(ActionCritic(n, size, hidden, first) for first, n in entrances)
     actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
     return SoftPolicy(network, actions, critics)
 
@@ -419,6 +425,8 @@ class SACConfig(OffPolicyConfig):
             half of the largest entropy.
         hold: Steps for which one noise of continuous actions is used, in a policy that
             ``train`` builds.
+        share_encoder: Whether actor and critics share an encoder, in a policy that
+            ``train`` builds.
     """
 
     num_envs: Count = 1
@@ -434,6 +442,7 @@ class SACConfig(OffPolicyConfig):
     tune: bool = True
     target_entropy: Finite | None = None
     hold: Count = 1
+    share_encoder: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest c838c813bf7417e0
+# Generated from chapters/td3.py (edit there); digest 324f0b98c023db04
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from literate_rl.dqn import Exploring, TargetNetwork
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.networks import climbing
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -151,7 +152,8 @@ class TwinDelayed(Exploring):
         )
         self.policy, self.config = policy, config
         self.target = TargetNetwork(policy)
-        self.actor = list(policy.network.actor.parameters())
+        network = policy.network
+        self.actor = climbing(network.actor.parameters(), network.critics)
         policy.actions.scale = config.noise
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest 92e10b8528db74b6
+# Generated from chapters/workshop/commands.py (edit there); digest db16060c3a89f6b6
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ OFFERED = {
 
 OTHERS: dict[str, tuple[str, str]] = {
     "look": ("literate_rl.workshop.doctor", "name the symptoms that a run shows"),
+    "copy": ("literate_rl.workshop.programs", "print an algorithm on one page"),
 }
 TRAIN = "literate_rl.workshop.cli"
 
@@ -72,10 +73,11 @@ def overview() -> str:
             "hybrid ones: a type with arguments. `literate-rl apex --algorithm dqn`",
             "is dqnapex.",
             "",
-            "literate-rl COMMAND --help explains each setting. Two examples:",
+            "literate-rl COMMAND --help explains each setting. Three examples:",
             "",
             "  literate-rl ppo --env CartPole-v1 --watch",
             "  literate-rl sac --env Pendulum-v1 --total-steps 20000 --name first",
+            "  literate-rl copy ppo > my_ppo.py",
         ]
     )
 

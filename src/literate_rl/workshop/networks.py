@@ -1,10 +1,10 @@
-# Generated from chapters/workshop/networks.py (edit there); digest 2c714505b7a60e42
+# Generated from chapters/workshop/networks.py (edit there); digest 7ac17e7685de06b5
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +72,14 @@ class Critics(nn.ModuleList):
     def forward(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K *B"]:
         """Return the value of actions by each of K critics."""
         return torch.stack([critic(obs, action) for critic in self]).squeeze(-1)
+
+
+def climbing(
+    parameters: Iterable[nn.Parameter], critics: nn.Module
+) -> list[nn.Parameter]:
+    """Return those of an actor's parameters that its critics do not train."""
+    theirs = set(critics.parameters())
+    return [p for p in parameters if p not in theirs]
 
 
 class Stretch(nn.Module):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 7b0c4b912c62aed6
+# Generated from chapters/workshop/training.py (edit there); digest 4a2fdaf407e13de2
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -832,6 +832,7 @@ def deterministic(view: View, config: Any, models: Models) -> PolicyLike:
     number = getattr(config, "num_critics", 1)
     if "actor" in models:
         return make_own_ddpg_policy(view.seen, done, **models, num_critics=number)
+    models = models | {"share_encoder": config.share_encoder}
     return make_ddpg_policy(seen, done, config.hidden, number, **models)
 
 
@@ -841,6 +842,7 @@ def soft(view: View, config: SACConfig, models: Models) -> PolicyLike:
     sizes = config.hidden, config.num_critics
     if "actor" in models:
         return make_own_sac_policy(view.seen, done, **models, num_critics=sizes[1])
+    models = models | {"share_encoder": config.share_encoder}
     if isinstance(done, spaces.Discrete):
         return make_discrete_sac_policy(seen, done, *sizes, **models)
     return make_sac_policy(seen, done, *sizes, config.hold, **models)

@@ -1,0 +1,236 @@
+"""Programs: the page and the file are one; who copies a file has a working agent."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+import tangle
+from check import ROOT
+from test_tangle import new_root, replace
+
+from benchmarks import learning
+from benchmarks import programs as benchmark
+from benchmarks.store import read_table
+from literate_rl import loop
+from literate_rl.advantages import gae
+from literate_rl.workshop import programs as workshop
+from literate_rl.workshop.commands import main
+from literate_rl.workshop.programs import copied, program_path, programs, source
+from literate_rl.workshop.runs import stored_runs
+
+# Another environment of the same kind, for those whose actions are listed and those
+# whose are not.
+OTHER_ENVS = {"ppo": "Acrobot-v1", "sac": "MountainCarContinuous-v0"}
+CELL = """# %% tags=["program"] total_steps=50000
+import math
+
+env_id, seed, total_steps = "CartPole-v1", 1, 5_000
+print(env_id, seed, total_steps, math.pi)
+"""
+
+
+def run(text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-", *options]
+    return subprocess.run(command, input=text, capture_output=True, text=True)
+
+
+# --- From the page to the file --------------------------------------------------------
+
+
+def test_there_is_a_program_for_each_cell_with_the_tag():
+    cells = [
+        (path.stem, cell)
+        for path in tangle.chapter_paths()
+        for cell in tangle.read(path).cells
+        if "program" in cell.metadata.get("tags", [])
+    ]
+    assert sorted({name for name, _ in cells}) == programs()
+
+
+@pytest.mark.parametrize("name", programs())
+def test_page_and_file_differ_in_one_line(name):
+    chapter = ROOT / f"chapters/{name}.py"
+    cells = tangle.read(chapter).cells
+    page = "\n\n\n".join(
+        cell.source for cell in cells if "program" in cell.metadata.get("tags", [])
+    )
+    before, line, after = re.split(r"^(env_id, .*\n)", page, flags=re.MULTILINE)
+    text = program_path(name).read_text("utf-8")
+    head, rest = text.split("import argparse\n\n")
+    assert head.count('"""') == 2
+    assert rest.startswith(before)
+    assert rest.endswith(after + "\n")
+    options = rest.removeprefix(before).removesuffix(after + "\n").splitlines()
+    assert options[-1].split(" = ")[0] == line.split(" = ")[0]
+    assert len(options) == 8
+    assert page.count("\n") < 90
+
+
+def test_a_program_is_written_and_kept_fresh(tmp_path):
+    root = new_root(tmp_path)
+    chapter = root / "chapters/coins.py"
+    chapter.write_text(chapter.read_text() + "\n" + CELL)
+    file = root / "src/literate_rl/programs/coins.py"
+    assert file in tangle.sync(root)
+    assert run(file.read_text()).stdout.startswith("CartPole-v1 1 50000 3.14")
+    given = ("--env", "Acrobot-v1", "--seed", "3", "--total-steps", "7")
+    assert run(file.read_text(), *given).stdout.startswith("Acrobot-v1 3 7 3.14")
+    assert "Coins on one page" in run(file.read_text(), "--help").stdout
+
+    replace(file, "math.pi", "math.e")
+    with pytest.raises(
+        tangle.TangleError, match=r"programs/coins.py:1: edited by hand"
+    ):
+        tangle.sync(root)
+    replace(file, "math.e", "math.pi")
+    replace(chapter, '"program"', '"other"')
+    tangle.sync(root)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (" total_steps=50000", "", "needs `total_steps"),
+        ("env_id, seed,", "seed, env_id,", "has one line"),
+        ("import math\n", "import math\n" + "x = 1\n" * 90, "has at most 90 lines"),
+    ],
+    ids=["steps", "line", "length"],
+)
+def test_what_is_no_program_is_said(tmp_path, old, new, said):
+    root = new_root(tmp_path)
+    chapter = root / "chapters/coins.py"
+    chapter.write_text(chapter.read_text() + "\n" + CELL.replace(old, new))
+    with pytest.raises(tangle.TangleError, match=rf"coins.py:\d+: a program {said}"):
+        tangle.sync(root)
+
+
+# --- From the file to the reader ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", programs())
+def test_a_copy_learns_for_two_thousand_steps(name, tmp_path):
+    """In another directory, as a script, and says how far it is."""
+    envs = [None, *([OTHER_ENVS[name]] if name in OTHER_ENVS else [])]
+    for env in envs:
+        file = tmp_path / f"my_{name}.py"
+        file.write_text(
+            copied(name, total_steps=2_000, **({"env": env} if env else {}))
+        )
+        command = [sys.executable, "-W", "error::DeprecationWarning", str(file)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, timeout=300
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", programs())
+def test_a_copy_is_a_whole_program(name):
+    tree = ast.parse(copied(name, env="Other-v0", seed=7, total_steps=123))
+    assert "--env Other-v0 --seed 7 --total-steps 123" in ast.get_docstring(tree)
+    defaults = [
+        (node.args[0].value, ast.literal_eval(node.keywords[-1].value))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "parser.add_argument"
+    ]
+    assert defaults == [("--env", "Other-v0"), ("--seed", 7), ("--total-steps", 123)]
+
+
+def test_copy_prints_at_once_and_imports_no_torch():
+    code = (
+        "import sys; from literate_rl.__main__ import main; main(); "
+        "assert not {'torch', 'numpy', 'gymnasium'} & sys.modules.keys()"
+    )
+    command = [sys.executable, "-c", code, "copy", "ppo"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", copied("ppo"))
+    assert "Generated" not in done.stdout
+
+
+def test_what_is_no_program_is_said_with_those_that_are(capsys):
+    with pytest.raises(SystemExit):
+        main(["copy", "sarsa"])
+    assert f"no program 'sarsa', choose from {', '.join(programs())}" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_hyphen_will_do(monkeypatch, capsys):
+    monkeypatch.setattr(workshop, "copied", lambda name: name)
+    main(["copy", "discrete-sac"])
+    assert capsys.readouterr().out == "discrete_sac"
+
+
+def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mine", "--env", "Nothing-v0"])
+    made = workshop.run_program("ppo", env="Acrobot-v1", seed=5, total_steps=600)
+    assert (made["env_id"], made["seed"], made["total_steps"]) == ("Acrobot-v1", 5, 600)
+    assert capsys.readouterr().out == ""
+    assert sys.argv == ["mine", "--env", "Nothing-v0"]
+
+
+# --- Stored curves --------------------------------------------------------------------
+
+
+def test_a_stopped_benchmark_goes_on_and_a_changed_program_starts_over(
+    tmp_path, monkeypatch, capsys
+):
+    def run_program(name, seed, total_steps):
+        episodes = [(100 * k, float(k + seed)) for k in range(1, 31)]
+        return {"env_id": "E-v0", "total_steps": 3_000, "episodes": episodes}
+
+    monkeypatch.setattr(benchmark, "run_program", run_program)
+    file = tmp_path / "x.py"
+    monkeypatch.setattr(benchmark, "program_path", lambda name: file)
+    file.write_text("a = 1  # one\n")
+    benchmark.run("x", 1, tmp_path)
+    file.write_text("# Another comment.\na = 1\n")
+    benchmark.run("x", 2, tmp_path)
+    assert [line[:9] for line in capsys.readouterr().out.splitlines()] == [
+        "x, seed 1",
+        "x, seed 2",
+    ]
+    (runs,) = stored_runs("program_x", tmp_path).values()
+    assert runs.final.tolist() == [21.5, 22.5]
+    assert runs.curves.shape == (2, learning.BINS)
+    file.write_text("a = 2\n")
+    benchmark.run("x", 1, tmp_path)
+    assert len(stored_runs("program_x", tmp_path)["x"].final) == 1
+
+
+@pytest.mark.parametrize("name", programs())
+def test_stored_curves_are_those_of_the_program_as_it_stands(name):
+    path = learning.LEARNING / f"program_{name}.csv"
+    if not path.exists():
+        pytest.skip(f"no curves yet: python -m benchmarks.programs {name}")
+    finals, origin = read_table(path)
+    assert origin["code"] == benchmark.fingerprint(program_path(name))
+    assert len(finals) == benchmark.SEEDS
+
+
+# --- Code that is shown again ---------------------------------------------------------
+
+
+def test_source_is_the_code_of_the_module():
+    shown = source(loop.OffPolicy.iterate)
+    assert (shown.name, shown.module) == ("OffPolicy.iterate", "literate_rl.loop")
+    assert repr(shown) == shown.code
+    assert shown.code.startswith("def iterate(")
+    for line in shown.code.splitlines():
+        assert line.strip() in inspect.getsource(loop)
+    assert shown._repr_markdown_().startswith("```python\ndef iterate(")
+
+
+def test_source_shows_what_is_under_a_decorator():
+    assert "def gae(" in source(gae).code
+
+
+def test_only_code_of_the_package_is_shown():
+    with pytest.raises(
+        ValueError, match=r"only code of the package .* in test_programs"
+    ):
+        source(run)
