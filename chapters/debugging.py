@@ -339,7 +339,7 @@ gains = {
 print(*(f"{name}: {gain:+.5f}" for name, gain in gains.items()), sep="\n")
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 6 thousand steps. Return: the healthy agent rises above 50, the one with the wrong sign falls to about 9. Entropy: that of the healthy agent falls slowly, that of the other one falls to almost zero"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 6 thousand steps. Return: that of the healthy agent rises to about 200, that of the one with the wrong sign falls to about 9. Entropy: that of the healthy agent falls slowly, that of the other one falls to almost zero"}}
 def draw(runs, *panels, log=()):
     """Draw some metrics of several runs, one panel for each metric."""
     fig, axes = plt.subplots(1, len(panels), figsize=(7, 2.1))
@@ -369,17 +369,22 @@ def draw(runs, *panels, log=()):
     fig.tight_layout(rect=(0, 0, 1, 0.9))
 
 
-sick = train("CartPole-v1", settings, policy_error=uphill)
-draw({"as it should be": healthy, "wrong sign": sick}, "return", "entropy")
+another = replace(settings, seed=2)
+right_way = train("CartPole-v1", another)
+sick = train("CartPole-v1", another, policy_error=uphill)
+draw({"as it should be": right_way, "wrong sign": sick}, "return", "entropy")
 
 # %% [markdown]
+# **Notice** how *low* the return falls, below that of the first iterations. A healthy curve has
+# setbacks as well, but it does not end below its start.
+#
 # **Fix.** The sign, and a test that makes this check.
 
 # %% tags=["claims"]
 assert gains["as it should be"] > 0 > gains["wrong sign"]
 assert last(sick, "return") < 12, "about 9"
-assert last(healthy, "return") > 35
-assert last(sick, "entropy") < 0.3 < last(healthy, "entropy")
+assert last(right_way, "return") > 100
+assert last(sick, "entropy") < 0.3 < last(right_way, "entropy")
 
 # %% [markdown]
 # ### The entropy falls to zero at once
@@ -403,10 +408,10 @@ for rate in (0.3, 1e-5):
     rates[f"learning rate {rate:g}"] = train("CartPole-v1", changed)
 draw(rates, "entropy", "KL divergence", "clip fraction", log=("KL divergence",))
 for name, run in rates.items():
-    values = [f"{run[1][NAMES[panel]][0]:.4f}" for panel in ("entropy", "KL divergence")]
-    print(
-        f"{name:22s} after one iteration: entropy {values[0]}, KL {values[1]}"
-    )
+    values = [
+        f"{run[1][NAMES[panel]][0]:.4f}" for panel in ("entropy", "KL divergence")
+    ]
+    print(f"{name:22s} after one iteration: entropy {values[0]}, KL {values[1]}")
 
 # %% [markdown]
 # **Fix.** Change the learning rate by factors of three until the KL divergence of an iteration lies
@@ -466,9 +471,32 @@ for name, error in {"old": policy_error_from_log_prob, "not old": not_old}.items
 # These are estimates of the KL divergence, as the loss reports them at the first six updates. The
 # first is 0 for both, as it should be.
 #
+# How much does it matter? Here are stored runs of five seeds each, with the old log-probabilities
+# computed once, and anew for each update (`benchmarks/arc_learning.py`):
+
+# %% tags=["hide-input"]
+finals_anew = {}
+for task in ("pendulum", "cartpole"):
+    usual = stored_runs(f"ablation_{task}")
+    anew = stored_runs(f"anew_{task}")["computed anew"]
+    finals_anew[task] = {
+        "once": usual["as it is"].final,
+        "anew": anew.final,
+        "once, no clip": usual["no clip"].final,
+    }
+    for name, ends in finals_anew[task].items():
+        print(f"{task:9s} {name:14s}", *(f"{x:6.0f}" for x in ends))
+
+# %% [markdown]
+# **Notice** that this is worse than no clip at all: with all five seeds on CartPole, with four of
+# five on Pendulum, where every seed ends near the $-1200$ of a motor that pushes at random, or
+# below. Without a clip, but with old
+# log-probabilities that are old, the ratio still says how far an action has come, and one that has
+# become rare weighs little. Computed anew, each update pushes with full weight, as if the batch had
+# just been collected.
+#
 # **Fix.** Compute the old log-probabilities once, before the epochs, without gradient;
-# `look_back` of {doc}`ppo` does. How much does it matter? On Pendulum, the stored runs of
-# {doc}`ppo_evidence` say, no agent without a clip has learned.
+# `look_back` of {doc}`ppo` does.
 
 # %% tags=["claims"]
 kl_of_old, _ = reported(policy_error_from_log_prob)
@@ -476,9 +504,12 @@ assert kl_of_old[0] == 0, "the first ratios are 1"
 assert max(kl_of_old[1:]) > 1e-4, "the others are not"
 assert max(kl) == 0, "never"
 assert max(clipfrac) == 0
-assert stored_runs("ablation_pendulum")["no clip"].final.max() < -700, (
-    "none has learned"
-)
+worse = {
+    task: (ends["anew"] < ends["once, no clip"]).sum()
+    for task, ends in finals_anew.items()
+}
+assert worse == {"cartpole": 5, "pendulum": 4}
+assert finals_anew["pendulum"]["anew"].max() < -1150, "at random, or worse"
 
 # %% [markdown]
 # ### The explained variance stays at zero
@@ -583,7 +614,9 @@ print(*(f"{name:20s}{share:.6f}" for name, share in shares.items()), sep="\n")
 big = train(rich, settings)
 scaled = train(rich, replace(settings, scale_reward=True))
 runs = {"rewards of 1,000": big, "the same, scaled": scaled}
-draw(runs, "value loss", "KL divergence", "entropy", log=("value loss", "KL divergence"))
+draw(
+    runs, "value loss", "KL divergence", "entropy", log=("value loss", "KL divergence")
+)
 
 # %% [markdown]
 # **Fix.** `scale_reward=True` divides rewards by the running standard deviation of the return
