@@ -12,8 +12,8 @@
 # **What does an algorithm require of a network, and how do you know that yours meets it?** After
 # this chapter you can read the contracts of fifteen families of algorithms, from DQN to SAC,
 # check a model of your own with one call, and understand each error that the check reports. The
-# next chapter, {doc}`contract_models`, builds models that pass, and the chapters after it train
-# them.
+# next chapter, {doc}`contract_models`, builds models that pass, and the agents of the book learn
+# with them.
 #
 # It takes about 25 minutes. You need policies ({doc}`policies`) and the policy gradient
 # ({doc}`policy_gradient`).
@@ -761,7 +761,7 @@ def try_model(
 # In this book an observation is one flat vector, but a model may want `position` and `velocity`.
 # The names are those of the environment's observation space, if it is a `Dict`; a single state may
 # have any name. {doc}`workshop/states` splits the vector for the check, and for your model when a
-# learner of the next chapters trains it.
+# learner of this book trains it.
 
 # %%
 from gymnasium import spaces

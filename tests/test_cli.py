@@ -17,9 +17,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import imageio_ffmpeg
 import pytest
 from elsewhere import elsewhere
+from gymnasium.envs.classic_control import CartPoleEnv
 from processes import Child
 
 from benchmarks.chaos_runs import difference, flat, table
@@ -1136,3 +1138,22 @@ def test_a_share_of_an_encoder_has_no_meaning_for_dqn(capsys):
         main(["dqn", "--share-encoder"])
     assert ended.value.code == 2
     assert "share-encoder" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:.*render_mode")
+def test_what_cannot_be_watched_is_said_before_the_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DISPLAY", "")
+    gym.register("tests/Unseen-v0", Unseen)
+    said = refusal(["ppo", "--env", "tests/Unseen-v0", "--watch", *TINY])
+    assert said == "error: env 'tests/Unseen-v0' has no render mode 'rgb_array'"
+    assert not [*tmp_path.iterdir()]
+
+
+class Unseen(CartPoleEnv):
+    """A pole that nobody can draw."""
+
+    metadata = {"render_modes": []}
+
+    def __init__(self, render_mode: None = None) -> None:
+        super().__init__()

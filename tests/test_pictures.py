@@ -3,12 +3,14 @@
 import __future__
 
 import ast
+import itertools
 import json
 import re
 from functools import cache
 from math import log, pi
 from typing import Any
 
+import numpy as np
 import pytest
 import tangle
 from axe_playwright_python.sync_playwright import Axe
@@ -16,6 +18,7 @@ from playwright.sync_api import Page, expect
 
 from literate_rl.workshop import pictures
 from literate_rl.workshop.pictures import (
+    AGENT_COLOURS,
     Axis,
     Box,
     Mark,
@@ -518,3 +521,83 @@ def test_the_dial_of_the_mask_adds_up_what_counts(show):
     page.get_by_role("button", name="stop: power").click()
     page.get_by_label("type drawn").press("End")
     check(logits["stop"] - log(total), "z₀, z₁, z₂")
+
+
+# --- A colour for each agent ----------------------------------------------------------
+
+# Agents that meet in one figure somewhere.
+FAMILIES = [
+    ["REINFORCE", "REINFORCE with baseline", "A2C", "PPO"],
+    ["A2C", "A3C", "PPO", "IMPALA"],
+    ["PPO", "PPG", "hybrid PPO", "IMPALA"],
+    ["DQN", "C51", "Rainbow", "Ape-X", "discrete SAC"],
+    ["DDPG", "HDDPG", "TD3", "SAC", "Ape-X", "PPO"],
+]
+# How colours look to everybody, and to those who lack one kind of cones: matrices of
+# Machado, Oliveira and Fernandes (2009) for linear red, green and blue.
+EYES = {
+    "all cones": np.eye(3),
+    "no red": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "no green": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+}
+
+
+def linear(colour):
+    """Return red, green and blue as amounts of light."""
+    part = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(light):
+    """Return the place of a colour in OKLab, where distances are those one sees."""
+    cones = np.array(
+        [
+            [0.4122214708, 0.5363325363, 0.0514459929],
+            [0.2119034982, 0.6806995451, 0.1073969566],
+            [0.0883024619, 0.2817188376, 0.6299787005],
+        ]
+    )
+    mixed = np.array(
+        [
+            [0.2104542553, 0.7936177850, -0.0040720468],
+            [1.9779984951, -2.4285922050, 0.4505937099],
+            [0.0259040371, 0.7827717662, -0.8086757660],
+        ]
+    )
+    return mixed @ np.cbrt(cones @ light.clip(0, 1))
+
+
+@pytest.mark.parametrize("eyes", EYES)
+@pytest.mark.parametrize("family", FAMILIES, ids=" ".join)
+def test_agents_that_meet_can_be_told_apart(family, eyes):
+    seen = {name: oklab(EYES[eyes] @ linear(AGENT_COLOURS[name])) for name in family}
+    for one, other in itertools.combinations(family, 2):
+        assert np.linalg.norm(seen[one] - seen[other]) > 0.09, (one, other)
+
+
+@pytest.mark.parametrize("name", AGENT_COLOURS)
+def test_each_agent_stands_out_from_both_grounds(name):
+    style = (tangle.ROOT / "docs/_theme/static/book.css").read_text("utf-8")
+    grounds = re.findall(r"--ground: (#\w{6})", style)
+    assert len(grounds) == 2
+    weights = [0.2126, 0.7152, 0.0722]
+    own = linear(AGENT_COLOURS[name]) @ weights + 0.05
+    for ground in grounds:
+        other = linear(ground) @ weights + 0.05
+        assert max(own / other, other / own) >= 3
+
+
+def test_each_agent_with_a_family_has_a_colour():
+    assert AGENT_COLOURS.keys() == {name for family in FAMILIES for name in family}

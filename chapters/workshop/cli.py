@@ -47,6 +47,7 @@ from literate_rl.workshop.runs import (
     about,
     fit,
     has_screen,
+    make_visible,
     is_command,
     record_video,
     show,
@@ -210,6 +211,12 @@ def run_directory(name: str) -> Path:
     return Path("runs") / name
 
 
+def check_watch(command: Command[Any], world: Any) -> None:
+    """Raise before the training, not after it, if an agent could not be watched."""
+    if command.watch:
+        make_visible(world, "human" if has_screen() else "rgb_array").close()
+
+
 def start(
     algorithm: str, command: Command[Any], place: Place
 ) -> tuple[Run, Learner, World]:
@@ -220,7 +227,9 @@ def start(
                 f"a resumed run keeps its name: leave out {command.name!r}"
             )
         run = Run(command.resume, resume=True)
-        return run, *command.asked(algorithm).again(run, True, place)
+        learner, world = command.asked(algorithm).again(run, True, place)
+        check_watch(command, world)
+        return run, learner, world
     env = DEFAULT_ENV if command.env is None else command.env
     name = command.name
     if name is None:
@@ -228,6 +237,7 @@ def start(
     directory = run_directory(name)
     asked = command.asked(algorithm)
     learner, world = asked.new(True, place)
+    check_watch(command, world)
     # Models are stored as they were typed, so that they can be typed again.
     settings = settings_of_run(algorithm, world, learner.config, asked.models)
     return Run(directory, settings | {"models": command.models}), learner, world

@@ -32,7 +32,17 @@ from itertools import count, product
 from math import isfinite, prod
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
+__all__ = [
+    "AGENT_COLOURS",
+    "Axis",
+    "Box",
+    "Mark",
+    "Picture",
+    "Widget",
+    "dial",
+    "plot",
+    "predict",
+]
 
 # %% [markdown]
 # Here is a whole dial. Turn it, with the mouse or with the arrow keys.
@@ -833,6 +843,47 @@ predict(
 #
 # The diagrams of this book stand in their chapters, each in a folded cell, with a sentence on
 # what to notice.
+
+# %% [markdown]
+# ## A colour for each agent
+#
+# Learning curves are drawn by matplotlib. There an agent has the same colour in the whole book:
+# `color=AGENT_COLOURS["SAC"]`. Agents that meet in a figure can be told apart, also by readers
+# who see red and green alike, and each colour stands out from a light page and from a dark one.
+
+
+# %% tags=["export"]
+AGENT_COLOURS = {
+    "REINFORCE": "#009e73",
+    "REINFORCE with baseline": "#b0308f",
+    "A2C": "#3596d4",
+    "A3C": "#808080",
+    "PPO": "#d55e00",
+    "PPG": "#8c564b",
+    "hybrid PPO": "#8b85de",
+    "IMPALA": "#6857d1",
+    "DQN": "#0072b2",
+    "C51": "#bb7e90",
+    "Rainbow": "#549f0d",
+    "Ape-X": "#6887ff",
+    "discrete SAC": "#42734d",
+    "DDPG": "#6857d1",
+    "HDDPG": "#6d7eb1",
+    "TD3": "#237568",
+    "SAC": "#009e73",
+}
+
+# %% mystnb={"image": {"alt": "Seventeen short lines, each with the name of an agent and its colour"}}
+import matplotlib.pyplot as plt
+
+fig, axis = plt.subplots(figsize=(7, 2.2))
+for number, (name, colour) in enumerate(AGENT_COLOURS.items()):
+    column, row = divmod(number, 6)
+    axis.plot([column, column + 0.15], [-row, -row], color=colour, linewidth=3)
+    axis.text(column + 0.2, -row, name, va="center", color=colour)
+axis.set(xlim=(0, 3))
+axis.axis("off")
+fig.tight_layout()
 
 # %% [markdown]
 # ## References

@@ -1,8 +1,8 @@
 """Check: say in words what a chapter still lacks, before any other tool looks at it.
 
 ``python docs/_ext/check.py`` names views that are stale or edited by hand, chapters
-without a place in the order, modules without a page or tests, and classes in signatures
-that the website cannot link.
+without a place in the order, modules without a page or tests, decisions in another form
+than the others, and classes in signatures that the website cannot link.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from decisions import missing, wrong
 from order import listed, read_order
 from tangle import ROOT, TangleError, sync
 
@@ -93,7 +94,9 @@ def unlinked(root: Path = ROOT) -> Iterator[str]:
 
 def main() -> int:
     """Print what is wrong; return how much it is."""
-    problems = [*stale_views(), *missing_files()]
+    problems = [*stale_views(), *missing_files(), *wrong()]
+    if undecided := missing():
+        print("no section `## When to use it` yet:", ", ".join(undecided))
     if not problems:
         problems = [*unlinked()]
     print("\n".join(problems) or "views, pages and tests are complete")

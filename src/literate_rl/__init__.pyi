@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 3c02ce83ee558ee2
+# Generated from chapters/*.py (edit there); digest 4bd0af0abce7e8e0
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -15,32 +15,17 @@ from .policy_gradient import (
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
 )
-from .exact_values import (
-    Ring as Ring,
-    tabular_values as tabular_values,
-)
-from .evaluation import (
-    Difference as Difference,
-    evaluate as evaluate,
-    paired_difference as paired_difference,
-    t_interval as t_interval,
-)
 from .advantages import (
     gae as gae,
     gae_loop as gae_loop,
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
 )
-from .policies import (
-    ActorCritic as ActorCritic,
-    CategoricalActions as CategoricalActions,
-    GaussianActions as GaussianActions,
-    Policy as Policy,
-    RewardScaler as RewardScaler,
-    Runner as Runner,
-    RunningMoments as RunningMoments,
-    make_actions as make_actions,
-    make_policy as make_policy,
+from .evaluation import (
+    Difference as Difference,
+    evaluate as evaluate,
+    paired_difference as paired_difference,
+    t_interval as t_interval,
 )
 from .ppo_error import (
     approx_kl_k3 as approx_kl_k3,
@@ -60,6 +45,30 @@ from .ppo import (
     PPOConfig as PPOConfig,
     Samples as Samples,
     ppo_settings as ppo_settings,
+)
+from .a2c import (
+    A2C as A2C,
+    A2CConfig as A2CConfig,
+    GradientLearner as GradientLearner,
+    a2c_error as a2c_error,
+    a2c_gradient as a2c_gradient,
+    a2c_loss as a2c_loss,
+    a2c_settings as a2c_settings,
+)
+from .policies import (
+    ActorCritic as ActorCritic,
+    CategoricalActions as CategoricalActions,
+    GaussianActions as GaussianActions,
+    Policy as Policy,
+    RewardScaler as RewardScaler,
+    Runner as Runner,
+    RunningMoments as RunningMoments,
+    make_actions as make_actions,
+    make_policy as make_policy,
+)
+from .exact_values import (
+    Ring as Ring,
+    tabular_values as tabular_values,
 )
 from .encoders import (
     MINATAR_LAYERS as MINATAR_LAYERS,
@@ -116,76 +125,6 @@ from .ppg import (
     element_wise_squared_loss as element_wise_squared_loss,
     make_phasic_policy as make_phasic_policy,
     ppg_settings as ppg_settings,
-)
-from .off_policy import (
-    clipped_policy as clipped_policy,
-    vtrace as vtrace,
-    vtrace_data as vtrace_data,
-    vtrace_error_continuous_action as vtrace_error_continuous_action,
-    vtrace_error_discrete_action as vtrace_error_discrete_action,
-    vtrace_error_from_log_prob as vtrace_error_from_log_prob,
-    vtrace_loop as vtrace_loop,
-    vtrace_loss as vtrace_loss,
-)
-from .impala import (
-    IMPALA as IMPALA,
-    IMPALAConfig as IMPALAConfig,
-    Unroll as Unroll,
-    VTraceLearner as VTraceLearner,
-    impala_settings as impala_settings,
-    to_unroll as to_unroll,
-)
-from .actors import (
-    Actor as Actor,
-    ActorLearner as ActorLearner,
-    ActorsConfig as ActorsConfig,
-    Census as Census,
-    InProcess as InProcess,
-    RemoteLearner as RemoteLearner,
-    Transport as Transport,
-    TransportConfig as TransportConfig,
-    actors_settings as actors_settings,
-    slot_layout as slot_layout,
-)
-from .processes import (
-    ActorProcess as ActorProcess,
-    SharedMemory as SharedMemory,
-)
-from .contracts import (
-    CONTRACTS as CONTRACTS,
-    Broken as Broken,
-    Contract as Contract,
-    ContractError as ContractError,
-    Result as Result,
-    Role as Role,
-    check_model as check_model,
-)
-from .contract_models import (
-    ActionValue as ActionValue,
-    CategoricalActor as CategoricalActor,
-    CategoricalQNetwork as CategoricalQNetwork,
-    DeterministicActor as DeterministicActor,
-    DuelingQNetwork as DuelingQNetwork,
-    ProbabilityActor as ProbabilityActor,
-    QNetwork as QNetwork,
-    SquashedGaussianActor as SquashedGaussianActor,
-    StateValue as StateValue,
-)
-from .a2c import (
-    A2C as A2C,
-    A2CConfig as A2CConfig,
-    GradientLearner as GradientLearner,
-    a2c_error as a2c_error,
-    a2c_gradient as a2c_gradient,
-    a2c_loss as a2c_loss,
-    a2c_settings as a2c_settings,
-)
-from .a3c import (
-    A3C as A3C,
-    A3CConfig as A3CConfig,
-    GradientWorker as GradientWorker,
-    a3c_settings as a3c_settings,
-    gradient_layout as gradient_layout,
 )
 from .windows import (
     Rings as Rings,
@@ -279,6 +218,47 @@ from .discrete_sac import (
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,
 )
+from .off_policy import (
+    clipped_policy as clipped_policy,
+    vtrace as vtrace,
+    vtrace_data as vtrace_data,
+    vtrace_error_continuous_action as vtrace_error_continuous_action,
+    vtrace_error_discrete_action as vtrace_error_discrete_action,
+    vtrace_error_from_log_prob as vtrace_error_from_log_prob,
+    vtrace_loop as vtrace_loop,
+    vtrace_loss as vtrace_loss,
+)
+from .impala import (
+    IMPALA as IMPALA,
+    IMPALAConfig as IMPALAConfig,
+    Unroll as Unroll,
+    VTraceLearner as VTraceLearner,
+    impala_settings as impala_settings,
+    to_unroll as to_unroll,
+)
+from .actors import (
+    Actor as Actor,
+    ActorLearner as ActorLearner,
+    ActorsConfig as ActorsConfig,
+    Census as Census,
+    InProcess as InProcess,
+    RemoteLearner as RemoteLearner,
+    Transport as Transport,
+    TransportConfig as TransportConfig,
+    actors_settings as actors_settings,
+    slot_layout as slot_layout,
+)
+from .processes import (
+    ActorProcess as ActorProcess,
+    SharedMemory as SharedMemory,
+)
+from .a3c import (
+    A3C as A3C,
+    A3CConfig as A3CConfig,
+    GradientWorker as GradientWorker,
+    a3c_settings as a3c_settings,
+    gradient_layout as gradient_layout,
+)
 from .apex import (
     Apex as Apex,
     ApexActor as ApexActor,
@@ -290,6 +270,26 @@ from .apex import (
     apex_settings as apex_settings,
     experience_layout as experience_layout,
     first_priorities as first_priorities,
+)
+from .contracts import (
+    CONTRACTS as CONTRACTS,
+    Broken as Broken,
+    Contract as Contract,
+    ContractError as ContractError,
+    Result as Result,
+    Role as Role,
+    check_model as check_model,
+)
+from .contract_models import (
+    ActionValue as ActionValue,
+    CategoricalActor as CategoricalActor,
+    CategoricalQNetwork as CategoricalQNetwork,
+    DeterministicActor as DeterministicActor,
+    DuelingQNetwork as DuelingQNetwork,
+    ProbabilityActor as ProbabilityActor,
+    QNetwork as QNetwork,
+    SquashedGaussianActor as SquashedGaussianActor,
+    StateValue as StateValue,
 )
 from .workshop.interfaces import (
     Act as Act,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest 734baae40c4d57a8
+# Generated from chapters/workshop/pictures.py (edit there); digest 116309a41f209619
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from itertools import count, product
 from math import isfinite, prod
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Axis", "Box", "Mark", "Picture", "Widget", "dial", "plot", "predict"]
+__all__ = [
+    "AGENT_COLOURS",
+    "Axis",
+    "Box",
+    "Mark",
+    "Picture",
+    "Widget",
+    "dial",
+    "plot",
+    "predict",
+]
 
 
 Tone = Literal["", "accent", "second", "quiet", "faint"]
@@ -664,3 +674,24 @@ def predict(question: str, choices: Sequence[str], right: str, because: str) -> 
         f"{escape(because)}</p></details></div>"
     )
     return Widget(html, "\n- ".join([question, *choices]))
+
+
+AGENT_COLOURS = {
+    "REINFORCE": "#009e73",
+    "REINFORCE with baseline": "#b0308f",
+    "A2C": "#3596d4",
+    "A3C": "#808080",
+    "PPO": "#d55e00",
+    "PPG": "#8c564b",
+    "hybrid PPO": "#8b85de",
+    "IMPALA": "#6857d1",
+    "DQN": "#0072b2",
+    "C51": "#bb7e90",
+    "Rainbow": "#549f0d",
+    "Ape-X": "#6887ff",
+    "discrete SAC": "#42734d",
+    "DDPG": "#6857d1",
+    "HDDPG": "#6d7eb1",
+    "TD3": "#237568",
+    "SAC": "#009e73",
+}
