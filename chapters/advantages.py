@@ -11,7 +11,7 @@
 #
 # **Was this action better than what the policy usually does here?** After this chapter
 # you can answer that for every step of a rollout, and say what the answer costs: bias or
-# variance. It takes about 30 minutes, reading, without exercises. You need to know returns, and the flags `terminated`
+# variance. It takes about 25 minutes, reading, without exercises. You need to know returns, and the flags `terminated`
 # and `truncated` ({doc}`agents`). The policy gradient ({doc}`policy_gradient`) weights
 # every action by the number that we are about to compute.
 

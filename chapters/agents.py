@@ -12,8 +12,8 @@
 # **What does an agent optimise, and what goes wrong at the end of an episode?** After this
 # chapter you can say what a return, a value and an advantage are, run an agent in many
 # environments at once, and treat the two ways in which an episode ends as two different
-# things. It takes about 30 minutes. You need Python and a little PyTorch, no reinforcement
-# learning.
+# things. It takes about 35 minutes, reading, without exercises. You need Python and a little
+# PyTorch, no reinforcement learning.
 
 # %% tags=["export", "hide-input"]
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
@@ -333,17 +333,18 @@ picture
 #
 # ### How to read the code
 #
-# On the website the code of the package is on the right, what it does on the left. In a
-# signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows,
-# one for each step, and $B$ columns, one for each environment; the same letter is the same size.
-# `@checked` holds each call to its signature and names the argument that does not fit
-# ({doc}`workshop/signatures` builds it). `Bool` holds truth values, `Fraction` is a number from 0
-# to 1, `Count` a whole number from 1 on. A star, as in `"*B"`, stands for any number of
-# dimensions, and `""` for a single number. Functions whose names begin with `check` only
-# complain, early and clearly. Those of the loop below are in {doc}`workshop/episodes`, with its
-# small helpers: `env_maker` turns an id into a function that makes the environment, `on_cpu` and
-# `plain_actions` turn actions into what `envs.step` takes, `resets_later` reads when copies are
-# reset, and `EpisodeCounter` adds up the rewards and the steps of each episode.
+# On the website the code of the package is on the right, what it does on the left. Three things
+# help to read it.
+#
+# - In a signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$
+#   rows, one for each step, and $B$ columns, one for each environment; the same letter is the same
+#   size. A star, as in `"*B"`, means any number of dimensions, and `""` a single number. `Bool` holds
+#   truth values, `Fraction` is a number from 0 to 1, `Count` a whole number from 1 on.
+# - `@checked` holds each call to its signature and names the argument that does not fit
+#   ({doc}`workshop/signatures` builds it). Functions whose names begin with `check` only complain,
+#   early and clearly.
+# - The small helpers of the loop below are in {doc}`workshop/episodes`. Their names say what they do;
+#   you need not look.
 
 
 # %% tags=["export"]

@@ -12,7 +12,7 @@
 # **Has the agent learned, or was I lucky?** Train the same agent twice, with nothing
 # changed but the seed of its random numbers, and you get two results.
 #
-# In 35 minutes of reading, without exercises, you will be able to say what a trained agent is worth, what a training method is
+# In 30 minutes of reading, without exercises, you will be able to say what a trained agent is worth, what a training method is
 # worth, which of two methods is better, and how sure you can be. You need episodes and returns
 # ({doc}`agents`) and the agents of {doc}`policy_gradient`.
 

@@ -14,8 +14,9 @@
 # chapter you can write an action distribution, build a policy for any environment with discrete
 # or continuous actions, and train both kinds with the same loop.
 #
-# It takes about 25 minutes. You need the rollouts of {doc}`agents` and the advantages of
-# {doc}`advantages`.
+# It takes about 45 minutes, reading, without exercises. You need the rollouts of {doc}`agents` and
+# the advantages of {doc}`advantages`. The second half of {doc}`ppo` uses what is built here: the
+# policy, the runner, and the running moments.
 
 # %% tags=["export", "hide-input"]
 """Policies: a network, and an action distribution that knows what its output means."""
@@ -83,8 +84,8 @@ __all__ = [
 # %% [markdown]
 # ## A race
 #
-# So far `torch.multinomial` drew the actions, with random numbers that we never saw. It is better
-# to draw these numbers first: then a run has the same ones on every device, and leaving them out
+# In the programs so far `torch.multinomial` drew the actions, with random numbers that we never
+# saw. It is better to draw these numbers first: then a run has the same ones on every device, and leaving them out
 # gives the greedy action. How do random numbers become an action?
 #
 # A network gives three actions a, b and c their logits, and softmax turns them into
@@ -176,9 +177,9 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # | `legal(row, mask)` | the row without what is not allowed ({doc}`masks`) | the logits left | none |
 #
 # Here $N$ is the number of actions to choose from and $A$ how many numbers a continuous action
-# has. The **Kullback–Leibler divergence**, KL for short, from a policy to another one is the mean
-# of the difference of their log-probabilities, over the actions of the first. It is zero if the
-# two agree, and {doc}`ppo_error` needs it.
+# has. The KL divergence from a policy to another one, which {doc}`ppo_error` estimates from a batch,
+# is the mean of the difference of their log-probabilities, over the actions of the first. Here it
+# is exact.
 #
 # For a Gaussian policy with means $\mu_j$ and standard deviations $\sigma_j$ the function of
 # noise is well known (the "reparametrisation"). With $\eta_j \sim \mathcal N(0, 1)$,
@@ -712,12 +713,11 @@ class Runner:
 # %% [markdown]
 # ## One learner, two kinds of action
 #
-# Here is A2C, the advantage actor-critic: one update for each rollout, with the advantages of
-# {doc}`advantages`. It trains on CartPole, where the cart is pushed to the left or to the right,
-# and on the same cart with a push of any strength. Look for a line that knows which one it is.
-# Three details are new. The advantages are scaled to mean 0 and standard deviation 1, so that one
-# learning rate fits many tasks. The squared error of the values counts a quarter. And a gradient
-# longer than 0.5 is cut to that length. {doc}`ppo` does the same.
+# Here is A2C once more, the advantage actor-critic of {doc}`a2c`: one update for each rollout. It
+# trains on CartPole, where the cart is pushed to the left or to the right, and on the same cart with
+# a push of any strength. Look for a line that knows which one it is. As in {doc}`ppo`, the
+# advantages are scaled to mean 0 and standard deviation 1 and the gradient is clipped; Adam is the
+# optimiser.
 
 # %%
 from functools import partial
@@ -777,9 +777,8 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** that both learn: from about twenty steps an episode they climb to more than 150 at
 # their best, with the same code. Only the policy knows what its actions are. (One seed each: a
-# demonstration, not a comparison.) The curves are restless. An update that goes too far makes a
-# worse policy, and that policy collects the data of the next one. How far may an update go? That
-# is the question of {doc}`ppo_error`.
+# demonstration, not a comparison. The curves are restless, and a clip would not help: with one
+# update for each rollout it has nothing to hold. {doc}`a2c` has ten seeds, and what calms them.)
 
 # %% tags=["claims"]
 for _, (_, ended) in trained.values():
@@ -788,7 +787,7 @@ for _, (_, ended) in trained.values():
     assert later.max() > 150, "to more than 150"
 
 # %% [markdown]
-# ## Numbers of a convenient size
+# ## Normalisation
 #
 # Networks learn best from numbers around 1. An environment may well give us thousandths or
 # thousands. So with `normalize` of `make_policy` a policy keeps the mean and the variance of what

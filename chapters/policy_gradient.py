@@ -12,7 +12,7 @@
 # **How does a network learn to act if nobody tells it the right action?** It tries, and makes
 # more likely what turned out well. After this chapter you have trained an agent, can derive the
 # policy gradient with nothing left out, and know what a baseline and an entropy bonus do. It
-# takes about 50 minutes. You need {doc}`agents` and derivatives of logarithms.
+# takes about 40 minutes, reading, without exercises. You need {doc}`agents` and derivatives of logarithms.
 
 # %% tags=["export", "hide-input"]
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""

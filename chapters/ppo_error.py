@@ -13,7 +13,7 @@
 # once from each. If they learn ten times, the policy walks away from its data. Proximal policy
 # optimisation, PPO, makes it safe: its loss stops pushing once an action has become likely or
 # unlikely enough {cite:p}`schulman2017`. After this chapter you can read that loss line by line,
-# and say of each sample whether it still has a gradient. It takes about 45 minutes, reading,
+# and say of each sample whether it still has a gradient. It takes about 40 minutes, reading,
 # without exercises. You need the policy gradient ({doc}`policy_gradient`) and advantages
 # ({doc}`advantages`).
 
