@@ -25,6 +25,7 @@ from literate_rl.policies import make_policy
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import policy_error_from_log_prob
+from literate_rl.workshop.episodes import mean_return
 from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import flat_env, stored_runs
 
@@ -51,21 +52,23 @@ class Reinforce(PPO):
         samples = self.look_back(batch)
         adv = samples.adv if self.subtract_value else samples.target
         log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
+        loss = policy_gradient_error(log_prob, adv)
         self.optimizer.zero_grad()
-        policy_gradient_error(log_prob, adv).backward()
+        loss.backward()
         self.optimizer.step()
 
-        self.critic_optimizer.param_groups[0]["lr"] = self.optimizer.param_groups[0][
-            "lr"
-        ]
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.critic_optimizer.param_groups[0]["lr"] = rate
         for _ in range(self.config.num_epochs):
             error = samples.target - self.policy.value(samples.obs)
             self.critic_optimizer.zero_grad()
             error.square().mean().backward()
             self.critic_optimizer.step()
-        ended = batch.episode_return[batch.episode_return.isfinite()]
-        mean = ended.mean().item()  # NaN where no episode ended
-        return {"charts/episodic_return": mean, **self.distance(samples)}
+        return {
+            "charts/episodic_return": mean_return(batch.episode_return),
+            "losses/policy_loss": loss.item(),
+            **self.distance(samples),
+        }
 
 
 class WithoutBaseline(Reinforce):

@@ -159,7 +159,7 @@ def test_what_is_no_answer_is_refused(value: Any, prob: Any, words: str) -> None
 
 
 def test_nan_is_wrong() -> None:
-    with pytest.raises(AssertionError, match="pays +expected 1, got nan"):
+    with pytest.raises(AssertionError, match=r"pays +expected 1, got nan"):
         six_rooms(lambda obs: exact(obs) * torch.nan, best)
 
 

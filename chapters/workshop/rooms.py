@@ -67,7 +67,8 @@ class House(gym.Env[NDArray[np.float32], np.int64]):
         self, action: np.int64
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Take one step; return observation, reward, two flags and an empty dict."""
-        pays = [1, 1, -1, 0, 1, 1, action, action, 1 - action][self.state]
+        right = int(action)
+        pays = [1, 1, -1, 0, 1, 1, right, right, 1 - right][self.state]
         # "waits" goes on for one step, and "lasts" until the time limit.
         terminated = self.state not in (3, 5)
         if self.state == 3:
