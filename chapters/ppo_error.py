@@ -69,7 +69,7 @@ __all__ = [
 # divergence, in nats ([further down](#three-estimates-of-one-kl-divergence)). Data:
 # `benchmarks/arc_learning.py`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "ALT"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 50,000 steps. Returns: with a batch used once, and with one used ten times without the clip, they stay below minus 1000. Used ten times with the clip they rise to minus 185 in all ten seeds. KL divergence of one batch, on a logarithmic axis: mostly near 0.002 if it is used once, several nats if used ten times, near 0.01 with the clip"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -91,10 +91,24 @@ for name, runs in used.items():
     print(f"{name:20s} greedy at the end {runs.final.mean():6.0f}")
 
 # %% [markdown]
-# NOTICE
+# **Notice** that a batch used once teaches too little: within 50,000 steps no seed learns to swing
+# the pendulum up. Used ten times it moves the policy by several nats, and again no seed learns. What
+# the batch says is about a policy that is far away by then. With the clip the same eighty updates
+# move the policy by about 0.01, hundreds of times less, and all ten seeds end above $-220$. (A motor
+# that pushes at random gets about $-1200$.) So the answer is: yes, you may, if the policy stays near
+# the one that collected the batch. The rest of this chapter is how the clip keeps it there.
 
 # %% tags=["claims"]
-CLAIMS
+once, unclipped, clipped = used.values()
+assert len(clipped.final) == 10
+assert once.final.max() < -1000, "no seed learns"
+assert unclipped.final.max() < -600, "again none"
+assert clipped.final.min() > -220, "all ten"
+moved = [np.median(runs.watched["losses/approx_kl"]) for runs in used.values()]
+assert moved[0] < 0.003
+assert 2 < moved[1] < 6, "several nats"
+assert 0.008 < moved[2] < 0.013, "about 0.01"
+assert moved[1] > 200 * moved[2], "hundreds of times less"
 
 # %% [markdown]
 # ## A loss with a brake
