@@ -611,14 +611,16 @@ losses = {"minus the value": train(1, True), "no baseline": train(1, False)}
 # stored. The losses on the right are those of the cell above.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return over environment steps, thin lines for 20 seeds and a thick line for their mean. With the value as a baseline the mean rises to over 400, without a baseline to below 350, and the thin lines spread more widely. Right: the losses of one seed. With the baseline the loss is near zero after a few updates, without one it rises."}}
+from literate_rl.workshop.pictures import AGENT_COLOURS
 from literate_rl.workshop.runs import stored_runs
 
 stored = stored_runs("reinforce")
+colours = [AGENT_COLOURS[f"REINFORCE{x}"] for x in (" with baseline", "")]
 fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3))
-for number, (name, run) in enumerate(stored.items()):
-    left.plot(run.steps, run.curves.T, color=f"C{number}", lw=0.5, alpha=0.3)
-    left.plot(run.steps, run.curves.mean(0), color=f"C{number}", lw=2, label=name)
-    right.plot(losses[name], color=f"C{number}")
+for colour, (name, run) in zip(colours, stored.items(), strict=True):
+    left.plot(run.steps, run.curves.T, color=colour, lw=0.5, alpha=0.3)
+    left.plot(run.steps, run.curves.mean(0), color=colour, lw=2, label=name)
+    right.plot(losses[name], color=colour)
 left.set_xlabel("environment steps")
 left.set_ylabel("return")
 left.legend(fontsize=8, loc="upper left")

@@ -168,6 +168,7 @@ while collector.step < total_steps:
 import matplotlib.pyplot as plt
 import numpy as np
 
+from literate_rl.workshop.pictures import AGENT_COLOURS
 from literate_rl.workshop.runs import stored_runs
 
 when, returned = np.array(episodes).T
@@ -183,7 +184,7 @@ counts = [
 ]
 shares = np.array(counts) / np.sum(counts, 0)
 fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.7))
-left.plot(when[19:] / 1000, last, color="C1")
+left.plot(when[19:] / 1000, last, color=AGENT_COLOURS["PPO"])
 left.set(xlabel="thousand steps", title="mean return of 20 episodes", ylim=(0, 520))
 right.stackplot(ends.steps / 1000, shares, labels=ways, alpha=0.7)
 right.set(xlabel="thousand steps", title="how episodes end", ylim=(0, 1))
@@ -196,7 +197,7 @@ print(f"the last 20 episodes: {returned[-20:].mean():.0f}")
 # point for each step. All ten stored runs end at 500 as well. **Notice** on the right that the agent
 # has two problems, one after the other. At first every episode ends because the pole leans too far.
 # Around 14,000 steps most end because the cart drifts off the track, and a curve that pauses there is
-# not stuck: it works on the second problem. (On a track without an end no curve pauses there:
+# not stuck: it works on the second problem. (On a track without an end the return rises on:
 # {doc}`ppo_evidence`.) So look at *how* episodes end before you change a setting.
 
 # %% tags=["claims"]
@@ -790,7 +791,8 @@ steps, means = np.array(
     [(row["step"], row["charts/episodic_return"]) for row in pendulum_history]
 ).T
 fig, axis = plt.subplots(figsize=(7, 2.4))
-axis.plot(steps[2:], np.convolve(means, np.full(3, 1 / 3), "valid"), color="C1")
+smooth = np.convolve(means, np.full(3, 1 / 3), "valid")
+axis.plot(steps[2:], smooth, color=AGENT_COLOURS["PPO"])
 axis.set(xlabel="steps", ylabel="return")
 fig.tight_layout()
 pendulum_returns = evaluate(pendulum.policy, "Pendulum-v1", episodes=20, seed=1)

@@ -50,12 +50,10 @@ from literate_rl.workshop.runs import stored_runs
 reinforce = stored_runs("reinforce")
 easy = {
     "REINFORCE": reinforce["no baseline"],
-    "with a baseline": reinforce["minus the value"],
+    "REINFORCE with baseline": reinforce["minus the value"],
     "A2C": stored_runs("a2c")["A2C"],
     "PPO": stored_runs("cartpole")["PPO"],
 }
-colours = {name: AGENT_COLOURS.get(name) for name in easy}
-colours["with a baseline"] = AGENT_COLOURS["REINFORCE with baseline"]
 
 
 def draw_runs(axis, runs, **style):
@@ -79,7 +77,7 @@ def compare(runs, pairs, results):
         print(f"\n{when}, seed by seed")
         for ours, theirs in pairs:
             difference = result(runs[ours]) - result(runs[theirs])
-            in_words(f"{ours}, minus {theirs}", difference)
+            in_words(f"{ours} minus {theirs}", difference)
             found[ours, theirs, when] = paired_difference(
                 result(runs[ours]), result(runs[theirs])
             )
@@ -88,14 +86,18 @@ def compare(runs, pairs, results):
 
 fig, axis = plt.subplots(figsize=(7, 2.9))
 for name, runs in easy.items():
-    draw_runs(axis, runs, color=colours[name], label=name)
+    draw_runs(axis, runs, color=AGENT_COLOURS[name], label=name)
 axis.set(xlabel="thousand steps", ylabel="return while training", title="CartPole")
 axis.legend(fontsize=8, loc="upper left", frameon=True)
 fig.tight_layout()
 print("greedy at the end")
 for name, runs in easy.items():
     in_words(name, runs.final)
-pairs = (("A2C", "with a baseline"), ("PPO", "with a baseline"), ("PPO", "A2C"))
+pairs = (
+    ("A2C", "REINFORCE with baseline"),
+    ("PPO", "REINFORCE with baseline"),
+    ("PPO", "A2C"),
+)
 results = {
     "in the first 10,000 steps": lambda runs: runs.curves[:, :5].mean(1),
     "over the whole training": lambda runs: runs.area,
@@ -120,14 +122,14 @@ found = compare(easy, pairs, results)
 early, whole_run, end = results
 for key in ("area", "final"):
     ours, theirs = (
-        getattr(easy[name], key) for name in ("with a baseline", "REINFORCE")
+        getattr(easy[name], key) for name in ("REINFORCE with baseline", "REINFORCE")
     )
     assert paired_difference(ours, theirs).low > 0, "the baseline helps"
-below = found["A2C", "with a baseline", end]
+below = found["A2C", "REINFORCE with baseline", end]
 assert -120 < below.mean < -80, "about a hundred points below"
 assert below.high < 0, "below REINFORCE with a baseline"
 for name in ("A2C", "PPO"):
-    assert found[name, "with a baseline", early].low > 30, "far ahead early"
+    assert found[name, "REINFORCE with baseline", early].low > 30, "far ahead early"
     ours, theirs = (results[early](easy[each]) for each in (name, "REINFORCE"))
     assert paired_difference(ours, theirs).low > 30, "of both"
 for when in (early, whole_run):
@@ -138,7 +140,7 @@ assert found["PPO", "A2C", end].low > 0, "better than A2C at the end"
 assert easy["A2C"].final.min() < 110, "anywhere between 100"
 assert easy["A2C"].final.max() == 500, "and 500"
 for when in (whole_run, end):
-    difference = found["PPO", "with a baseline", when]
+    difference = found["PPO", "REINFORCE with baseline", when]
     assert difference.low < 0 < difference.high, "no difference seen"
 finals = np.sort(easy["PPO"].final)
 assert 410 < finals[0] < 425, "one seed is stuck"
@@ -149,7 +151,7 @@ assert finals[1] > 490, "the others are not"
 # again, and it was written down *how* each episode ended. And they were made once more on a track
 # without an end, where only the pole can end an episode before its 500 steps.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return over the first 20,000 steps. With the track the mean of ten seeds stands still near 150 from 6,000 to 10,000 steps; on the track without an end it rises on to about 250. Right: shares of the ways in which episodes end, with the track. At first the pole leans too far; from 10,000 to 28,000 steps most episodes end because the cart leaves the track; then most last 500 steps"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return over the first 20,000 steps. With the track the mean of ten seeds stands still near 150 from 6,000 to 10,000 steps; on the track without an end it rises on to about 250. Right: shares of the ways in which episodes end, with the track. At first the pole leans too far; from 12,000 to 26,000 steps most episodes end because the cart leaves the track; from 32,000 on most last 500 steps"}}
 tracks = stored_runs("cartpole_ends")
 ways = {
     "the pole leans too far": "ends/pole",
@@ -168,7 +170,7 @@ for style, (name, label) in zip(
     strict=True,
 ):
     runs = tracks[name]
-    draw_runs(left, runs, color=colours["PPO"], linestyle=style, label=label)
+    draw_runs(left, runs, color=AGENT_COLOURS["PPO"], linestyle=style, label=label)
 left.set(xlabel="thousand steps", ylabel="return while training", xlim=(1, 20))
 left.set_ylim(0, 400)
 left.legend(fontsize=8, loc="upper left")
@@ -180,16 +182,17 @@ gain = (tracks["endless track"].curves - tracks["PPO"].curves)[:, 3:5].mean(1)
 in_words("without an end of the track, from 6,000 to 10,000 steps", gain)
 
 # %% [markdown]
-# **Notice** on the right that by then the pole has been learned, more or less: from 10,000 steps on
-# most episodes end because the cart has drifted off the track. That takes about 150 steps, and an
-# agent that does nothing about it gets no further. Without the end of the track the curve does not
-# stand still, with all ten seeds. So the plateau is the track.
+# **Notice** on the right that the pole is learned first: from 12,000 to 26,000 steps most episodes end
+# because the cart has drifted off the track. An agent that lets it drift gets no further. Without the end of the track the return rises on,
+# to about 240 before it pauses, and with all ten seeds it is higher from 6,000 to 10,000 steps. So
+# the plateau is the track.
 
 # %% tags=["claims"]
 assert abs(easy["PPO"].curves.mean(0)[2:7] - 140).max() < 6, "near 135"
 assert (easy["PPO"].steps[2], easy["PPO"].steps[6]) == (6_000, 14_000)
 assert len(gain) == 10
 assert (gain > 0).all(), "with all ten seeds"
+assert 220 < tracks["endless track"].curves.mean(0)[4:7].mean() < 260, "about 240"
 assert (
     paired_difference(
         tracks["endless track"].curves[:, 3:5].mean(1),
@@ -199,7 +202,7 @@ assert (
 )
 pole, track, limit = shares
 place = tracks["PPO"].steps
-assert (track > 0.4)[(place >= 10_000) & (place <= 28_000)].all()
+assert (limit > 0.5)[place >= 32_000].all()
 assert (track > 0.5)[(place >= 12_000) & (place <= 26_000)].all(), "most"
 assert pole[0] > 0.95
 
@@ -229,13 +232,18 @@ assert pole[0] > 0.95
 # `benchmarks/arc_learning.py`.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on Pendulum over 60,000 steps. PPO rises from minus 1200 to near minus 200; REINFORCE, REINFORCE with a baseline and A2C stay between minus 1500 and minus 1000. Right: greedy returns of ten seeds for each agent. Those of PPO are all near minus 190, those of the others spread far below"}}
-hard = stored_runs("arc_pendulum")
+hard = {
+    name.replace("with a", "REINFORCE with"): runs
+    for name, runs in stored_runs("arc_pendulum").items()
+}
 fig, (left, right) = plt.subplots(
     1, 2, figsize=(7, 3.0), gridspec_kw={"width_ratios": (2, 1)}
 )
 for place, (name, runs) in enumerate(hard.items()):
-    draw_runs(left, runs, color=colours[name], label=name)
-    right.plot([place] * len(runs.final), runs.final, "o", color=colours[name], ms=4)
+    draw_runs(left, runs, color=AGENT_COLOURS[name], label=name)
+    right.plot(
+        [place] * len(runs.final), runs.final, "o", color=AGENT_COLOURS[name], ms=4
+    )
 left.set(xlabel="thousand steps", ylabel="return", title="Pendulum, while training")
 left.legend(fontsize=8, loc="upper left")
 right.set(title="greedy at the end", xlim=(-0.5, 3.5))
@@ -246,15 +254,44 @@ for name, runs in hard.items():
     in_words(name, runs.final)
 found = compare(
     hard,
-    (("PPO", "A2C"), ("PPO", "with a baseline"), ("A2C", "with a baseline")),
+    (
+        ("PPO", "A2C"),
+        ("PPO", "REINFORCE with baseline"),
+        ("A2C", "REINFORCE with baseline"),
+    ),
     {end: lambda runs: runs.final},
 )
 
 # %% [markdown]
-# NOTICE2
+# **Notice** that PPO has learned the task with all ten seeds, and after a third of the steps. No run of
+# the others ends above $-750$. A few of REINFORCE with a baseline have begun to learn; the rest get
+# what a motor gets that pushes at random, about $-1200$, more or less. The search tells the same: of
+# the 36 settings of these three agents the best one ended near $-1100$, and of PPO's twelve six ended
+# above $-270$.
+#
+# So within these steps, learning ten times from each batch is the difference between learning and not.
+# And it is not the ten times alone: without the clip they taught nothing ({doc}`ppo_error`). How many
+# more steps the other agents would need was not tried.
 
 # %% tags=["claims"]
-CLAIMS2
+assert all(len(runs.final) == 10 for runs in hard.values())
+assert hard["PPO"].final.min() > -200, "with all ten seeds"
+third = hard["PPO"].curves[:, hard["PPO"].steps > 20_000]
+assert third[:, :4].mean() > -250, "after a third of the steps"
+others = {name: runs for name, runs in hard.items() if name != "PPO"}
+assert all(runs.final.max() < -750 for runs in others.values())
+begun = {name: (runs.final > -850).sum() for name, runs in others.items()}
+assert begun["REINFORCE with baseline"] >= 3, "a few"
+assert begun["REINFORCE"] == begun["A2C"] == 0
+for name in ("A2C", "REINFORCE with baseline"):
+    assert found["PPO", name, end].low > 650
+searched = {row: runs.final[0] for row, runs in stored_runs("arc_search").items()}
+of_ppo = [value for row, value in searched.items() if row.startswith("PPO")]
+of_others = [value for row, value in searched.items() if not row.startswith("PPO")]
+assert len(of_ppo) == 12
+assert len(of_others) == 36
+assert -1110 < max(of_others) < -1090, "near -1100"
+assert sum(value > -270 for value in of_ppo) == 6
 
 # %% [markdown]
 # ## Which details matter
@@ -439,7 +476,8 @@ for row in ("no clip", "no annealing", "large last layer", "value clip 0.2"):
 #
 # - On an easy task the baseline helps, advantages with more updates buy a faster start, and PPO ends
 #   more reliably than A2C; REINFORCE with a baseline does as well in the end.
-# - SUMMARY2
+# - On Pendulum, with settings searched equally hard, PPO learns with all ten seeds, and no other agent
+#   does within the same steps.
 # - Most details make no difference that five seeds could show. One epoch or a shared trunk on
 #   CartPole while training, and no clip on Pendulum, cost most.
 # - What matters depends on the task, and on the other details.
