@@ -188,7 +188,7 @@ left.plot(when[19:] / 1000, last, color=AGENT_COLOURS["PPO"])
 left.set(xlabel="thousand steps", title="mean return of 20 episodes", ylim=(0, 520))
 right.stackplot(ends.steps / 1000, shares, labels=ways, alpha=0.7)
 right.set(xlabel="thousand steps", title="how episodes end", ylim=(0, 1))
-right.legend(fontsize=8, loc="lower left")
+right.legend(fontsize=8, loc="upper right")
 fig.tight_layout()
 print(f"the last 20 episodes: {returned[-20:].mean():.0f}")
 
