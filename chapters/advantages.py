@@ -397,8 +397,8 @@ def n_step_returns(
 # %% [markdown]
 # ## Which λ is best?
 #
-# That depends on how good the critic is. On the ring of {doc}`exact_values` we can compute it,
-# because there the truth is known. The robot breaks down with probability $p = 0.02$ and goes
+# That depends on how good the critic is. On the ring of {doc}`exact_values`, a small world of a
+# later page, we can compute it, because there the truth is known. The robot breaks down with probability $p = 0.02$ and goes
 # right with probability 0.8, and $\gamma = 0.99$. In cell $s$, action $a$ earns on average
 #
 # $$

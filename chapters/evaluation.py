@@ -533,8 +533,8 @@ by_mean = with_baseline.mean() - without.mean()
 assert 0.4 < by_iqm / by_mean < 0.6, "half as large"
 
 # %% [markdown]
-# Now we can tell learning from luck. A return minus a value was a better weight than a return. Is
-# there one that is better still? That is {doc}`advantages`.
+# Now we can tell learning from luck. So far each batch was used for one update and thrown away. May
+# it be used ten times? That is {doc}`ppo_error`.
 #
 # ## Traps
 #
