@@ -466,6 +466,21 @@ def test_each_agent_has_twelve_settings() -> None:
     assert set(arc_learning.EXPERIMENTS["arc_search"].variants) == set(rows)
 
 
+def test_the_four_agents_have_the_settings_that_the_chapter_tells() -> None:
+    told = {
+        "REINFORCE": (32, 0.003, True),
+        "with a baseline": (8, 0.01, True),
+        "A2C": (8, 0.003, False),
+        "PPO": (200, 0.003, True),
+    }
+    names = ("num_steps", "learning_rate", "scale_reward")
+    variants = arc_learning.EXPERIMENTS["arc_pendulum"].variants
+    assert told == {
+        agent: tuple(variant.changes[name] for name in names)
+        for agent, variant in variants.items()
+    }
+
+
 def test_ablation_variants_change_what_they_say() -> None:
     env, config = "CartPole-v1", learning.ppo_settings("CartPole-v1")
     plain = ablation.build(config, env)
