@@ -82,6 +82,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.learning
 	$(BIN)/python -m benchmarks.reinforce_learning
 	$(BIN)/python -m benchmarks.a2c_learning
+	$(BIN)/python -m benchmarks.arc_learning
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.hybrid_learning \
 	  moving lander lander_discrete lander_continuous moving_idle_2 moving_idle_4 moving_idle_16

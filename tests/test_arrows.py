@@ -63,6 +63,7 @@ FLOORS = {
     "10 above": [
         "workshop.pictures",
         "workshop.exercises",
+        "workshop.rooms",
         "workshop.probes",
         "workshop.states",
         "workshop.rules",

@@ -26,6 +26,7 @@ from benchmarks import __main__ as command
 from benchmarks import (
     a2c_learning,
     ablation,
+    arc_learning,
     chaos_actors,
     ddpg_learning,
     dqn_learning,
@@ -42,6 +43,7 @@ from benchmarks import (
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
+from literate_rl.agents import discounted_returns
 from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
@@ -207,6 +209,7 @@ def test_bins_average_what_ended_in_them() -> None:
 EXPERIMENTS = (
     {"a2c": a2c_learning.EXPERIMENTS["a2c"]}
     | ablation.EXPERIMENTS
+    | arc_learning.EXPERIMENTS
     | hybrid_learning.EXPERIMENTS
     | ppg_learning.EXPERIMENTS
 )
@@ -508,6 +511,78 @@ def test_the_baseline_is_all_that_differs() -> None:
     with_baseline, without = firsts[True], firsts[False]
     assert with_baseline["charts/episodic_return"] == without["charts/episodic_return"]
     assert with_baseline["losses/policy_loss"] != without["losses/policy_loss"]
+
+
+def test_reinforce_for_any_policy_weights_actions_with_returns() -> None:
+    settings = {**arc_learning.REINFORCE, "num_envs": 2, "num_steps": 5}
+    config = replace(arc_learning.SHARED, **settings)
+    for learner in (arc_learning.Reinforce, arc_learning.WithoutBaseline):
+        made = arc_learning.build(config, arc_learning.ENV, learner)
+        batch, twin = made.collect(), copy.deepcopy(made.policy)
+        with torch.no_grad():
+            next_value = twin.value(batch.next_obs)
+        flags = batch.terminated, batch.truncated
+        weight = discounted_returns(batch.reward, next_value, *flags, config.gamma)
+        if made.subtract_value:
+            weight = weight - twin.value(batch.obs).detach()
+        log_prob, _ = twin.evaluate_actions(batch.obs, batch.action)
+        (-(weight * log_prob).mean()).backward()
+        made.update(batch)
+        # Adam's first step goes against the sign of the gradient, and by the rate.
+        for old, new in zip(
+            twin.network.actor.parameters(),
+            made.policy.network.actor.parameters(),
+            strict=True,
+        ):
+            large = old.grad.abs() > 1e-4
+            assert large.any()
+            moved = (new - old)[large] / (-old.grad.sign()[large])
+            assert torch.allclose(moved, torch.tensor(config.learning_rate), rtol=1e-2)
+
+
+def test_no_place_of_the_cart_ends_an_episode_on_the_endless_track() -> None:
+    env = arc_learning.endless_track()
+    env.reset(seed=1)
+    env.unwrapped.state = np.array([100.0, 0, 0, 0])
+    assert not env.step(1)[2]
+    env.unwrapped.state = np.array([0.0, 0, 0.3, 0])
+    assert env.step(1)[2], "but the pole does"
+
+
+def test_ends_of_episodes_are_counted_by_their_kind() -> None:
+    config = replace(arc_learning.EXPERIMENTS["cartpole_ends"].config, num_steps=256)
+    made = arc_learning.build(config, "CartPole-v1", arc_learning.Watched)
+    batch = made.collect()
+    batch.terminated.zero_()
+    batch.truncated.zero_()
+    batch.terminated[3:7, 0] = True
+    batch.next_obs[..., 0] = 0.0
+    batch.next_obs[3, 0, 0] = -2.5
+    batch.truncated[8, 1] = True
+    counts = made.update(batch)
+    assert [counts[name] for name in arc_learning.ENDS] == [3, 1, 1]
+
+
+def test_each_agent_has_twelve_settings() -> None:
+    rows = arc_learning.search()
+    for name in arc_learning.AGENTS:
+        assert sum(agent == name for agent, *_ in rows.values()) == 12
+    assert set(arc_learning.EXPERIMENTS["arc_search"].variants) == set(rows)
+
+
+def test_the_four_agents_have_the_settings_that_the_chapter_tells() -> None:
+    told = {
+        "REINFORCE": (32, 0.003, True),
+        "with a baseline": (8, 0.01, True),
+        "A2C": (8, 0.003, False),
+        "PPO": (200, 0.003, True),
+    }
+    names = ("num_steps", "learning_rate", "scale_reward")
+    variants = arc_learning.EXPERIMENTS["arc_pendulum"].variants
+    assert told == {
+        agent: tuple(variant.changes[name] for name in names)
+        for agent, variant in variants.items()
+    }
 
 
 def test_ablation_variants_change_what_they_say() -> None:

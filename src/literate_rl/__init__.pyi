@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 66caedc4b9dbb074
+# Generated from chapters/*.py (edit there); digest d33e077def02bb25
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -388,6 +388,14 @@ from .workshop.fast import (
 )
 from .workshop.exercises import (
     grade as grade,
+)
+from .workshop.rooms import (
+    ROOMS as ROOMS,
+    House as House,
+    house as house,
+    room_answers as room_answers,
+    six_rooms as six_rooms,
+    values_and_greedy as values_and_greedy,
 )
 from .workshop.alf import (
     AlgStep as AlgStep,
