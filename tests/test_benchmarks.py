@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import sys
@@ -384,6 +385,91 @@ def test_every_variant_of_a2c_trains(name: str) -> None:
         learner = variant.build(replace(experiment.config, **changes))
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
         learning.close(learner)
+
+
+class Both(impala_learning.Split):
+    """The ratio in the targets and in the gradient."""
+
+    in_targets, in_gradient = True, "all"
+
+
+@pytest.mark.parametrize(
+    ("split", "whole"),
+    [
+        (Both, impala_learning.VTraceLearner),
+        (impala_learning.Split, impala_learning.Uncorrected),
+    ],
+)
+def test_the_halves_of_vtrace_make_the_whole(split, whole) -> None:
+    experiment = impala_learning.EXPERIMENTS["impala_places"]
+    config = replace(experiment.config, lag=3)
+    weights = []
+    for kind in (split, whole):
+        agent = impala_learning.build(config, experiment.env, kind)
+        for _ in range(6):
+            agent.iterate()
+        parts = [x.detach().flatten() for x in agent.learner.parameters]
+        weights.append(torch.cat(parts))
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)
+
+
+def test_praise_and_blame_are_weighted_apart() -> None:
+    """Each half differs from the whole, and from no weight at all."""
+    experiment = impala_learning.EXPERIMENTS["impala_places"]
+    agent = impala_learning.build(experiment.config, experiment.env)
+    agent.collect()
+    unroll = agent.batch(list(agent.memory.entries))
+    generator = torch.Generator().manual_seed(0)
+    shift, reward = torch.randn(2, *unroll.reward.shape, generator=generator)
+    unroll = unroll._replace(log_prob=unroll.log_prob - shift, reward=reward)
+    losses = set()
+    for kind in ("Split", "GradientOnly", "PraiseOnly", "BlameOnly"):
+        policy = copy.deepcopy(agent.policy)
+        learner = getattr(impala_learning, kind)(policy, experiment.config)
+        losses.add(round(learner.learn(unroll)["policy_loss"], 5))
+    assert len(losses) == 4
+
+
+def steps_of(kind: Any, gradients: list[float], **changes: Any) -> list[float]:
+    """Return the steps of a weight that is alone, in learning rates."""
+    settings = {"learning_rate": 1e-3, "anneal": False, "max_grad_norm": 1e9}
+    config = a2c_learning.A2CConfig(**settings | changes)
+    weight = torch.nn.Linear(1, 1, bias=False).double()
+    learner, steps = kind(weight, config), []
+    for gradient in gradients:
+        before = weight.weight.item()
+        part = torch.full((1, 1), gradient, dtype=torch.float64)
+        told = learner.learn((part,), 0)["losses/largest_step"]
+        steps.append((before - weight.weight.item()) / config.learning_rate)
+        assert abs(steps[-1]) == pytest.approx(told)
+    return steps
+
+
+def test_steps_are_watched_capped_corrected_or_floored() -> None:
+    gradients, decay = [1.0, 1e-4, -3.0], 0.99
+    square, plain, floored = 0.0, [], []
+    for gradient in gradients:
+        square = decay * square + (1 - decay) * gradient**2
+        plain.append(gradient / (square**0.5 + 1e-5))
+        floored.append(gradient / (square + 1e-5) ** 0.5)
+    assert plain[0] == pytest.approx(10, rel=1e-3)  # as long as can be
+    assert steps_of(a2c_learning.Watched, gradients) == pytest.approx(plain)
+    capped = np.clip(plain, -1, 1)
+    assert steps_of(a2c_learning.Capped, gradients) == pytest.approx(capped)
+    corrected = [x * (1 - decay**k) ** 0.5 for k, x in enumerate(plain, 1)]
+    assert corrected[0] == pytest.approx(1, rel=1e-3)
+    assert steps_of(a2c_learning.Corrected, gradients) == pytest.approx(corrected)
+    assert steps_of(a2c_learning.Floored, gradients) == pytest.approx(floored)
+
+
+def test_a_critic_times_ten_is_trained_and_ten_times_as_large() -> None:
+    config = a2c_learning.A2CConfig(num_envs=2)
+    plain, large = a2c_learning.build(config), a2c_learning.with_large_values(config)
+    obs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    values = [agent.policy.value(obs).detach() for agent in (plain, large)]
+    torch.testing.assert_close(values[1], 10 * values[0])
+    large.iterate()
+    assert not torch.equal(large.policy.value(obs), values[1])
 
 
 def test_the_clock_starts_when_all_processes_have() -> None:

@@ -10,7 +10,7 @@ import imageio_ffmpeg
 import order
 import pytest
 import tangle
-from bs4 import Tag
+from bs4 import BeautifulSoup, Tag
 from playwright.sync_api import Browser, Page, expect
 from routes import read_routes
 from test_site import SITE, Visit, accessibility, exported_cells, soup, visit_in
@@ -320,25 +320,33 @@ def test_the_start_page_lists_the_routes_with_their_minutes():
         assert links == [f"{chapter.docname}.html" for chapter in route.chapters]
 
 
+@cache
+def part(name: str, tag: str, kind: str) -> BeautifulSoup:
+    """Return a part of a page: to parse all of many pages takes long."""
+    text = (SITE / name).read_text("utf-8")
+    found = re.search(rf"<{tag} [^>]*{kind}.*?</{tag}>", text, re.DOTALL)
+    return BeautifulSoup(found[0] if found else "", "html.parser")
+
+
 def test_a_chapter_says_where_its_routes_go_on():
     for route in read_routes():
         pages = [chapter.docname for chapter in route.chapters]
         for page, after in pairwise([*pages, None]):
             [line] = [
                 line
-                for line in soup(f"{page}.html").select(".onward li")
+                for line in part(f"{page}.html", "section", "onward")("li")
                 if route.name in line.span.get_text().split(" · ")
             ]
             if after is None:
                 assert line.a is None
             else:
                 assert str(line.a["href"]) == f"{after.rpartition('/')[2]}.html"
-    assert not soup("docs/faq.html").select(".onward")
+    assert not part("docs/faq.html", "section", "onward")("li")
 
 
 def test_every_page_lists_the_routes_in_its_contents():
     for name in (START, "docs/faq.html", "chapters/ppo.html"):
-        links = soup(name).select("#contents a[href*='#route-']")
+        links = part(name, "nav", "contents").select("a[href*='#route-']")
         assert [link.get_text() for link in links] == [x.name for x in read_routes()]
 
 
@@ -384,6 +392,6 @@ def test_the_row_of_an_agent_has_its_three_settings_and_its_chapter():
 
 def test_below_a_program_stands_how_to_take_it():
     for name in programs():
-        lines = soup(f"chapters/{name}.html").select(".take-along")
-        assert f"literate-rl copy {name} > my_{name}.py" in lines[0].get_text()
-        assert str(lines[0].a["href"]).endswith(f"/{name}.py")
+        line = part(f"chapters/{name}.html", "p", "take-along")
+        assert f"literate-rl copy {name} > my_{name}.py" in line.get_text()
+        assert str(line.a["href"]).endswith(f"/{name}.py")

@@ -21,6 +21,7 @@ from typing import Any
 
 from decisions import CHAPTERS, Decision, decision
 from docutils import nodes
+from landing import number
 from order import Chapter, link_to, read_order
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -40,7 +41,7 @@ KINDS = {
     "MultiDiscrete": "several choices at once",
     "hybrid": "a type with arguments",
 }
-PRICES = {"cheap": "little, I have thousands in a second", "dear": "a lot"}
+PRICES = {"cheap": "little: I get thousands in a second", "dear": "a lot"}
 CORES = {"one": "one", "several": "several"}
 QUESTIONS = {
     "actions": ("What does your agent choose?", KINDS),
@@ -141,7 +142,7 @@ def measured(name: str) -> str:
         for key in ("cpu_seconds", "return")
     )
     time = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-    value = f"{reached:.0f}".replace("-", "−")
+    value = number(str(reached))
     return f"Its page: {steps:,} steps of {origin['env']}, {time}, return {value}."
 
 
@@ -171,7 +172,7 @@ def button(question: str, key: str) -> str:
 def questions() -> str:
     """Return the questions as groups of radio buttons."""
     groups = ""
-    for number, (question, (words, answers)) in enumerate(QUESTIONS.items(), 1):
+    for place, (question, (words, answers)) in enumerate(QUESTIONS.items(), 1):
         buttons = ""
         for key, label in {"any": "I do not know yet", **answers}.items():
             checked = " checked" if key == "any" else ""
@@ -179,7 +180,7 @@ def questions() -> str:
                 f'<label><input type="radio" name="{question}" '
                 f'id="{button(question, key)}"{checked}> {escape(label)}</label>'
             )
-        legend = f"<legend>{number}. {escape(words)}</legend>"
+        legend = f"<legend>{place}. {escape(words)}</legend>"
         groups += f"<fieldset>{legend}{buttons}</fieldset>"
     return f'<form class="which-questions" autocomplete="off">{groups}</form>'
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 6434f11b8be274ef
+# Generated from chapters/*.py (edit there); digest 66caedc4b9dbb074
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -324,7 +324,9 @@ from .workshop.hybrid_policy import (
 )
 from .workshop.networks import (
     ActionCritic as ActionCritic,
+    ClipConfig as ClipConfig,
     Critics as Critics,
+    GradientClip as GradientClip,
     eval_mode as eval_mode,
     squashed_log_prob as squashed_log_prob,
 )
@@ -369,7 +371,9 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.memory import (
+    BufferConfig as BufferConfig,
     UnrollBuffer as UnrollBuffer,
+    distances as distances,
 )
 from .workshop.states import (
     ByName as ByName,
