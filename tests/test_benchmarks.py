@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from benchmarks import (
     ablation,
     chaos_actors,
     ddpg_learning,
+    dqn_learning,
     hybrid_learning,
     impala_learning,
     learning,
@@ -45,6 +46,7 @@ from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.replay import Batch
 from literate_rl.workshop.runs import fit, stored_runs, todays_names
 
 SMALL = learning.ppo_settings("CartPole-v1")
@@ -753,3 +755,25 @@ class Stones:
             self.left -= int(action) + 1
             if self.left == 0:
                 self.won = {mover: 1, other: -1}
+
+
+@pytest.mark.parametrize(("gamma", "n", "share"), [(0.9, 1, 1.0), (0.99, 20, 0.25)])
+def test_the_feedback_of_one_weight_is_that_of_the_equation(gamma, n, share):
+    # A value w of the first state and 2w of the second: targets move 2γⁿ times as far,
+    # in the share of the windows that end in a value.
+    weight = torch.nn.Linear(1, 1, bias=False)
+    ones, zeros = torch.ones(8, 1), torch.zeros(8, dtype=torch.int64)
+    discount = torch.full((8,), gamma**n)
+    discount[round(8 * share) :] = 0.0
+    batch = Batch(ones, zeros, ones[:, 0], 2 * ones, discount, ones[:, 0], zeros)
+    learner = SimpleNamespace(
+        config=SimpleNamespace(num_steps=n, gamma=gamma),
+        buffer=SimpleNamespace(sample=lambda *_: batch),
+        policy=weight,
+        step=1,
+    )
+    before = weight.weight.clone()
+    found = dqn_learning.feedback(learner)
+    assert found["charts/feedback"] == pytest.approx(2 * gamma**n * share, rel=1e-4)
+    assert found["charts/discount"] == pytest.approx(gamma**n * share, rel=1e-4)
+    assert torch.equal(weight.weight, before), "the agent's own weights stay"
