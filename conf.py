@@ -204,7 +204,11 @@ redirects = {
         "10_impala": "impala",
         "11_actors": "actors",
     }.items()
-} | {"docs/api/runs": "workshop/runs.html"}
+} | {
+    "docs/api/runs": "workshop/runs.html",
+    "chapters/hybrid_policy": "workshop/hybrid_policy.html",
+    "docs/api/hybrid_policy": "workshop/hybrid_policy.html",
+}
 
 # --- Look
 html_theme = "_theme"

@@ -38,7 +38,7 @@ FLOORS = {
         "policies",
         "disjoint_network",
         "hybrid_action",
-        "hybrid_policy",
+        "workshop.hybrid_policy",
     ],
     "5 mathematics": [
         "policy_gradient",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import sys
@@ -9,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from benchmarks import (
     ablation,
     chaos_actors,
     ddpg_learning,
+    dqn_learning,
     hybrid_learning,
     impala_learning,
     learning,
@@ -44,6 +46,7 @@ from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.replay import Batch
 from literate_rl.workshop.runs import fit, stored_runs, todays_names
 
 SMALL = learning.ppo_settings("CartPole-v1")
@@ -254,11 +257,14 @@ def test_other_settings_start_over(small, tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize("name", ["ddpg_pendulum", "td3_switches", "td3_cheetah"])
 def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
+    """What was no setting then had its default."""
     config = asdict(ddpg_learning.EXPERIMENTS[name].config)
     del config["seed"]
     _, origin = read_table(learning.LEARNING / f"{name}.csv")
     stored = todays_names(learning.settings_in(origin), config)
-    assert stored == {name: str(value) for name, value in config.items()}
+    defaults = learning.defaults_of(ddpg_learning.EXPERIMENTS[name].config)
+    now = {name: str(value) for name, value in config.items()}
+    assert {**defaults, **stored} == now
 
 
 @pytest.mark.parametrize(
@@ -278,6 +284,20 @@ def test_stored_runs_keep_the_names_of_their_day(
     write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
     found = learning.stored(*paths, origin | {"settings": now}, ["as it is"])[1]
     assert len(found) == same
+
+
+@pytest.mark.parametrize(("default", "kept"), [("None", 1), ("4", 0)])
+def test_a_setting_that_is_new_had_its_default(
+    default: str, kept: int, tmp_path: Path
+) -> None:
+    paths = learning.paths("x", tmp_path)
+    origin = {"env": "a", "episodes": "1", "settings": "gamma=0.9"}
+    row = {"variant": "as it is", "seed": "1"}
+    write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
+    origin["settings"] = "gamma=0.9 value_epochs=None"
+    defaults = {"gamma": "0.99", "value_epochs": default}
+    found = learning.stored(*paths, origin, ["as it is"], defaults)[1]
+    assert len(found) == kept
 
 
 def test_the_order_of_the_settings_changes_nothing(small, tmp_path: Path) -> None:
@@ -367,6 +387,91 @@ def test_every_variant_of_a2c_trains(name: str) -> None:
         learner = variant.build(replace(experiment.config, **changes))
         assert math.isfinite(learner.iterate()["losses/policy_loss"])
         learning.close(learner)
+
+
+class Both(impala_learning.Split):
+    """The ratio in the targets and in the gradient."""
+
+    in_targets, in_gradient = True, "all"
+
+
+@pytest.mark.parametrize(
+    ("split", "whole"),
+    [
+        (Both, impala_learning.VTraceLearner),
+        (impala_learning.Split, impala_learning.Uncorrected),
+    ],
+)
+def test_the_halves_of_vtrace_make_the_whole(split, whole) -> None:
+    experiment = impala_learning.EXPERIMENTS["impala_places"]
+    config = replace(experiment.config, lag=3)
+    weights = []
+    for kind in (split, whole):
+        agent = impala_learning.build(config, experiment.env, kind)
+        for _ in range(6):
+            agent.iterate()
+        parts = [x.detach().flatten() for x in agent.learner.parameters]
+        weights.append(torch.cat(parts))
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)
+
+
+def test_praise_and_blame_are_weighted_apart() -> None:
+    """Each half differs from the whole, and from no weight at all."""
+    experiment = impala_learning.EXPERIMENTS["impala_places"]
+    agent = impala_learning.build(experiment.config, experiment.env)
+    agent.collect()
+    unroll = agent.batch(list(agent.memory.entries))
+    generator = torch.Generator().manual_seed(0)
+    shift, reward = torch.randn(2, *unroll.reward.shape, generator=generator)
+    unroll = unroll._replace(log_prob=unroll.log_prob - shift, reward=reward)
+    losses = set()
+    for kind in ("Split", "GradientOnly", "PraiseOnly", "BlameOnly"):
+        policy = copy.deepcopy(agent.policy)
+        learner = getattr(impala_learning, kind)(policy, experiment.config)
+        losses.add(round(learner.learn(unroll)["policy_loss"], 5))
+    assert len(losses) == 4
+
+
+def steps_of(kind: Any, gradients: list[float], **changes: Any) -> list[float]:
+    """Return the steps of a weight that is alone, in learning rates."""
+    settings = {"learning_rate": 1e-3, "anneal": False, "max_grad_norm": 1e9}
+    config = a2c_learning.A2CConfig(**settings | changes)
+    weight = torch.nn.Linear(1, 1, bias=False).double()
+    learner, steps = kind(weight, config), []
+    for gradient in gradients:
+        before = weight.weight.item()
+        part = torch.full((1, 1), gradient, dtype=torch.float64)
+        told = learner.learn((part,), 0)["losses/largest_step"]
+        steps.append((before - weight.weight.item()) / config.learning_rate)
+        assert abs(steps[-1]) == pytest.approx(told)
+    return steps
+
+
+def test_steps_are_watched_capped_corrected_or_floored() -> None:
+    gradients, decay = [1.0, 1e-4, -3.0], 0.99
+    square, plain, floored = 0.0, [], []
+    for gradient in gradients:
+        square = decay * square + (1 - decay) * gradient**2
+        plain.append(gradient / (square**0.5 + 1e-5))
+        floored.append(gradient / (square + 1e-5) ** 0.5)
+    assert plain[0] == pytest.approx(10, rel=1e-3)  # as long as can be
+    assert steps_of(a2c_learning.Watched, gradients) == pytest.approx(plain)
+    capped = np.clip(plain, -1, 1)
+    assert steps_of(a2c_learning.Capped, gradients) == pytest.approx(capped)
+    corrected = [x * (1 - decay**k) ** 0.5 for k, x in enumerate(plain, 1)]
+    assert corrected[0] == pytest.approx(1, rel=1e-3)
+    assert steps_of(a2c_learning.Corrected, gradients) == pytest.approx(corrected)
+    assert steps_of(a2c_learning.Floored, gradients) == pytest.approx(floored)
+
+
+def test_a_critic_times_ten_is_trained_and_ten_times_as_large() -> None:
+    config = a2c_learning.A2CConfig(num_envs=2)
+    plain, large = a2c_learning.build(config), a2c_learning.with_large_values(config)
+    obs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    values = [agent.policy.value(obs).detach() for agent in (plain, large)]
+    torch.testing.assert_close(values[1], 10 * values[0])
+    large.iterate()
+    assert not torch.equal(large.policy.value(obs), values[1])
 
 
 def test_the_clock_starts_when_all_processes_have() -> None:
@@ -493,8 +598,12 @@ def test_each_loss_drops_its_part_of_the_mask() -> None:
     ):
         for ours, theirs in zip(terms(name), expected, strict=True):
             assert theirs is None or torch.equal(ours, theirs)
-    heads, _ = terms("per head")
-    torch.testing.assert_close(heads.sum(-1), log_prob)
+    for name, expected in (
+        ("per head", log_prob),
+        (hybrid_learning.DI_ENGINE, without[0]),
+    ):
+        torch.testing.assert_close(terms(name)[0].sum(-1), expected)
+    assert torch.equal(terms(hybrid_learning.DI_ENGINE)[1], without[1])
     # What is not masked is what a mask of ones says.
     _, new, _, action = hybrid_batch("joint")
     ones = hybrid_learning.HybridActions.from_space(SPACE, torch.ones(3, 3))
@@ -646,3 +755,25 @@ class Stones:
             self.left -= int(action) + 1
             if self.left == 0:
                 self.won = {mover: 1, other: -1}
+
+
+@pytest.mark.parametrize(("gamma", "n", "share"), [(0.9, 1, 1.0), (0.99, 20, 0.25)])
+def test_the_feedback_of_one_weight_is_that_of_the_equation(gamma, n, share):
+    # A value w of the first state and 2w of the second: targets move 2γⁿ times as far,
+    # in the share of the windows that end in a value.
+    weight = torch.nn.Linear(1, 1, bias=False)
+    ones, zeros = torch.ones(8, 1), torch.zeros(8, dtype=torch.int64)
+    discount = torch.full((8,), gamma**n)
+    discount[round(8 * share) :] = 0.0
+    batch = Batch(ones, zeros, ones[:, 0], 2 * ones, discount, ones[:, 0], zeros)
+    learner = SimpleNamespace(
+        config=SimpleNamespace(num_steps=n, gamma=gamma),
+        buffer=SimpleNamespace(sample=lambda *_: batch),
+        policy=weight,
+        step=1,
+    )
+    before = weight.weight.clone()
+    found = dqn_learning.feedback(learner)
+    assert found["charts/feedback"] == pytest.approx(2 * gamma**n * share, rel=1e-4)
+    assert found["charts/discount"] == pytest.approx(gamma**n * share, rel=1e-4)
+    assert torch.equal(weight.weight, before), "the agent's own weights stay"

@@ -90,7 +90,9 @@ from literate_rl.dqn import (
     make_q_policy,
 )
 from literate_rl.encoders import has_pictures, readable_parts
-from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
+from literate_rl.workshop.hybrid_policy import (
+    make_hybrid_policy,
+)  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
 from literate_rl.masks import WithoutMask

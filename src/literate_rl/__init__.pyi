@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest ddf434f243439dd4
+# Generated from chapters/*.py (edit there); digest 66caedc4b9dbb074
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -93,10 +93,6 @@ from .hybrid_action import (
     mask_args as mask_args,
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
-)
-from .hybrid_policy import (
-    HybridActions as HybridActions,
-    make_hybrid_policy as make_hybrid_policy,
 )
 from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
@@ -322,9 +318,15 @@ from .workshop.nests import (
 from .workshop.hybrid_space import (
     read_hybrid_space as read_hybrid_space,
 )
+from .workshop.hybrid_policy import (
+    HybridActions as HybridActions,
+    make_hybrid_policy as make_hybrid_policy,
+)
 from .workshop.networks import (
     ActionCritic as ActionCritic,
+    ClipConfig as ClipConfig,
     Critics as Critics,
+    GradientClip as GradientClip,
     eval_mode as eval_mode,
     squashed_log_prob as squashed_log_prob,
 )
@@ -369,7 +371,9 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.memory import (
+    BufferConfig as BufferConfig,
     UnrollBuffer as UnrollBuffer,
+    distances as distances,
 )
 from .workshop.states import (
     ByName as ByName,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 4a2fdaf407e13de2
+# Generated from chapters/workshop/training.py (edit there); digest a0e30a71a592abb0
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ from literate_rl.dqn import (
     make_q_policy,
 )
 from literate_rl.encoders import has_pictures, readable_parts
-from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
+from literate_rl.workshop.hybrid_policy import (
+    make_hybrid_policy,
+)  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
 from literate_rl.masks import WithoutMask
