@@ -569,7 +569,7 @@ assert collapsed["uncorrected"] == 1
 #   table 2). On five tasks of DeepMind Lab, with many actors and a deep network, they compare
 #   V-trace, the weight of the gradient alone (*1-step importance sampling*) and no correction. No
 #   correction was far behind on most of them, even without replay. V-trace and the weight alone
-#   were close; with replay V-trace was ahead. (We read their table and did not run their tasks.)
+#   were close; with replay V-trace was ahead. (So the paper says; we did not run its tasks.)
 # - **A lag that nobody set.** With hundreds of machines it is long, and differs from unroll to
 #   unroll. A correction that is 1 for fresh data and small for old ones needs no setting for that.
 #

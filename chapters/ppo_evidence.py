@@ -445,7 +445,7 @@ assert 2 < 0.05 * compared < 3, "two or three by chance"
 # Two studies measured such details on larger tasks, mostly MuJoCo's robots with continuous actions:
 # {cite:t}`engstrom2020` ([arXiv 2005.12729](https://arxiv.org/abs/2005.12729)) and
 # {cite:t}`andrychowicz2021` ([arXiv 2006.05990](https://arxiv.org/abs/2006.05990), more than 250,000
-# agents). The papers were read, nothing of theirs was run here.
+# agents). The last two columns tell what the papers say; nothing of theirs was run here.
 #
 # | detail | on our two tasks | Engstrom et al. | Andrychowicz et al. |
 # |---|---|---|---|
