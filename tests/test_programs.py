@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import tangle
+import torch
 from check import ROOT
 from test_tangle import new_root, replace
 
@@ -16,14 +17,25 @@ from benchmarks import programs as benchmark
 from benchmarks.store import read_table
 from literate_rl import loop
 from literate_rl.advantages import gae
+from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop import programs as workshop
 from literate_rl.workshop.commands import main
-from literate_rl.workshop.programs import copied, program_path, programs, source
+from literate_rl.workshop.programs import (
+    copied,
+    drawn_batches,
+    program_path,
+    programs,
+    source,
+)
 from literate_rl.workshop.runs import stored_runs
 
 # Another environment of the same kind, for those whose actions are listed and those
 # whose are not.
-OTHER_ENVS = {"ppo": "Acrobot-v1", "sac": "MountainCarContinuous-v0"}
+OTHER_ENVS = {
+    "ppo": "Acrobot-v1",
+    "discrete_sac": "Acrobot-v1",
+    **dict.fromkeys(("ddpg", "td3", "sac"), "MountainCarContinuous-v0"),
+}
 CELL = """# %% tags=["program"] total_steps=50000
 import math
 
@@ -174,6 +186,16 @@ def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch
 
 
 # --- Stored curves --------------------------------------------------------------------
+
+
+def test_what_a_program_draws_is_noted_and_its_buffer_is_left_as_it_was():
+    sample = ReplayBuffer.sample
+    batches, names = drawn_batches("ddpg", total_steps=504)
+    assert ReplayBuffer.sample is sample
+    assert len(batches) == 4
+    batch, state = batches[-1]
+    assert len(batch.reward) == names["batch_size"]
+    assert torch.equal(state, names["generator"].get_state()), "nothing is drawn later"
 
 
 def test_a_stopped_benchmark_goes_on_and_a_changed_program_starts_over(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/programs.py (edit there); digest 8dc7ccc50858f1c8
+# Generated from chapters/workshop/programs.py (edit there); digest bd664b428b8989ca
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -16,8 +16,16 @@ from contextlib import redirect_stdout
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
-__all__ = ["Source", "program_path", "programs", "run_program", "source"]
+__all__ = [
+    "Source",
+    "drawn_batches",
+    "program_path",
+    "programs",
+    "run_program",
+    "source",
+]
 
 
 def programs() -> list[str]:
@@ -97,6 +105,33 @@ def run_program(
             return runpy.run_path(path)
     finally:
         sys.argv = before
+
+
+def drawn_batches(
+    name: str, total_steps: int
+) -> tuple[list[tuple[Any, Any]], dict[str, Any]]:
+    """Run a program that learns from a buffer; return what it drew.
+
+    Args:
+        name: Its name, such as ``"sac"``.
+        total_steps: How many steps to train for.
+
+    Returns:
+        Each batch with the state of the generator right after its draw, and the
+        program's global names at the end.
+    """
+    from literate_rl.replay import ReplayBuffer
+
+    drawn, sample = [], ReplayBuffer.sample
+
+    def noted(self: Any, size: int, generator: Any, *rest: Any, **more: Any) -> Any:
+        batch = sample(self, size, generator, *rest, **more)
+        drawn.append((batch, generator.get_state()))
+        return batch
+
+    with mock.patch.object(ReplayBuffer, "sample", noted):
+        names = run_program(name, total_steps=total_steps)
+    return drawn, names
 
 
 class Source(NamedTuple):
