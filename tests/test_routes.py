@@ -46,9 +46,7 @@ def test_a_route_goes_forward_and_its_minutes_are_told(route):
 
 # What a chapter needs and says itself in a sentence, so that its route can do without.
 LATER = {
-    "hybrid_ppo": "hybrid_policy",
     "ppg_evidence": "evaluation",
-    "ppo": "policies",
     "ppo_evidence": "evaluation",
     "sac": "contract_models",
 }

@@ -105,7 +105,8 @@ def wrong(root: Path = ROOT) -> Iterator[str]:
             yield f"{chapter.docname}.py:{line}: {error}"
 
 
-def missing(root: Path = ROOT) -> list[str]:
-    """Return the chapters of algorithms that decide nothing."""
-    sections = {x.name: HEADING in x.source for x in read_order(root)}
-    return [name for name in CHAPTERS if not sections.get(name)]
+def missing(root: Path = ROOT) -> Iterator[str]:
+    """Yield the chapters of algorithms that decide nothing."""
+    for chapter in read_order(root):
+        if chapter.name in CHAPTERS and HEADING not in chapter.source:
+            yield f"{chapter.docname}.py: end with a section {HEADING!r}"
