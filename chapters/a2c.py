@@ -10,7 +10,8 @@
 # # A2C
 #
 # **What is left of PPO without its clip?** After this chapter you can train with the simplest
-# actor-critic algorithm, say what PPO adds to it, and recognise a run that is about to forget.
+# actor-critic algorithm, say what PPO adds to it, and name two settings that keep runs from
+# forgetting.
 #
 # Reading takes about 30 minutes, without exercises. You need advantages ({doc}`advantages`) and
 # PPO's loss ({doc}`ppo_error`).
@@ -107,12 +108,12 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** first how soon the runs on the left learn. They reach 475 within 24 to 40 thousand
 # steps, those in the middle within 40 to 144: at the median they take four times as long. And one
-# step on each rollout is enough: all ten runs on the left end with the highest return there is.
+# step on each rollout is enough here: all ten runs on the left end with the highest return there is.
 #
 # **Notice** then that the others forget. Nine of ten runs in the middle fall far back on their way,
-# and the two thick ones had learned the task and do not recover in time. So do all five on the
-# right, which all recover. The section [on forgetting](#why-runs-forget) finds out why. `python -m benchmarks.a2c_learning` trained all
-# runs.
+# and the two thick ones had learned the task and do not recover in time. All five on the right fall
+# back too, and recover. The section [on forgetting](#why-runs-forget) looks for the reason.
+# `python -m benchmarks.a2c_learning` trained all runs.
 
 # %% tags=["claims"]
 ours, plain, sb3 = kinds.values()
@@ -126,7 +127,7 @@ assert (plain.curves[plain.final < 475].max(1) > 470).all(), "what they had lear
 for falling, low in ((plain, 9), (sb3, 5)):
     best = np.maximum.accumulate(falling.curves, 1)
     assert ((falling.curves < best / 2) & (best > 250)).any(1).sum() == low
-assert (sb3.final == 500).all(), "which all recover"
+assert (sb3.final == 500).all(), "and recover"
 assert len(sb3.final) == 5
 
 # %% [markdown]
@@ -767,13 +768,19 @@ for name, (share, mean_value) in looks.items():
 # praised, so the policy grows sure of actions that are no better than the others. A tenth of the
 # reward asks the critic for values of 10 instead of 100; a longer memory of RMSProp makes the first
 # thousand steps longer; an output times 10 makes every step of the critic ten times as long. All
-# three let the critic arrive in time. The optimiser's long steps are a symptom: they come with the
-# fall, and it comes without them.
+# three should let the critic arrive sooner. But the numbers above are for the first two together,
+# and for one seed.
 #
-# The two settings of this chapter were found before their reason. First we ran the ten seeds with
-# the usual settings, and two runs ended low. Then we chose the decay and the scale of rewards from 15
-# pairs, most of them tried in a fast simulation of CartPole with 8 or 16 other seeds each. So the ten
-# seeds told us to look for other settings, but not which.
+# Nor is this the whole story. For five runs of the middle panel the gradients were written down, and
+# all five fall. Three fall while their gradients are large, as this story has it. The other two, which
+# never recover, fall from a return of 500, after their gradients had almost vanished. The critic's
+# error is part of those gradients, so their critics had arrived. Why these two fall is open. Long
+# steps of the optimiser are not needed for a fall: runs with capped steps fall as well.
+#
+# The two settings of this chapter were found before this search for a reason. First we ran the ten
+# seeds with the usual settings, and two runs ended low. Then we chose the decay and the scale of
+# rewards from 15 pairs, most of them tried in a fast simulation of CartPole with 8 or 16 other seeds
+# each. So the ten seeds told us to look for other settings, but not which.
 
 # %% tags=["claims"]
 norm, longest = (values[place] for values in list(columns.values())[1:])
@@ -782,6 +789,19 @@ assert good.sum() >= 5, "40,000 steps"
 assert norm[good].min() < 2e-4, "gradients almost vanish"
 assert norm[~good][-10:].max() > 100, "and return with the fall"
 assert longest[good].min() < 0.1, "small steps"
+all_norms, falls = columns["norm of the gradient"], forgets(forgetful.curves)
+assert len(falls) == 5 == falls.sum(), "all five fall"
+for curve, norms, end in zip(forgetful.curves, all_norms, forgetful.final, strict=True):
+    best = np.maximum.accumulate(curve)
+    fell = ((curve < best / 2) & (best > 250)).argmax()
+    if end < 475:
+        perfect = np.flatnonzero(curve == 500)
+        assert perfect[-1] < fell, "never recover, fell from a return of 500"
+        assert norms[perfect].min() < 2e-4, "almost vanished"
+        assert norms[perfect[-1]] < 2e-3, "just before the fall"
+    else:
+        assert norms[:fell].min() > 3, "while their gradients are large"
+assert (forgetful.final < 475).sum() == 2, "the two runs"
 assert (round(1 / (1 - 0.99) ** 0.5), round(1 / (1 - 0.999) ** 0.5)) == (10, 32)
 (share_plain, value_plain), (share_ours, value_ours) = looks.values()
 assert share_plain > 0.85, "nearly every advantage is positive"
@@ -848,15 +868,20 @@ assert step[1] < 0.004, "hardly moves"
 # nothing between the gradient and the weights. On CartPole, with rewards scaled for it, it is even
 # ahead of PPO: its mean curve is at 450 after 24,000 steps, PPO's after 44,000. But that took two
 # settings that the task told us to look for. On a task that you do not know yet, prefer PPO, which
-# scales rewards and advantages itself and learns several times from what it collected.
+# normalises its advantages itself (rewards only with `scale_reward=True`) and learns several times
+# from what it collected.
 #
 # - **Use it for**: a first baseline, and changes of your own, where steps are cheap
-# - **Rather than**: {doc}`ppo` only if the agent has to be small; {doc}`a3c` if one process is enough
+# - **Rather than**: {doc}`ppo`, but only where the agent has to be small; {doc}`a3c`, where one process is enough
 # - **Costs**: 24,000 to 40,000 steps to a return of 475 on CartPole, about 3 CPU seconds
 # - **First settings**: `learning_rate=1e-3`, `rmsprop_decay=0.999`, `reward_scale=0.1`
 # - **Decided by**: [why runs forget](#why-runs-forget), and four agents in {doc}`ppo_evidence`
 
 # %% tags=["claims"]
+from literate_rl.ppo import PPOConfig
+
+assert PPOConfig().normalize_advantage, "normalises its advantages itself"
+assert not PPOConfig().scale_reward, "rewards only if asked"
 a_run = np.median(ours.cpu_seconds)
 assert 2 < a_run * 32_000 / 200_000 < 4, "about 3 CPU seconds"
 mean_curves = [np.nanmean(run.curves, 0) for run in (ours, ppo)]
@@ -872,8 +897,9 @@ assert at_450 == [24_000, 44_000], "after 24,000 steps, PPO's after 44,000"
 # - A2C takes one step on each rollout, so there is nothing to clip.
 # - Its gradient is PPO's where the ratio is 1, and in general only there.
 # - A target is the sum of the rewards up to the end of the rollout and the critic's value there.
-# - Runs forget while the critic is far behind: then every action is praised. Small rewards let it
-#   catch up.
+# - With rewards as they are the critic is behind at first, and nearly every action is praised. With
+#   smaller rewards, or with larger values, no run forgot.
+# - Two of five runs that we looked into forgot after their critic had arrived. Why is open.
 # - RMSProp's steps can be $1 / \sqrt{1 - \beta_v}$ learning rates long, the first ones always are.
 #
 # ## Exercises
@@ -1024,4 +1050,4 @@ grade(answer, trained, ())
 # ## References
 #
 # A2C is the synchronous form of A3C, which {cite:t}`mnih2016` introduced. {cite:t}`huang2022a2c`
-# show with code that A2C is a special case of PPO. The contract is Machin's.
+# show with code that A2C is a special case of PPO.

@@ -440,7 +440,7 @@ def optimal_baseline(
 
 # %% [markdown]
 # How little the best baseline gains over the value, and how much both gain over none, is measured
-# in {doc}`exact_values`. That is why everybody uses the value: it is nearly as good, and we want
+# in {doc}`exact_values`. That is why most programs use the value: it is nearly as good, and we want
 # to know it anyway.
 #
 # ## Entropy
@@ -845,8 +845,9 @@ assert answer() == half_of_the_time() == 3
 # policy is linear, its logits are `obs @ weight`. `weight` has the shape (inputs, actions), and
 # `obs`, `action` and `reward` are those of the steps of one episode, which terminated. Return the
 # weights after one step of gradient ascent, with this learning rate, on the mean over the steps of
-# discounted return times log-probability. No optimiser is needed. Then guess how long the pole
-# stays up after 300 episodes with your update; the last line trains with it.
+# discounted return times log-probability. No optimiser is needed. When all cases
+# agree, guess how long the pole stays up after 300 episodes with your update. Then call
+# `pole_stays_up(answer)` in a cell below, which takes some seconds.
 
 
 # %%
