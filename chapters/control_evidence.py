@@ -71,8 +71,8 @@ for first, second in (("HDDPG", "DDPG"), ("SAC", "DDPG"), ("TD3", "DDPG")):
 # %% [markdown]
 # **Notice** that three of the four cannot be told apart: the intervals for HDDPG and for SAC
 # contain zero. TD3 takes longer, with every seed. {doc}`td3` measures why: with its delay the older
-# copies follow at half the speed. If they get their speed back ($\tau$ = 0.01), most of the
-# difference is gone, and the actor still waits.
+# copies follow at half the speed. If they get their speed back ($\tau$ = 0.01), about four fifths of
+# the difference is gone (five seeds, the first 4,800 steps), and the actor still waits.
 #
 # All four first get *worse*, for some 1,000 steps, down to −1,500; random torques earn about −1,200.
 # And a run of any of them takes less than a minute.
@@ -91,10 +91,11 @@ for name in ("HDDPG", "SAC"):
     assert gaps[name].low < 0 < gaps[name].high, "cannot be told apart"
 assert (runs["TD3"].area < runs["DDPG"].area).all(), "with every seed"
 assert gaps["TD3"].high < -200
-copies = stored_runs("td3_copies")["faster copies"].curves.mean(1)
-slow, fast = (runs[name].curves[:5, :13].mean(1) for name in ("TD3", "DDPG"))
+# Each reaches to step 4,800.
+copies = stored_runs("td3_copies")["faster copies"].curves[:, :24].mean(1)
+slow, fast = (runs[name].curves[:5, :12].mean(1) for name in ("TD3", "DDPG"))
 back = paired_difference(copies, slow).mean / paired_difference(fast, slow).mean
-assert back > 0.7, "most of it"
+assert 0.77 < back < 0.83, "about four fifths"
 lowest = [found.curves.mean(0).min() for found in runs.values()]
 assert all(-1600 < x < -1450 for x in lowest), "down to −1,500"
 pendulum, random_returns = gym.make("Pendulum-v1"), []
@@ -120,7 +121,7 @@ assert np.median(learned["SAC"]) == min(map(np.median, learned.values())), "none
 # where SAC draws from its policy. The length is a tenth of what is usual: {cite:t}`fujimoto2018` report 9,637 for TD3 after
 # a million (on an older version of the task). Nothing was tuned.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns over 100,000 steps of HalfCheetah, five runs each of TD3 and of SAC. They start below zero; one run of TD3 stays near 1,000 for most of the time, the others climb to between 3,700 and 5,700. Right: the returns of the last policies as dots, and as crosses those of the peer, which lie in the same range"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns over 100,000 steps of HalfCheetah, five runs each of TD3 and of SAC. They start below zero; one run of TD3 stays near 1,000 for half of the time, the others climb to between 3,700 and 5,700. Right: the returns of the last policies as dots, and as crosses those of the peer, which lie in the same range"}}
 cheetah = stored_runs("td3_cheetah") | stored_runs("sac_cheetah")
 peer = [stored_runs(f"{name}_cheetah_peer") for name in ("td3", "sac")]
 peer = [found.final for (found,) in (runs.values() for runs in peer)]
@@ -271,7 +272,7 @@ for name, found in listed.items():
 #
 # DDPG balances the pole with two of three seeds, TD3 with one. The other three runs fail from the
 # first steps to the last: they end near 10, the return of an agent that always pushes to the same
-# side. What holds them there? Here are the three runs of DDPG again, for 4,000 steps, looked at in 400
+# side. What holds the one of DDPG there? Here are its three runs again, for 4,000 steps, looked at in 400
 # states that random pushes visit. On the left is the probability of the action that the actor finds
 # less likely, as the median over the states. On the right is the share of states in which it would
 # rather push right.
@@ -302,7 +303,9 @@ fig.tight_layout()
 # the slope of the softmax, $p_j (1 - p_j)$: where the other action has a probability of $10^{-5}$, a
 # hundred thousandth of the critic's slope is left. Two actors find their way out. They become as sure
 # as before, but of left in one half of the states and of right in the other. The third was deeper in:
-# after 1,600 steps its gradient is a hundred times shorter than theirs, and it goes on shrinking.
+# after 1,100 steps the other action has a probability of $5 \cdot 10^{-6}$ there, where the two that get
+# out have $10^{-3}$ and $2 \cdot 10^{-4}$. Later, after 1,600 steps, when one of these is out and one on
+# its way, the gradient of the third is a hundred times shorter than theirs, and it goes on shrinking.
 #
 # Its critic has not lost the other action from sight: in more than half of the states it prefers it.
 # Right or wrong, it would send the actor back. The actor cannot hear it. In SAC the entropy pays for
@@ -333,6 +336,10 @@ assert caught.tolist() == [False, False, True]
 early, later = (np.searchsorted(corner.steps, x) for x in (1120, 1600))
 assert (right[:, early] == 1).all(), "all three push right"
 assert (other[:, early] < 1e-3).all(), "nearly all the probability"
+depth = [float(f"{x:.0e}") for x in other[:, early]]
+assert depth == [1e-3, 2e-4, 5e-6], "deeper in"
+assert right[0, later] < 0.5, "out"
+assert other[1, later] > 10 * other[1, early], "on its way"
 assert (other[:, -1] < 1e-5).all(), "as sure as before"
 assert (abs(right[~caught, -1] - 0.5) < 0.1).all(), "left in one half of the states"
 assert (right[caught] == 1).all()
@@ -368,9 +375,11 @@ for name, found in starts.items():
 # %% [markdown]
 # Each column is a seed, 100 greedy episodes each. **Notice** that the cooler start lifts the fourth
 # seed and lets two others drift. With all steps the fourth seed stays where it was. With the default
-# it balances for 435 steps, and no run is below that. So we had looked on the wrong side: the cure was
-# not a lower price but a higher target. (One weak run in ten is rare enough that ten seeds cannot prove
-# a difference: the interval of the means contains zero.)
+# it balances for 435 steps, and no run is below that. Each change deals the seeds anew: the cooler start
+# cures the fourth best of all and spoils two others. At 475 steps or above are eight of ten runs with
+# the default and seven with each of the others. We keep the default because its worst run is the least
+# bad, and not because the cause is known. (One weak run in ten is rare enough that ten seeds cannot
+# prove a difference: the interval of the means contains zero.)
 
 # %% tags=["claims"]
 half, sure, cool, hoard = (found.final for found in starts.values())
@@ -389,6 +398,9 @@ assert (starts["0.1, cooler"].judged["off_track"][cool < 400] > 0.8).all(), "dri
 assert hoard.argmin() == 3, "stays where it was"
 assert hoard[3] < 195
 assert (half.argmin(), round(half.min())) == (3, 435), "no run is below that"
+assert [(x >= 475).sum() for x in (half, sure, cool, hoard)] == [8, 7, 7, 7]
+assert max(half[3], sure[3], hoard[3]) < cool[3], "the fourth best of all"
+assert half.min() > max(x.min() for x in (sure, cool, hoard)), "the least bad"
 cure = paired_difference(half, sure)
 assert cure.low < 0 < cure.high, "cannot prove a difference"
 settings = discrete_sac_settings("CartPole-v1")

@@ -661,7 +661,8 @@ def make_discrete_sac_policy(
 # %% [markdown]
 # ## Settings
 #
-# They are those of {doc}`sac`. One of them, `hold`, does nothing for a list.
+# They are those of {doc}`sac`. One of them, `hold`, does nothing for a list. On CartPole the learning
+# rate falls to zero (`anneal`), which the program above leaves out.
 
 
 # %% tags=["export"]
@@ -756,20 +757,24 @@ assert abs(right - 10) + abs(wrong - 2.5) < 1e-4
 # ## When to use it
 #
 # For actions from a list {doc}`dqn` and {doc}`ppo` are simpler, and PPO needs less time for each step.
-# Discrete SAC took the fewest steps of the three to a return of 400 on CartPole. Prefer it where steps are dear and where
-# it should be you who says how random the agent stays; the actor and two critics are what it costs.
+# Discrete SAC took the fewest steps of the three to a return of 400 on CartPole, each with its own
+# settings: its learning rate falls over 20,000 steps, that of DQN over 50,000, so part of the difference
+# may be the schedule. Prefer it where steps are dear and where it should be you who says how random the
+# agent stays; the actor and two critics are what it costs.
 #
 # - **Use it for**: actions from a list, where steps are dear or a certain randomness is wanted
 # - **Rather than**: {doc}`dqn`, whose random actions do not know which actions are nearly as good
 # - **Costs**: about 9,000 steps to a return of 400 on CartPole; 16 CPU seconds for 20,000 steps
-# - **First settings**: `target_entropy=None`, `num_steps=20`, `reward_scale=0.05`
+# - **First settings**: `num_steps=20`, `reward_scale=0.05`, `anneal=True`
 # - **Decided by**: two targets on CartPole in {doc}`discrete_sac`, ten seeds each
 
 
 # %% tags=["claims"]
 def reached(runs):
     """Return after how many steps the return exceeds 400, as the median."""
-    return np.median(runs.steps[(runs.curves > 400).argmax(1)])
+    above = runs.curves > 400
+    steps = runs.steps[above.argmax(1)]
+    return np.median(np.where(above.any(1), steps, np.inf))
 
 
 others = stored_runs("dqn_cartpole")["DQN"], stored_runs("cartpole")["PPO"]
@@ -887,10 +892,10 @@ assert 0.2 < answer() / math.log(6) < 0.27, "about a quarter"
 # %% [markdown]
 # ### Exercise 4: guess, then train
 #
-# With a target entropy of 0.1 nats the fourth seed ended at 182 here. It nearly always took the
-# action that it preferred. Which target would you give it, in nats? Guess first whether it should be
-# higher or lower, then put in a number. The grader trains all 20,000 steps, for some twenty seconds,
-# and wants 20 greedy episodes of 350 steps on average.
+# With a target entropy of 0.1 nats the fourth seed ended at 182 here. It nearly always took the action
+# that it preferred. Which other target would you give it, in nats? Guess, then put in a number. The
+# grader trains all 20,000 steps, for some twenty seconds, and wants 20 greedy episodes of 350 steps on
+# average.
 
 
 # %%
@@ -926,11 +931,19 @@ grade(balances, lambda: True, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # Half of the largest entropy: higher, not lower.
+    # Half of the largest entropy, the default: this seed then balanced for 435 steps. The cause
+    # is not known: with a target of 0.1 and `temperature=0.01`, a cooler start, it balanced for 500,
+    # and two other seeds got worse.
     return math.log(2) / 2
 
 
 grade(balances, lambda: True, ())
+
+# %% tags=["claims"]
+cooler = stored_runs("sac_cartpole_cool")["SAC"]
+assert round(half.final[3]) == 435
+assert round(cooler.final[3]) == 500
+assert (cooler.final < 400).sum() == 2, "two other seeds"
 
 # %% [markdown]
 # ## References

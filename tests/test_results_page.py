@@ -158,6 +158,21 @@ def test_td3_is_not_slow_when_its_copies_are_fast() -> None:
     assert len(late) == 5
     # Four bins of 200 steps, and two of 400.
     assert late.min() > whole.curves[:, 10:12].mean(1).max()
+    # All to step 4,800.
+    slow, fast, free = (
+        x.curves[:5, :12].mean(1)
+        for x in (
+            whole,
+            stored_runs("ddpg_pendulum")["DDPG"],
+            stored_runs("td3_switches")["without delay"],
+        )
+    )
+    mean = copies["faster copies"].curves[:, :24].mean(1)
+    back = paired_difference(mean, slow).mean / paired_difference(fast, slow).mean
+    assert round(100 * back) == 81
+    for other, wanted in ((fast, [-64, -162, 33]), (free, [-24, -153, 105])):
+        gap = paired_difference(mean, other)
+        assert [round(x) for x in (gap.mean, gap.low, gap.high)] == wanted
 
 
 def test_with_the_actors_priorities_a_crowded_memory_gains_a_little() -> None:
