@@ -429,29 +429,39 @@ print(f"{table[0] @ atoms:.2f}\nlargest difference in 3000 updates: {apart:.0e}"
 # %% [markdown]
 # **Notice** the last number. The two are the same after every update, but for rounding. They have to
 # be: the projection keeps the mean, and the mean of a weighted sum is the weighted sum of the means.
-# So *fifty numbers instead of one teach a table nothing about the mean*. {cite:t}`lyle2019` prove it
-# in general, for linear functions too.
+# So *fifty numbers instead of one teach this table nothing about the mean*. {cite:t}`lyle2019` prove
+# it in general, and for linear functions with a loss that suits them.
 #
-# What C51 gains on Atari must then come from the network that learns. Two explanations are left, and
-# which of them counts is open. One is the **loss**. It is that of a classification, whose gradient
+# This is so for tables of probabilities that move a share of the way towards their target, as here.
+# With C51's own loss, on logits, even a table's mean moves otherwise: two targets of the same mean
+# can move it in opposite directions. So what C51 gains on Atari must come from its loss or from its
+# network, and which of them counts is open. The **loss** is that of a classification, whose gradient
 # $q - \hat q$ never exceeds 1, however large the returns are. {cite:t}`farebrother2024` keep this loss
 # and give up the distributions: their targets are values, each spread over the atoms as a narrow bell
-# curve. Large networks learn better from these than from a squared error. The other is the
+# curve. Large networks learn better from these than from a squared error. The network may gain
 # **features**: to predict fifty numbers, the hidden layers have to tell states apart that have the
 # same mean.
 #
-# And our tasks? In the ablation of {doc}`rainbow_evidence` we see no gain. Without distributions the
-# agent learned CartPole no worse: the mean return while training differs by +43 (95 percent
-# interval −20 to 106), that of the last policy by −35 (−149 to 79). So learn distributions if the
-# network is large, or if you need the distribution itself, for instance to act with care. For a
-# small task a value will do. (What a network has learned about a falling pole is drawn in
-# {doc}`rainbow`.)
+# And our tasks? In the ablation of {doc}`rainbow_evidence`, on CartPole, we see no difference. Without
+# distributions the mean return while training differs by +43 (95 percent interval −20 to 106), that
+# of the last policy by −35 (−149 to 79). So learn distributions if the network is large, or if you
+# need the distribution itself, for instance to act with care. For a small task begin with a value.
+# (What a network has learned about a falling pole is drawn in {doc}`rainbow`.)
 
 # %% tags=["claims"]
 from literate_rl.evaluation import paired_difference
 from literate_rl.workshop.runs import stored_runs
 
 assert apart < 1e-11, "the same, but for rounding"
+five = torch.arange(5, dtype=double)
+logit = torch.tensor([0.3, 0.1, -0.2, 0.4, 0.1], dtype=double)
+before_step, moves_of_mean = logit.softmax(-1), []
+for target in ([0, 0, 1, 0, 0], [0.5, 0, 0, 0, 0.5]):
+    target = torch.tensor(target, dtype=double)
+    assert target @ five == 2, "of the same mean"
+    after_step = (logit - 0.1 * (before_step - target)).softmax(-1)
+    moves_of_mean.append((after_step - before_step) @ five)
+assert moves_of_mean[0] > 0 > moves_of_mean[1], "in opposite directions"
 both = stored_runs("rainbow_ablation")
 plain, whole = both["without distributions"], both["all six parts"]
 gap = paired_difference(plain.area, whole.area)
@@ -539,9 +549,10 @@ assert rounded(before, place).sum() == 0
 # - Moved atoms are divided between their neighbours. This keeps the mass and, inside the support,
 #   the mean.
 # - The error is a KL divergence with the gradient $q - \hat q$. Its logarithms come from logits.
-# - The agent still takes the action with the largest mean, and in a table this mean is exactly the
-#   value that TD learns. What a network gains comes from the loss and from its features.
-# - On our small tasks we see no gain.
+# - The agent still takes the action with the largest mean, and in a table that moves a share of the
+#   way this mean is exactly the value that TD learns. What C51 gains must come from its loss or from
+#   its network.
+# - On CartPole we see no difference.
 #
 # ## Exercises
 #

@@ -236,9 +236,10 @@ print(f"at random: {won.mean():.2f}")
 #
 # - **CartPole.** Every seed of both ends at 500. On the way PPO has the higher mean, and no
 #   difference is seen: the interval of the difference includes zero. Before 40,000 steps all five
-#   runs of PPG fall more than 100 below the best mean they had reached, and two of PPO's do. The
-#   drift that {doc}`ppg` has shown does not explain that: with scaled rewards there is hardly any
-#   drift, and runs of both fall back by as much.
+#   runs of PPG fall more than 100 below the best mean they had reached, and two of PPO's do. With
+#   scaled rewards, where there is hardly any drift, two of five runs of each fall as far in that
+#   time. So PPG's additional falls come where the drift is, which fits {doc}`ppg`; five seeds do not
+#   prove it.
 # - **CartPole with scaled rewards.** Both learn more slowly, and now PPG has the higher mean.
 #   Four of its five seeds end at 500, and two of PPO's. But the interval of the difference includes
 #   zero, so this is a hint and no proof.
@@ -297,7 +298,8 @@ both = stored_runs("ppg_cartpole_scaled")
 found = paired_difference(both["PPG"].area, both["PPO"].area)
 assert found.low < 0 < found.mean < found.high, "a hint and no proof"
 assert [(runs.final == 500).sum() for runs in both.values()] == [4, 2], "at 500"
-assert all((largest_falls(runs) > 100).any() for runs in both.values()), "runs of both"
+for runs in both.values():
+    assert (largest_falls(runs, 40_000) > 100).sum() == 2, "two of five of each"
 
 many, one = (stored_runs(f"ppg_maze{end}") for end in ("", "_once"))
 for kind in ("PPG", "PPO"):
