@@ -649,9 +649,8 @@ for hidden, pair in took.items():
     print("width {}: worker {:.1f} ms, learner {:.1f} ms".format(hidden, *pair))
 
 # %% [markdown]
-# **Notice** that the learner's part is not small, and that it grows with the network: it reads,
-# squares and writes every weight. Here one learner is busy with about five workers of the small
-# network, and with fewer of the wide one. In the stored runs above, on two cores, the fastest of ten
+# **Notice** that the learner's part is not small: it reads, squares and writes every weight. It is
+# busy as soon as there are as many workers as the first number is times the second. In the stored runs above, on two cores, the fastest of ten
 # whole runs of A3C took 16 seconds, about as long as A2C alone.
 #
 # More is to be gained where acting is slow. Here each step of CartPole waits a millisecond, as in
@@ -674,8 +673,7 @@ for name, run in clock.items():
 # their optimiser and their rollouts differ too.
 
 # %% tags=["claims"]
-assert 2 < took[64][0] / took[64][1] < 12, "busy with about five workers"
-assert took[512][0] / took[512][1] < took[64][0] / took[64][1], "and with fewer"
+assert all(1 < worker / learner < 50 for worker, learner in took.values()), "not small"
 assert round(remote.judged["seconds"].min()) == 16
 assert 13 < alone.cpu_seconds.min() < alone.cpu_seconds.max() < 20, "about as long"
 seconds = {name: run.judged["seconds"].min() for name, run in clock.items()}
