@@ -276,7 +276,7 @@ class WeaveCells(SphinxTransform):
         self.add_facts(path, module, bool(own))
 
     def add_anchors(self, cell: nodes.container) -> None:
-        """Let links to a folded cell's definitions lead to it; note what it computes."""
+        """Let links to what a folded cell defines lead to it; note what it computes."""
         block = next(cell.findall(nodes.literal_block))
         owners = definitions(block.astext())
         anchors = "".join(f'<span id="def-{name}"></span>' for name in owners.values())
