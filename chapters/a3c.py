@@ -242,10 +242,11 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that each lag costs something, even a lag of 1: without lag the mean is 404 with these
-# seeds. But half the learning rate is no remedy here. Up to a lag of 7 it costs more than it saves,
-# because the agent learns half as fast; at 15 the two are about equal. The parabola says when
-# descent is *stable*. An agent has to arrive as well, in a given number of steps, and long before it
-# becomes unstable it pays for each gradient that points where the policy no longer is.
+# seeds. But half the learning rate is no remedy here. Up to a lag of 7 it costs more than it saves;
+# at 15 the two are about equal. The parabola says when descent is *stable*. An agent has to arrive
+# as well, in a given number of steps. Whether the old direction or the long first steps cost most
+# was not taken apart. Over 200,000 steps a lag of one costs far less, [see
+# below](#does-it-learn).
 
 # %% tags=["claims"]
 assert round(fresh.area[:5].mean()) == 404
@@ -648,10 +649,9 @@ for hidden, pair in took.items():
     print("width {}: worker {:.1f} ms, learner {:.1f} ms".format(hidden, *pair))
 
 # %% [markdown]
-# **Notice** that the learner's part is not small, and that it grows with the network: it reads,
-# squares and writes every weight. Here one learner is busy with about five workers of the small
-# network, and with fewer of the wide one. In the stored runs above, on two cores, the fastest 100,000
-# steps of A3C took 5.2 seconds; A2C alone needs about 8 seconds of processor time for as many.
+# **Notice** that the learner's part is not small: it reads, squares and writes every weight. It is
+# busy as soon as there are as many workers as the first number is times the second. In the stored runs above, on two cores, the fastest of ten
+# whole runs of A3C took 16 seconds, about as long as A2C alone.
 #
 # More is to be gained where acting is slow. Here each step of CartPole waits a millisecond, as in
 # {doc}`actors`. Forty thousand steps, three seeds each, and the seconds of the fastest run:
@@ -668,16 +668,14 @@ for name, run in clock.items():
 
 # %% [markdown]
 # **Notice** what the clock gives and what the lag takes. Four workers are through in about a quarter
-# of the time, and with a lag of 3 at the same learning rate all three seeds learn far less. One slot
-# each and two workers are the most that these settings bear. IMPALA's four actors have a lag of 3
-# too ({doc}`actors`), and it costs them little: they send experience.
+# of the time, and with a lag of 3 at the same learning rate all three seeds learn far less. IMPALA's
+# four actors have a lag of 3 too ({doc}`actors`), and it costs them little. They send experience, but
+# their optimiser and their rollouts differ too.
 
 # %% tags=["claims"]
-assert 2 < took[64][0] / took[64][1] < 12, "busy with about five workers"
-assert took[512][0] / took[512][1] < took[64][0] / took[64][1], "and with fewer"
-halves = remote.judged["half_seconds"]
-assert round(halves.min(), 1) == 5.2
-assert 7.5 < np.median(alone.cpu_seconds) / 2 < 8.5, "about 8 seconds for as many"
+assert all(1 < worker / learner < 50 for worker, learner in took.values()), "not small"
+assert round(remote.judged["seconds"].min()) == 16
+assert 13 < alone.cpu_seconds.min() < alone.cpu_seconds.max() < 20, "about as long"
 seconds = {name: run.judged["seconds"].min() for name, run in clock.items()}
 assert 3.5 < seconds["A2C"] / seconds["4 workers"] < 4.5, "about a quarter"
 slowest = clock["4 workers"]
@@ -745,8 +743,8 @@ assert used == [1.0, 2.0, 3.0, 4.0], "and not 1, 1, 1, 1"
 # A3C is of interest where *computing* the gradient is the bottleneck and there are many processors
 # without a GPU. Then workers take nearly all of the work off the learner. Where acting is the
 # bottleneck, {doc}`impala` sends experience, which can be corrected and is often smaller. On CartPole
-# two workers on two free cores are faster than A2C by the clock, and learn a little later per step;
-# four workers learn far less.
+# two workers gained no time that we can show: the fastest of ten whole runs took 16 seconds, as A2C
+# does. Where a step waits a millisecond, four workers took a quarter of the time, and learned far less.
 #
 # - **Use it for**: gradients that take much longer than their way, on many processors
 # - **Rather than**: {doc}`a2c` if one process is too slow, {doc}`impala` if observations are larger

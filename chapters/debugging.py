@@ -274,9 +274,10 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # | [explained variance about 0](#the-explained-variance-stays-at-zero) | shapes `(B, 1)` and `(B,)` | print the shape of the loss before its mean |
 # | [huge value loss, the policy does not move](#the-value-loss-is-huge) | size of the rewards | the actor's share of the gradient |
 # | [explained variance below 0](#the-explained-variance-is-negative) | units of the observations | their standard deviations, saturated units |
-# | [a value above the largest possible one](#a-value-is-above-the-largest-possible-one) | discount or ends missing in the target | $r_{\max} / (1 - \gamma)$ |
+# | [a value above the largest possible one](#a-value-is-above-the-largest-possible-one) | discount missing in the target | $r_{\max} / (1 - \gamma)$ |
 # | [never does what pays off late](#it-never-does-what-pays-off-late) | a time limit treated as an end | ends that have the limit's length |
 # | [training is fine, evaluation is not](#training-is-fine-evaluation-is-not) | greedy actions | evaluate with noise |
+# | it had learned, and fell for good ({doc}`a2c`) | values far from their targets, steps that are too long | reward scale, gradient norm before the fall |
 # | [it worked yesterday](#it-worked-yesterday) | luck | more seeds |
 #
 # A program can [look for some of them](#let-a-program-look).
@@ -711,8 +712,9 @@ assert last(normal, "return") > 1.5 * last(raw, "return")
 # $$ (largest-value)
 #
 # and in the house that is 5. A mean value above it feeds on itself: each target contains the value of
-# the next state, and what should make it smaller is missing, the discount or the end of an episode. The
-# same happens, more slowly, where a target follows too fast.
+# the next state, and what should make it smaller, the discount, is missing. (Where only the ends are
+# missing, values are wrong too, but they stay below $V_{\max}$: the house finds that.) The same
+# happens where a target follows too fast; {doc}`dqn` has such a run.
 #
 # **Check.** Compare the mean value with $V_{\max}$. (An error of a tenth is nothing unusual, because a
 # maximum prefers what is overestimated, {doc}`dqn`.)
@@ -1061,7 +1063,7 @@ print(
 # nothing in common. With 64 steps two rollouts of the same new policy point in unrelated
 # directions; with 1,024 they agree. In an agent that was trained for 6,144 steps the obvious
 # mistakes are gone, and the same numbers of steps say less about what is left. So if a run learns
-# at first and then becomes unstable, make its rollouts longer.
+# at first and then becomes unstable, longer rollouts are worth a try. (We have not tried it here.)
 #
 # **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
 # CartPole it reaches a seventh of the return. More epochs need no new data. But watch the clip

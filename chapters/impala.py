@@ -527,8 +527,8 @@ fig.tight_layout()
 # The last two rows give the weight to some actions only: those that went better than expected
 # (*praise*) or worse (*blame*). Neither alone shows a price. But with praise made smaller and blame
 # left as it is, nine of twenty runs collapse, of the uncorrected ones one, and with blame made
-# smaller none. So it is blame that drives a policy to one side; the section [on
-# collapse](#why-uncorrected-runs-collapse) watches it do so.
+# smaller none. So it is blame, where praise does not balance it, that drives a policy to one side.
+# The section [on collapse](#why-uncorrected-runs-collapse) watches a single action.
 
 # %% tags=["claims"]
 assert all(len(run.area) == 20 for run in places.values()), "twenty seeds"
@@ -573,8 +573,8 @@ assert collapsed["uncorrected"] == 1
 # - **A lag that nobody set.** With hundreds of machines it is long, and differs from unroll to
 #   unroll. A correction that is 1 for fresh data and small for old ones needs no setting for that.
 #
-# So correct where data are used more than once, or where a lag is long or unknown. With a small
-# network and a lag of a few updates, try without first.
+# So correct where data are used more than once. For a lag alone our runs say no, and the paper's,
+# with many actors and a deep network, say yes: try both.
 #
 # Two agents in use today join this chapter with PPO. RLlib's
 # [APPO](https://github.com/ray-project/ray/blob/014e0a7262d16463cfef292f85b9e43ac6d21221/rllib/algorithms/appo/appo.py#L73-L81),
@@ -1070,9 +1070,10 @@ def impala_settings(env: str) -> IMPALAConfig:
 # network that starts near 0 takes thousands of updates to get there. As long as it is behind, the
 # advantage of nearly every action is positive: do that again, says the gradient, whatever was
 # done, and the policy becomes sure of itself too early. PPO subtracts the mean of the advantages.
-# IMPALA does not, and small rewards help the values to arrive in time. Before our own run, here
+# IMPALA does not. With small rewards the values have less far to go. Before our own run, here
 # are stored ones of 200,000 steps, five with the scale (`cartpole`) and five without it. All five
-# of the first reach 500; two of the others do not get to 300:
+# of the first end at 500. The others get above 490 too, but two of them fall again and end below
+# 300. (Five seeds each are a hint, no more.)
 
 # %%
 for name in ("cartpole", "unscaled"):
@@ -1107,11 +1108,12 @@ print(f"10 greedy episodes: {returns.mean():.0f}")
 # %% tags=["claims"]
 assert rows[-100:, 1].max() > 100 > rows[:5, 1].max(), "it learns"
 scaled, unscaled = (
-    next(iter(stored_runs(f"impala_{name}").values())).final
+    next(iter(stored_runs(f"impala_{name}").values()))
     for name in ("cartpole", "unscaled")
 )
-assert (scaled > 495).all(), "all five arrive"
-assert (unscaled < 300).sum() == 2, "two of five do not"
+assert (scaled.final > 495).all(), "all five end at 500"
+assert (np.nanmax(unscaled.curves, 1) > 490).all(), "the others get above 490 too"
+assert (unscaled.final < 300).sum() == 2, "two of them end below 300"
 
 # %% [markdown]
 # ## Traps
@@ -1259,7 +1261,7 @@ assert ppo.steps[(np.nanmean(ppo.curves, 0) >= 450).argmax()] == 44_000
 # - Actors collect with the weights that they have, and the learner learns from what arrives. So
 #   the data are always a little old.
 # - Several updates on the same data make uncorrected policies collapse. V-trace helps, and is no
-#   insurance. With a long lag and no reuse it costs, at the gradient and not at the targets.
+#   insurance. With a long lag and no reuse it costs, more at the gradient than at the targets.
 # - The actor writes down how likely its actions were. Nobody can compute that later.
 # - The learning step needs log-probabilities, an entropy and values: one step for every kind of
 #   action.

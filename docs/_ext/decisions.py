@@ -44,7 +44,7 @@ class Decision(NamedTuple):
         chapter: Its chapter.
         prose: When to prefer it, in a paragraph.
         use_for: What it is good for.
-        rather_than: What it is preferred to.
+        rather_than: What it is preferred to, and *if* what (which speaks for it).
         costs: Steps and seconds.
         settings: The first three.
         decided_by: The experiment that decides.
