@@ -395,7 +395,7 @@ assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
 # $$
 # \nabla_\phi J = \mathbb E \Bigl[ \sum_t \gamma^t \; \nabla_\phi \mu_\phi(s_t) \;
 # \nabla_a Q^\mu(s_t, a) \big|_{a = \mu_\phi(s_t)} \Bigr] .
-# $$ (deterministic-policy-gradient)
+# $$ (def-deterministic-policy-gradient)
 #
 # The reason is that $Q^\mu(s_t, a_t) = r_t + \gamma\, Q^\mu\bigl(s_{t+1}, \mu_\phi(s_{t+1})\bigr)$.
 # Differentiate the value of the actor's action in $s_t$. It changes because the action in $s_t$

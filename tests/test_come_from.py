@@ -9,7 +9,7 @@ from reader import slug
 
 import literate_rl
 from literate_rl.workshop.commands import OTHERS
-from literate_rl.workshop.programs import programs
+from literate_rl.workshop.programs import program_names
 
 PAGE = (tangle.ROOT / "docs/come_from.md").read_text("utf-8")
 ERRATA = (tangle.ROOT / "docs/errata.md").read_text("utf-8")
@@ -53,7 +53,7 @@ def test_each_of_our_names_exists(name):
     if name.startswith("literate-rl "):
         _, command, program = name.split()
         assert command in OTHERS
-        assert program in programs()
+        assert program in program_names()
         return
     thing: Any = literate_rl
     for part in name.split("."):

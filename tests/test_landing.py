@@ -19,7 +19,7 @@ from which_agent import QUESTIONS, agents
 
 from benchmarks import films
 from benchmarks.store import read_table
-from literate_rl.workshop.programs import programs
+from literate_rl.workshop.programs import program_names
 
 ROOT = tangle.ROOT
 START = "index.html"
@@ -391,7 +391,7 @@ def test_the_row_of_an_agent_has_its_three_settings_and_its_chapter():
 
 
 def test_below_a_program_stands_how_to_take_it():
-    for name in programs():
+    for name in program_names():
         line = part(f"chapters/{name}.html", "p", "take-along")
         assert f"literate-rl copy {name} > my_{name}.py" in line.get_text()
         assert str(line.a["href"]).endswith(f"/{name}.py")

@@ -38,8 +38,8 @@ from unittest import mock
 __all__ = [
     "Source",
     "drawn_batches",
+    "program_names",
     "program_path",
-    "programs",
     "run_program",
     "source",
 ]
@@ -53,7 +53,7 @@ __all__ = [
 
 
 # %% tags=["export"]
-def programs() -> list[str]:
+def program_names() -> list[str]:
     """Return the names of all programs: those of their chapters."""
     folder = Path(str(files("literate_rl"))) / "programs"
     return sorted(path.stem for path in folder.glob("*.py"))
@@ -61,14 +61,14 @@ def programs() -> list[str]:
 
 def program_path(name: str) -> Path:
     """Return the file of a program."""
-    if name not in programs():
-        known = ", ".join(programs())
+    if name not in program_names():
+        known = ", ".join(program_names())
         raise ValueError(f"there is no program {name!r}, choose from {known}")
     return Path(str(files("literate_rl"))) / "programs" / f"{name}.py"
 
 
 # %%
-print(*programs())
+print(*program_names())
 
 # %% [markdown]
 # ## A copy of one's own
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> None:
         description="Print an algorithm on one page, a script to keep and to change.",
         epilog="Example: literate-rl copy ppo --env Acrobot-v1 > my_ppo.py",
     )
-    known = ", ".join(programs())
+    known = ", ".join(program_names())
     parser.add_argument("name", metavar="NAME", help=f"one of {known}")
     parser.add_argument("--env", help="environment of the copy")
     parser.add_argument("--seed", type=int, help="seed of the copy")

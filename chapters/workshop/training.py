@@ -315,6 +315,7 @@ class Options(OwnModels, total=False):
     aux_batch_length: int | None
     aux_batch_size: int
     aux_epochs: int
+    value_epochs: int | None
     aux_learning_rate: float
     clone_weight: float
     kl_reference: Literal["snapshot", "rollout"]

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
 from literate_rl.workshop.commands import OFFERED
-from literate_rl.workshop.programs import programs
+from literate_rl.workshop.programs import program_names
 
 # Some chapters are about an agent of another command, for one kind of actions.
 SPECIAL = {"discrete_sac": ("sac", "Discrete"), "hybrid_ppo": ("ppo", "hybrid")}
@@ -245,7 +245,7 @@ class WhichAgent(SphinxDirective):
         """Yield what stands in each cell."""
         name, told = agent.chapter.name, agent.told
         commands = [f"literate-rl {command}" for command in agent.commands]
-        if name in programs():
+        if name in program_names():
             commands.append(f"literate-rl copy {name}")
         yield [
             link_to(agent.chapter, self.env.docname),

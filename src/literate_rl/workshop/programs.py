@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/programs.py (edit there); digest bd664b428b8989ca
+# Generated from chapters/workshop/programs.py (edit there); digest a32db2d4658d264d
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from unittest import mock
 __all__ = [
     "Source",
     "drawn_batches",
+    "program_names",
     "program_path",
-    "programs",
     "run_program",
     "source",
 ]
 
 
-def programs() -> list[str]:
+def program_names() -> list[str]:
     """Return the names of all programs: those of their chapters."""
     folder = Path(str(files("literate_rl"))) / "programs"
     return sorted(path.stem for path in folder.glob("*.py"))
@@ -36,8 +36,8 @@ def programs() -> list[str]:
 
 def program_path(name: str) -> Path:
     """Return the file of a program."""
-    if name not in programs():
-        known = ", ".join(programs())
+    if name not in program_names():
+        known = ", ".join(program_names())
         raise ValueError(f"there is no program {name!r}, choose from {known}")
     return Path(str(files("literate_rl"))) / "programs" / f"{name}.py"
 
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         description="Print an algorithm on one page, a script to keep and to change.",
         epilog="Example: literate-rl copy ppo --env Acrobot-v1 > my_ppo.py",
     )
-    known = ", ".join(programs())
+    known = ", ".join(program_names())
     parser.add_argument("name", metavar="NAME", help=f"one of {known}")
     parser.add_argument("--env", help="environment of the copy")
     parser.add_argument("--seed", type=int, help="seed of the copy")

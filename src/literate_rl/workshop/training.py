@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest a0e30a71a592abb0
+# Generated from chapters/workshop/training.py (edit there); digest c2c8f76869cace21
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -270,6 +270,7 @@ class Options(OwnModels, total=False):
     aux_batch_length: int | None
     aux_batch_size: int
     aux_epochs: int
+    value_epochs: int | None
     aux_learning_rate: float
     clone_weight: float
     kl_reference: Literal["snapshot", "rollout"]
