@@ -11,18 +11,22 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
 import pytest
 import reader
 import tangle
+from order import read_order
 from playwright.sync_api import Browser, Page, expect
 
 ROOT = tangle.ROOT
 PAIR = "chapters/notebooks/advantages.ipynb"
 MINUTE = 60_000
-NAME = "05_advantages.ipynb"
+# The chapter that is opened, and the one that its head leads to.
+HERE, NEXT = next(x for x in pairwise(read_order()) if x[0].name == "advantages")
+NAME = HERE.notebook
 SOLUTION = """\
 def answer():
     def mistake(lambda_):
@@ -190,6 +194,6 @@ def a_link_opens_the_next_notebook(lab: Page) -> None:
     panel = ".jp-NotebookPanel:not(.lm-mod-hidden)"
     # Only the cells in view are there: the head is at the top.
     lab.locator(f"{panel} .jp-Cell").first.evaluate("cell => cell.scrollIntoView()")
-    lab.locator(f"{panel} a", has_text="6 Policies").first.click()
-    tab = lab.locator(".lm-TabBar-tabLabel", has_text="06_policies.ipynb")
+    lab.locator(f"{panel} a", has_text=f"{NEXT.number} {NEXT.title}").first.click()
+    tab = lab.locator(".lm-TabBar-tabLabel", has_text=NEXT.notebook)
     expect(tab).to_be_visible()
