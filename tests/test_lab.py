@@ -171,9 +171,7 @@ def a_question_listens_to_the_keys(lab: Page) -> None:
     assert lab.locator(".lr-predict details").get_attribute("open") is not None
 
 
-def an_exercise_is_solved_without_changing_the_book(
-    lab: Page, book: Path
-) -> None:
+def an_exercise_is_solved_without_changing_the_book(lab: Page, book: Path) -> None:
     before = {path: path.read_bytes() for path in book.glob("chapters/**/*.*")}
     assert len(before) == 2
     empty = "Not yet: the answer is still empty."
