@@ -1229,7 +1229,7 @@ def answer():
     # Every return is positive, so a window that ends in a fall is clipped to 0, the best
     # that these atoms can say. The others lie below 0 as long as the network's guesses
     # do, and can only drift up to it: a fall never looks worse than no fall. With the
-    # other three the agent is above 100 after 3,000 steps.
+    # other three the agent has left 30 far behind after 3,000 steps.
     return [(-100, 0)]
 
 
@@ -1237,7 +1237,7 @@ grade(answer, lambda: [(-100, 0)], ())
 
 # %% tags=["claims"]
 assert train(-100, 0) < 30, "nothing is learned"
-assert all(train(0, high) > 100 for high in (100, 1000, 20)), "above 100"
+assert all(train(0, high) > 50 for high in (100, 1000, 20)), "far behind"
 equal = torch.full((1, 51), 1 / 51, dtype=torch.float64)
 window = torch.tensor([[sum(0.99**i for i in range(20))], [0.99**20]])  # no fall
 fall = torch.tensor([[5.0], [0.0]])
