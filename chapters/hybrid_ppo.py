@@ -276,14 +276,19 @@ for update in range(1, num_updates + 1):
 # %% tags=["claims"]
 from dataclasses import replace
 
+from literate_rl.workshop.programs import run_program
+
+# Two rollouts: rounding grows from update to update.
+few_steps = 2 * num_envs * num_steps
+parameters = run_program("hybrid_ppo", total_steps=few_steps)["parameters"]
 torch.manual_seed(seed)
 envs = make_envs(env_id, num_envs)
 policy = make_hybrid_policy(envs.single_observation_space, envs.single_action_space)
-short = replace(config, seed=seed, total_steps=total_steps)
+short = replace(config, seed=seed, total_steps=few_steps)
 package = PPO(policy, envs, short)
 package.runner.collector.reset(seed)
 package.runner.collector.reset = lambda seed: None  # no environments of its own
-while package.step < total_steps:
+while package.step < few_steps:
     package.iterate()
 for ours, theirs in zip(parameters, policy.parameters(), strict=True):
     assert torch.allclose(ours, theirs, atol=1e-4), "the same parameters"
