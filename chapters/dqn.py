@@ -366,7 +366,7 @@ def act(obs):
 
 
 collector, buffer, episodes = Collector(envs), ReplayBuffer(100_000), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     # The learning rate falls to zero in a straight line.
     rate = learning_rate * (1 - collector.step / total_steps)

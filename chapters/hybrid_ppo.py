@@ -203,7 +203,7 @@ critic = mlp(obs_size, 64, 1, gain=1.0)
 parameters = [*actor.parameters(), *critic.parameters()]
 optimizer = torch.optim.Adam(parameters, learning_rate, eps=1e-5)
 collector = Collector(envs, space.to_env)
-collector.reset(seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def act(obs):
@@ -286,7 +286,7 @@ envs = make_envs(env_id, num_envs)
 policy = make_hybrid_policy(envs.single_observation_space, envs.single_action_space)
 short = replace(config, seed=seed, total_steps=few_steps)
 package = PPO(policy, envs, short)
-package.runner.collector.reset(seed)
+package.runner.collector.reset(1000 * seed)
 package.runner.collector.reset = lambda seed: None  # no environments of its own
 while package.step < few_steps:
     package.iterate()

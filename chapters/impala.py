@@ -131,7 +131,7 @@ policy, critic = network(num_actions, gain=0.01), network(1, gain=1.0)
 actor = copy.deepcopy(policy)  # what acts: it gets the learner's weights now and then
 optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters()])
 collector = Collector(envs)
-collector.reset(seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def act(obs):
@@ -231,7 +231,7 @@ torch.manual_seed(seed)
 built = make_policy(envs.single_observation_space, envs.single_action_space)
 twin = Policy(built.network, Drawn(num_actions))
 agent = IMPALA(twin, make_envs(env_id, num_envs), config)
-agent.collector.reset(seed)
+agent.collector.reset(1000 * seed)
 agent.iteration = lag + 1  # not due for a reset with another seed
 while agent.step < total_steps:
     agent.iterate()

@@ -164,7 +164,7 @@ parameters = list(network.parameters())
 optimizer, aux_optimizer = (torch.optim.Adam(parameters, eps=1e-5) for _ in range(2))
 generator, aux_generator = (torch.Generator().manual_seed(seed) for _ in range(2))
 collector = Collector(envs)
-collector.reset(seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def heads(obs):
@@ -250,7 +250,7 @@ package = PPGAlgorithm(
     envs,
     replace(ppg_settings(env_id), seed=seed, total_steps=total_steps),
 )
-package.ppo.runner.collector.reset(seed)
+package.ppo.runner.collector.reset(1000 * seed)
 package.ppo.runner.collector.reset = lambda seed: None  # no environments of its own
 while package.step < total_steps:
     package.iterate()
