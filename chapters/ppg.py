@@ -1253,8 +1253,8 @@ assert math.isfinite(last["aux/value_loss"]), "the last iteration has a phase"
 # ## When to use it
 #
 # PPG spends more computing on each step of the environment. It paid on the sixteen games of its authors,
-# where runs are long and one epoch of the policy is best; which of the two is the reason, nobody has
-# taken apart. On our small tasks we have seen no difference, and there PPO is the simpler choice. There
+# where runs are long and one epoch of the policy is best; which of the two is the reason, those runs do
+# not tell. On our small tasks we have seen no difference, and there PPO is the simpler choice. There
 # one epoch of the policy may also be too few: in our mazes PPG learned far less with one than with six,
 # so begin short runs with `ppg_settings`. PPG's premise, that the value gains from more epochs than the
 # policy (`value_epochs`), is seen on CartPole and on the authors' games.
