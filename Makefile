@@ -85,7 +85,8 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.arc_learning
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.hybrid_learning \
-	  moving lander lander_discrete lander_continuous moving_idle_2 moving_idle_4 moving_idle_16
+	  moving moving_list_12 moving_list_8 moving_idle_2 moving_idle_4 moving_idle_16 \
+	  lander lander_discrete lander_continuous
 	$(BIN)/python -m benchmarks.masks_learning
 	$(BIN)/python -m benchmarks.ppg_learning
 	$(BIN)/python -m benchmarks.impala_learning
