@@ -1,6 +1,5 @@
 """What a reader does on the site besides reading: finding the way, printing, search."""
 
-
 import pytest
 import symbols
 from playwright.sync_api import expect
