@@ -41,6 +41,7 @@ extensions = [
     "equations",
     "order",
     "routes",
+    "reference",
     "results",
     "curves",
     "landing",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -247,6 +248,18 @@ def test_descriptions_say_what_a_chapter_answers(name):
 def test_a_description_is_a_whole_sentence():
     [description] = soup("docs/api.html").select("meta[name=description]")
     assert description["content"] == "pip install . in a clone installs literate_rl."
+
+
+def test_the_reference_says_of_a_module_what_its_docstring_says():
+    said = {
+        str(entry.get_text()): str(entry.find_next_sibling("dd").get_text())
+        for entry in soup("docs/api.html").select("dl.simple > dt")
+    }
+    assert len(said) > 60
+    for module, text in said.items():
+        first = import_module(f"literate_rl.{module}").__doc__.splitlines()[0]
+        sentence = first.replace("``", "").replace("'", "’")
+        assert text.strip().startswith(sentence), module
 
 
 @each_chapter
