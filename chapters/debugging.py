@@ -387,6 +387,7 @@ draw({"as it should be": right_way, "wrong sign": sick}, "return", "entropy")
 assert gains["as it should be"] > 0 > gains["wrong sign"]
 assert last(sick, "return") < 12, "about 9"
 assert last(right_way, "return") > 100
+assert last(right_way, "return") > last(healthy, "return"), "with seed 3 slower"
 assert last(sick, "entropy") < 0.3 < last(right_way, "entropy")
 
 # %% [markdown]
@@ -431,7 +432,8 @@ assert low["losses/approx_kl"].max() < 1e-4, "divergence 0"
 assert low["losses/clipfrac"].max() == 0, "clip fraction 0"
 assert 15 < last(rates["learning rate 1e-05"], "return") < 30, "as random actions"
 half = usual["losses/approx_kl"][: len(usual["step"]) // 2]
-assert 0.001 < np.median(half) < 0.05, "healthy"
+assert ((half > 0.001) & (half < 0.05)).mean() > 0.8, "in the first half"
+assert usual["losses/approx_kl"][-3:].max() < half.mean() / 5, "later smaller"
 
 # %% [markdown]
 # ### The clip never does anything
