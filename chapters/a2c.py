@@ -426,7 +426,8 @@ class A2CConfig:
         max_grad_norm: Norm above which a gradient is clipped.
         reward_scale: Factor by which rewards are multiplied before learning.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
+            at each of them, so an episode of more than ``num_steps *
+            checkpoint_interval`` steps never ends.
         share_encoder: Whether actor and critic share an encoder. The policy has to be
             built so, as ``train`` does.
     """

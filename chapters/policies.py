@@ -44,7 +44,7 @@ from literate_rl.encoders import (
     entrance,
 )
 from literate_rl.masks import legal
-from literate_rl.workshop.episodes import env_seed
+from literate_rl.workshop.episodes import env_seed, warn_cut_off
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
     Act,
@@ -612,8 +612,9 @@ def make_policy(
 # Whatever a loop learns with, it lets the policy act for some steps, over and over. A `Runner`
 # does that. It draws all noise of a rollout at once, from one generator, so that a run can be
 # repeated. And it takes fresh environments at each checkpoint: a run that is resumed there has no
-# others, and one that was never stopped must do the same to be the same run. Observations are kept as
-# floats, but for pictures of bytes or of truth values, which would be four times as large.
+# others, and one that was never stopped must do the same to be the same run. So no episode can last
+# longer than `num_steps * checkpoint_interval` steps: raise the interval if yours do. (The loop below
+# has 1,000.) Observations are floats, but for bytes and truth values, which stay as small as they are.
 
 
 # %% tags=["export"]
@@ -632,7 +633,9 @@ class Runner:
         envs: A vector environment.
         num_steps: Steps of one rollout in each environment.
         seed: Seed of the noise and of the environments.
-        checkpoint_interval: Rollouts between checkpoints.
+        checkpoint_interval: Rollouts between checkpoints. The environments are reset
+            at each of them, so an episode of more than ``num_steps *
+            checkpoint_interval`` steps never ends.
         act: A faster form of ``policy.act``, or None for that one.
 
     Attributes:
@@ -659,7 +662,7 @@ class Runner:
         fits = num_steps > 1 or not self.collector.resets_later
         check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
         self.generator = torch.Generator().manual_seed(seed)
-        self.iteration = 0
+        self.iteration, self.warned = 0, False
 
     @property
     def step(self) -> int:
@@ -679,6 +682,7 @@ class Runner:
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
         if self.starts_anew:
+            self.warned = self.warned or warn_cut_off(self.collector)
             self.collector.reset(env_seed(self.seed, self.step))
         # Each step takes its share of the noise.
         num_envs = self.collector.envs.num_envs
