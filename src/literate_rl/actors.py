@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 636a86fc25194756
+# Generated from chapters/actors.py (edit there); digest 3b65693757ab1e12
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ActorsConfig(TransportConfig, IMPALAConfig):
     replay, so ``batch_size`` and the settings of the buffer play no role.
 
     Attributes:
-        share_encoder: Whether actor and critic share an encoder. The policy has to be
+        share_encoder: Whether policy and value share an encoder. The policy has to be
             built so, as ``train`` does.
     """
 
