@@ -157,8 +157,8 @@ for name, found in split.items():
 #
 # - What HDDPG promises too much, it promises nearly alike for all torques. With each of the five seeds
 #   its ridge is below 2.3 and lower than that of DDPG, beside an offset of about 10.
-# - TD3 *under*rates the torques on average, with each seed, while for the actor's own the promise is about
-#   right. Nobody is drawn to what is underrated.
+# - TD3 *under*rates the torques on average, with each seed, while the promise for the actor's own (first
+#   figure) is about right. Nobody is drawn to what is underrated.
 # - All ridges are many times as high as the truth. (It is small because the next torques make up for one
 #   that was wrong.) And yet the actor's own torque is within 0.2 of the best in each run but the one of
 #   DDPG that fails. So it is not the height of a ridge that counts, either, but whether it lies where the
