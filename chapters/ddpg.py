@@ -966,10 +966,10 @@ assert torch.allclose(theirs, torch.tensor([5.0, 0.001]))
 # ## When to use it
 #
 # DDPG is the smallest agent for numbers in a box. On the pendulum it needs a ninth of the steps of PPO
-# and fewer than TD3 with the same $\tau$; to HDDPG and SAC no difference is seen. It relapses now and then (so do its successors: four of ten runs of HDDPG, three of TD3), and one
-# run had not come back when the training ended. Its critic promises too much in every run. So learn it
-# first, and use one of its successors: TD3 if you want one exact action, SAC if nobody should choose the
-# noise.
+# and fewer than TD3 with the same $\tau$; to HDDPG and SAC no difference is seen. It relapses now and
+# then (so do its successors: four of ten runs of HDDPG, three of TD3), and one run had not come back
+# when the training ended. Its critic promises too much in every run. So learn it first, and use one of
+# its successors: TD3 if you want one exact action, SAC if nobody should choose the noise.
 #
 # - **Use it for**: numbers in a box, where steps are dear and the agent should be simple
 # - **Rather than**: {doc}`ppo`, which needs nine times the steps on the pendulum

@@ -117,9 +117,9 @@ dial("One draw or all", draws_frame, {"policy's temperature": policies}, start=(
 # no noise, whichever action it is. This is the best policy of {eq}`def-soft-optimal`: for it,
 # $Q - \alpha \log p$ is $\alpha \log Z$ for every action.
 #
-# Any other softmax of these values has noise. A more random one draws bad actions as well. A greedier one is sure
-# of the first action, but now and then it draws another, whose $-\alpha \log \pi$ is far too large.
-# A policy that still learns is one of these others. A sum has no noise for any of them.
+# Any other softmax of these values has noise. A more random one draws bad actions as well. A greedier
+# one is sure of the first action, but now and then it draws another, whose $-\alpha \log \pi$ is far
+# too large. A policy that still learns is one of these others. A sum has no noise for any of them.
 
 # %% tags=["claims"]
 noises = []

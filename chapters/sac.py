@@ -150,7 +150,8 @@ dial("The best policy at a temperature", soft_frame, {"α": temperatures}, start
 # %% [markdown]
 # **Notice** that a low temperature leaves nearly everything on the left bump, as a greedy policy
 # would. At 0.2 both bumps get their share, the better one more. A high temperature gives the
-# uniform policy: its entropy comes close to 0.69, the most that fits into the box. In between, the policy trades value for entropy.
+# uniform policy: its entropy comes close to 0.69, the most that fits into the box. In between, the
+# policy trades value for entropy.
 
 # %% tags=["claims"]
 results = [soft_policy(alpha) for alpha in temperatures]
@@ -436,8 +437,8 @@ assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
 # $$ (def-soft-optimal)
 #
 # The first term does not depend on the policy. The KL divergence, the mean of $\log \pi - \log p$ over
-# draws of $\pi$, is never below 0, and 0 only if both are the same. So the best policy is $p$ itself, the one in the dial, and raising the soft value pulls $\pi$ towards it
-# {cite:p}`haarnoja2018`.
+# draws of $\pi$, is never below 0, and 0 only if both are the same. So the best policy is $p$ itself, the
+# one in the dial, and raising the soft value pulls $\pi$ towards it {cite:p}`haarnoja2018`.
 #
 # Nobody can add up over all actions of a box. So in code a single draw from the policy estimates
 # the expectation. (Actions from a list can be added up: {doc}`discrete_sac`.)
