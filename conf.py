@@ -46,6 +46,7 @@ extensions = [
     "landing",
     "which_agent",
     "typeset",
+    "figures",
     "book",
     "words",
     "symbols",
