@@ -47,6 +47,7 @@ extensions = [
     "landing",
     "which_agent",
     "typeset",
+    "figures",
     "book",
     "words",
     "symbols",

@@ -585,6 +585,24 @@ def test_no_line_begins_with_the_mark_behind_a_formula(opened):
     assert opened.set(NARROW).evaluate(TORN) == []
 
 
+# Drawings that are cut although they could stand in rows, and what a finger may miss: a
+# control of less than 24 pixels that has no larger label.
+UNHANDY = """() => [
+  ...[...document.querySelectorAll(".cell_output img:not(.wide)")]
+    .filter(image => image.getBoundingClientRect().right > innerWidth)
+    .map(image => image.alt),
+  ...[...document.querySelectorAll("main :is(button, summary, input)")]
+    .map(control => control.closest("label") ?? control)
+    .filter(box => box.checkVisibility())
+    .filter(box => box.getBoundingClientRect().height < 24)
+    .map(box => `${box.tagName} ${box.innerText}`)]"""
+
+
+@in_browser(CHAPTERS)
+def test_drawings_and_controls_suit_a_phone(opened):
+    assert opened.set(NARROW).evaluate(UNHANDY) == []
+
+
 @in_browser(WOVEN)
 def test_prose_stands_above_its_code_on_a_phone(opened):
     rows = opened.set(NARROW).evaluate(ROWS)
