@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve sync format check test pythons newest lowest chapter notebooks lab edit bench learn films worlds dist clean
+.PHONY: help html serve zip sync format check test pythons newest lowest chapter notebooks lab edit bench learn films worlds dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ html: sync  ## Execute the chapters and build the website; ADDRESS=https://… w
 
 serve: html  ## Build the website and serve it on http://localhost:8000
 	$(BIN)/python -m http.server --bind localhost --directory build/html 8000
+
+zip: html  ## Pack the website into build/site.zip; it works from a folder, offline
+	@cd build && rm -f site.zip && $(CURDIR)/$(BIN)/python -m zipfile -c site.zip html/
+	@du -h build/site.zip
 
 test: html  ## Run all tests, those of the built website included
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
@@ -85,7 +89,8 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.arc_learning
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.hybrid_learning \
-	  moving lander lander_discrete lander_continuous moving_idle_2 moving_idle_4 moving_idle_16
+	  moving moving_list_12 moving_list_8 moving_idle_2 moving_idle_4 moving_idle_16 \
+	  lander lander_discrete lander_continuous
 	$(BIN)/python -m benchmarks.masks_learning
 	$(BIN)/python -m benchmarks.ppg_learning
 	$(BIN)/python -m benchmarks.impala_learning

@@ -49,6 +49,7 @@ extensions = [
     "book",
     "words",
     "symbols",
+    "search",
 ]
 
 # --- What is a page. A list of what is, not of what is not: every .py file is a

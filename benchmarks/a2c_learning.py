@@ -232,14 +232,14 @@ def corrected(config: A3CConfig) -> A3C:
 
 
 def late_and_slow() -> Experiment:
-    """Return the experiment with small lags, at the learning rate and at half of it."""
+    """Return the experiment with no lag and small ones, at two learning rates."""
     usual = late()
     rate = usual.config.learning_rate
     variants = {
         f"lag {lag}, rate {share}": Variant(
             {"slots": lag + 1, "learning_rate": rate * share}, with_workers
         )
-        for lag in (1, 3, 7, 15)
+        for lag in (0, 1, 3, 7, 15)
         for share in (1, 0.5)
     }
     return replace(usual, variants=variants, seeds=5)

@@ -110,7 +110,9 @@ FILMED = {
     "acrobot": Film("acrobot", speed=15),
     "pendulum": Film("pendulum", part=(0.2, 0.8, 0.2, 0.8), every=2),
     "moving": Film("moving", "joint", "hybrid PPO", speed=12, grid=2, ground=235),
-    "mountaincar": Film("rainbow_mountaincar", "n = 10, noisy for 20 steps", "Rainbow"),
+    "mountaincar": Film(
+        "rainbow_mountaincar", "n = 10, noisy for 20 steps", "DQN with noisy layers"
+    ),
     "lander": replace(LANDER, experiment="lander", variant="joint", agent="hybrid PPO"),
     "lander_discrete": replace(LANDER, experiment="lander_discrete"),
     "lander_continuous": replace(LANDER, experiment="lander_continuous"),

@@ -1,4 +1,4 @@
-"""Hybrid PPO over seeds: losses, idle arguments, and the Platform benchmark.
+"""Hybrid PPO over seeds: losses, idle arguments, lists of actions, and Platform.
 
 ``python -m benchmarks.hybrid_learning [NAME …]`` works as ``benchmarks.learning`` does.
 The experiment ``platform`` needs the packages of the extra ``platform``.
@@ -52,6 +52,36 @@ def moving_with_idle(number: int, **arguments: Any) -> gym.Env[Any, Any]:
     return IdleArguments(Moving(**arguments), number)
 
 
+Listed = tuple[int, float]
+POWERS: list[Listed] = [(0, power) for power in (0.0, 0.5, 1.0)]
+COARSE: list[Listed] = [(1, angle) for angle in (-1.0, -0.4, 0.4, 1.0)]
+FINE: list[Listed] = [(1, angle) for angle in (-0.15, -0.05, 0.05, 0.15)]
+STOP: list[Listed] = [(2, 0.0)]
+# Nobody tuned them. The shorter one lacks the small angles.
+LISTS = {12: [*POWERS, *COARSE, *FINE, *STOP], 8: [*POWERS, *COARSE, *STOP]}
+
+
+class ListedActions(gym.ActionWrapper[Any, Any, Any]):
+    """Moving with a list of fixed actions, a type and its argument each."""
+
+    def __init__(self, env: gym.Env[Any, Any], listed: list[Listed]) -> None:
+        super().__init__(env)
+        self.listed, self.action_space = listed, spaces.Discrete(len(listed))
+        space: Any = env.action_space
+        self.shapes = [box.shape for box in space[1]]
+
+    def action(self, action: Any) -> tuple[int, tuple[np.ndarray, ...]]:
+        """Look the action up. Only the argument of its type is read."""
+        kind, value = self.listed[action]
+        args = [np.zeros(shape, np.float32) for shape in self.shapes]
+        args[kind][:] = value
+        return kind, tuple(args)
+
+
+def moving_with_list(number: int, **arguments: Any) -> gym.Env[Any, Any]:
+    return ListedActions(Moving(**arguments), LISTS[number])
+
+
 def platform(**arguments: Any) -> gym.Env[Any, Any]:
     """Make Platform without the step counter in its observation."""
     env = gym.make("gym_platform:Platform-v0", **arguments)
@@ -64,6 +94,12 @@ for number in IDLE:
     gym.register(
         f"MovingIdle{number}-v0",
         entry_point=partial(moving_with_idle, number),
+        max_episode_steps=100,
+    )
+for number in LISTS:
+    gym.register(
+        f"MovingList{number}-v0",
+        entry_point=partial(moving_with_list, number),
         max_episode_steps=100,
     )
 gym.register("PlatformBox-v0", entry_point=platform)
@@ -209,6 +245,18 @@ EXPERIMENTS = {
             np.pad(MOVING_MASK, ((0, 0), (0, number))),
         )
         for number in IDLE
+    },
+    # PPO of the chapter, which chooses from a list, with the settings of hybrid PPO.
+    **{
+        f"moving_list_{number}": Experiment(
+            f"MovingList{number}-v0",
+            ppo_settings(MOVING),
+            5,
+            100,
+            {"PPO": Variant({})},
+            1.5,
+        )
+        for number in LISTS
     },
     "platform": compare(
         "PlatformBox-v0",

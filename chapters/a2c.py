@@ -170,7 +170,7 @@ actor, critic = network(num_actions, gain=0.01), network(1, gain=1.0)
 parameters = [*actor.parameters(), *critic.parameters()]
 optimizer = torch.optim.RMSprop(parameters, learning_rate, decay, epsilon)
 collector = Collector(envs)
-collector.reset(seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def act(obs):
@@ -244,7 +244,7 @@ torch.manual_seed(seed)
 built = make_policy(envs.single_observation_space, envs.single_action_space)
 twin = Policy(built.network, Drawn(num_actions))
 learner = A2C(twin, make_envs(env_id, num_envs), config)
-learner.runner.collector.reset(seed)
+learner.runner.collector.reset(1000 * seed)
 learner.runner.iteration = 1  # not due for a reset with another seed
 while learner.step < total_steps:
     learner.iterate()

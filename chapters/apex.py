@@ -252,14 +252,13 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that the actor's priorities are ahead of the largest so far by 25 steps on average,
-# and that the largest so far is no better than none at all, as the dial says. But CartPole has no rare
-# surprises, and five seeds differ more than that: both intervals contain zero.
+# **Notice** that five seeds tell none of the three from another: the actor's priorities are ahead of
+# the largest so far by 25 on average, and the interval contains zero. CartPole has no rare surprises.
 
 # %% tags=["claims"]
 assert all(len(found.area) == 5 for found in rules.values())
 assert round(gains["largest"].mean) == 25
-assert rules["largest"].area.mean() < rules["none"].area.mean(), "no better than none"
+gains["them"] = paired_difference(rules["largest"].area, rules["none"].area)
 assert all(gain.low < 0 < gain.high for gain in gains.values()), "contain zero"
 
 # %% [markdown]
@@ -969,7 +968,10 @@ assert set(nested.values()) == {judged[-1]}, "the last one stays"
 # outside, or a simulator needs a core of its own. Then four actors take the same steps in a quarter of
 # the seconds. They do not learn more from a step: with one actor the last policies were worse than
 # without any; with two or four, ten seeds show no difference. If steps are cheap, stay with
-# {doc}`dqn` in one process. The ladder, the rollouts and the lag come with them.
+# {doc}`dqn` in one process. The ladder, the rollouts and the lag come with them. First priorities
+# matter only where about one new step or more arrives for each draw (that number is
+# `train_interval / batch_size`). In these runs it is 0.016, and there `priorities="largest"` does as
+# well in the model of the dial.
 #
 # - **Use it for**: environments that are slow, with an agent that learns from old steps
 # - **Rather than**: {doc}`dqn` without actors, which waits for every step; {doc}`impala` if the agent

@@ -148,9 +148,9 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 #
 # Here $\gamma'$ is $\gamma$, or $\gamma^m$ after a window of $m$ steps, or 0 after a termination:
 # what {doc}`windows` calls `discount`. After a window, $r$ is the discounted sum of its rewards.
-# Each moved atom carries its probability with it (papers say *mass*). We call the two together a
-# *piece*. The pieces hardly ever land on atoms again. So each is divided between the two atoms around it, with more
-# for the nearer one. An atom $x_j$ gets
+# Each moved atom carries its probability with it, its *mass*. (In {doc}`replay` masses had any sum, here
+# it is 1.) We call the two together a *piece*. The pieces hardly ever land on atoms again. So each is
+# divided between the two atoms around it, with more for the nearer one. An atom $x_j$ gets
 #
 # $$
 # \hat q_j = \sum_{k=1}^{K} \max\!\Bigl( 0,\; 1 - \frac{|\tilde x_k - x_j|}{\Delta} \Bigr)\,
@@ -308,8 +308,8 @@ def check_atoms(number: int, value_min: float, value_max: float) -> None:
 
 # %% [markdown]
 # The projected distribution $\hat q$ is the target, and the distribution $q$ at the state and
-# action of the step has to come closer to it. We measure how far away it is with the KL divergence
-# of {doc}`policies`,
+# action of the step has to come closer to it. We measure how far away it is with the KL divergence,
+# which is 0 if both are equal and positive otherwise ({doc}`policies`),
 #
 # $$
 # \mathcal L(\hat q, q) = \sum_{k=1}^{K} \hat q_k \, (\log \hat q_k - \log q_k) , \qquad
@@ -429,18 +429,20 @@ print(f"{table[0] @ atoms:.2f}\nlargest difference in 3000 updates: {apart:.0e}"
 # %% [markdown]
 # **Notice** the last number. The two are the same after every update, but for rounding. They have to
 # be: the projection keeps the mean, and the mean of a weighted sum is the weighted sum of the means.
-# So *fifty numbers instead of one teach this table nothing about the mean*. {cite:t}`lyle2019` prove
+# So *61 numbers instead of one teach this table nothing about the mean*. {cite:t}`lyle2019` prove
 # it in general, and for linear functions with a loss that suits them.
 #
-# This is so for tables of probabilities that move a share of the way towards their target, as here.
-# With C51's own loss, on logits, even a table's mean moves otherwise: two targets of the same mean
-# can move it in opposite directions. So what C51 gains on Atari must come from its loss or from its
-# network, and which of them counts is open. The **loss** is that of a classification, whose gradient
-# $q - \hat q$ never exceeds 1, however large the returns are. {cite:t}`farebrother2024` keep this loss
-# and give up the distributions: their targets are values, each spread over the atoms as a narrow bell
-# curve. Large networks learn better from these than from a squared error. The network may gain
-# **features**: to predict fifty numbers, the hidden layers have to tell states apart that have the
-# same mean.
+# This is so for tables of probabilities that move a share of the way towards their target, as here, and
+# as long as nothing is clipped. With C51's own loss, on logits, even a table's mean moves otherwise: two
+# targets of the same mean can move it in opposite directions. So what C51 gains on Atari may come from
+# its loss, from its network or from its support, and which of them counts is open. The **loss** is that
+# of a classification. Its gradient $q - \hat q$ never exceeds 1, however large the returns are. So it is
+# with the Huber loss, but not with a squared error. {cite:t}`farebrother2024` keep this loss and give up
+# the distributions: their targets are values, each spread over the atoms as a narrow bell curve. Large
+# networks learn better from these than from a squared error. The network may gain **features**: to
+# predict fifty numbers, the hidden layers have to tell states apart that have the same mean. And the
+# **support**, −10 to 10 on Atari, bounds every target, so no value can run away as those of {doc}`dqn`
+# did.
 #
 # And our tasks? In the ablation of {doc}`rainbow_evidence`, on CartPole, we see no difference. Without
 # distributions the mean return while training differs by +43 (95 percent interval −20 to 106), that
@@ -462,6 +464,11 @@ for target in ([0, 0, 1, 0, 0], [0.5, 0, 0, 0, 0.5]):
     after_step = (logit - 0.1 * (before_step - target)).softmax(-1)
     moves_of_mean.append((after_step - before_step) @ five)
 assert moves_of_mean[0] > 0 > moves_of_mean[1], "in opposite directions"
+ends, unit = torch.linspace(-10, 10, 51, dtype=double), torch.ones(1, dtype=double)
+top = torch.zeros(1, 51, dtype=double)
+top[0, -1] = 1.0  # the largest value there is
+highest = project_distribution(top, unit, 0.99 * unit, -10.0, 10.0)[0] @ ends
+assert abs(highest - 10) < 1e-9, "the support bounds every target"
 both = stored_runs("rainbow_ablation")
 plain, whole = both["without distributions"], both["all six parts"]
 gap = paired_difference(plain.area, whole.area)
@@ -550,8 +557,8 @@ assert rounded(before, place).sum() == 0
 #   the mean.
 # - The error is a KL divergence with the gradient $q - \hat q$. Its logarithms come from logits.
 # - The agent still takes the action with the largest mean, and in a table that moves a share of the
-#   way this mean is exactly the value that TD learns. What C51 gains must come from its loss or from
-#   its network.
+#   way this mean is exactly the value that TD learns, inside the support. What C51 gains may come from
+#   its loss, its network or the bounds of its support.
 # - On CartPole we see no difference.
 #
 # ## Exercises

@@ -169,7 +169,7 @@ print(inspect.getsource(squashed_log_prob))
 # The second is the entropy: no formula is known for that of a squashed Gaussian. That of the
 # Gaussian before the squash is often returned instead. It grows without limit as $\sigma$ grows,
 # while the true one falls once $\sigma$ is large (the dial prints both), so an entropy bonus on it
-# drives the actions to the edges of the box. We use minus the log-probability of a fresh sample. On average it is the
+# would drive the actions to the edges of the box. We use minus the log-probability of a fresh sample. On average it is the
 # entropy, and through $u_j = \mu_j + \sigma_j \eta_j$ its gradient is right too.
 
 
@@ -370,7 +370,7 @@ print("eight checks, no complaint")
 # example classes. We run the checker on each of them, word for word as
 # [an older
 # edition](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst)
-# prints them. The page leaves out the imports, which we supply. ([Today's
+# prints them, because its mistakes are typical. The page leaves out the imports, which we supply. ([Today's
 # edition](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/docs/source/advance/algorithm_model_requirements.rst)
 # sums the entropy, allows log-probabilities of shape $(B,)$, and has dropped the discrete actor
 # of SAC.)
@@ -764,8 +764,8 @@ assert abs(ours - truth) < 0.5 < 2 < truth - wrong
 
 # %% [markdown]
 # **Notice** that a small error remains. Near the edge only a few digits of a float32 action
-# depend on $u$, and for $u$ above 9.01 none does. If you expect such policies with PPO, let the
-# action *be* $u$, and squash it on the way into the environment. SAC never inverts anything.
+# depend on $u$, and for $u$ above 9.01 none does. With PPO the action could *be* $u$, squashed on the
+# way into the environment; we have not trained one. SAC never inverts anything.
 #
 # ### Trap: bounds of the first dimension for all
 #

@@ -90,8 +90,9 @@ __all__ = [
 # The documentation of [Machin](https://github.com/iffiX/machin), a library of algorithms, has [a
 # page](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst)
 # that says what each algorithm expects of a model, with an example for each. We know of no other
-# library with such a page. Here is its actor for A2C, the simplest actor-critic algorithm. It
-# samples an action, or evaluates one that it is given: it returns how likely the action was.
+# library with such a page. Here is its actor for A2C, the simplest actor-critic algorithm, as an
+# older edition prints it. It samples an action, or evaluates one that it is given: it returns how
+# likely the action was.
 
 
 # %%
@@ -196,8 +197,8 @@ print(verdict)
 #
 # Machin's [own A2C
 # reshapes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L369)
-# what the model returns, so the example trains there and the mistake stays hidden. Machin's
-# contract is right: it asks for $(B, 1)$.
+# what the model returns, so the example trains there and the mistake stays hidden. That edition's
+# contract is right: it asks for $(B, 1)$. (Today's allows both, {doc}`contract_models`.)
 
 # %% tags=["claims"]
 assert trained["fixed"][-20:].mean() > 0.9, "with the fix it learns"
@@ -247,6 +248,10 @@ for family, needed in zip(left, [[0], [1], [2, 3], [3, 4], [4, 5]], strict=True)
 picture
 
 # %% [markdown]
+# (Of the names, `Per` stands for prioritised replay and `Apex` for many actors, {doc}`replay` and
+# {doc}`apex`; HDDPG is hysteretic DDPG, {doc}`td3`; a dueling network adds the value of a state and an
+# advantage of each action, {doc}`dqn`.)
+#
 # **Notice** the role in colour, the actor that draws, also called a stochastic actor. Each of the
 # other roles takes one line to describe. An actor that draws has to return its action, the
 # log-probability and the entropy. It has to judge actions that it is given. And all of this has
@@ -370,7 +375,7 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 # ## Rules for actors that draw
 #
 # Such an actor does two things: it draws actions, and it says how likely they are. Do the two
-# agree? We cannot look inside. But if they agree, three facts hold, and most mistakes break at
+# agree? We cannot look inside. But if they agree, three facts hold, and many mistakes break at
 # least one of them.
 #
 # First, an action that was drawn and is then given back must get **the same log-probability** as
@@ -519,7 +524,7 @@ assert "they stop at -15.9" in str(told[0].message)
 # because the others need a model that runs.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class Role(NamedTuple):
     """What one network of a contract does, and the rules that it has of its own."""
 
@@ -777,12 +782,12 @@ print({name: tuple(state.shape) for name, state in states.items()})
 # ## Does such a model learn?
 #
 # {doc}`workshop/own_models` makes a policy of models that keep their contract. Here four algorithms
-# train the same actor, `CategoricalActor` of {doc}`contract_models`, and the same critic, for 60,000
-# steps with each algorithm's own settings. The settings were chosen with the networks of
+# train the same actor, `CategoricalActor` of {doc}`contract_models`, and the same critic on CartPole, for
+# 60,000 steps with each algorithm's own settings. The settings were chosen with the networks of
 # {doc}`policies`, and these models have others: ReLU layers with PyTorch's default initialisation. A
 # line is one of five seeds.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels with five curves each of the return over 60,000 steps. Those of A2C and A3C differ most from seed to seed, between about 100 and 500 at the end; all of PPO reach 500; those of IMPALA rise unevenly"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels with five curves each of the return on CartPole over 60,000 steps. Those of A2C and A3C differ most from seed to seed, between about 100 and 500 at the end; all of PPO reach 500; those of IMPALA rise unevenly"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -814,6 +819,40 @@ for name in ("A2C", "A3C"):
     assert (families[name].final > 490).sum() == 3, "three of five seeds"
     assert np.sort(families[name].final)[1] < 400, "much lower"
 assert (families["PPO"].final == 500).all(), "with PPO all five"
+
+# %% [markdown]
+# To train models of yours, hand them to `train` ({doc}`workshop/training`), `qnet=` for DQN and Rainbow.
+# Actor and critic may share a body, which stays one:
+
+# %%
+from literate_rl.workshop.training import train as train_agent
+
+
+class OnBody(nn.Module):
+    def __init__(self, body, head):
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, state, action=None):
+        dist = Categorical(logits=self.head(self.body(state)))
+        action = dist.sample().unsqueeze(-1) if action is None else action
+        log_prob, entropy = dist.log_prob(action.squeeze(-1)), dist.entropy()
+        return action, log_prob.unsqueeze(-1), entropy.unsqueeze(-1)
+
+
+body = nn.Sequential(nn.Linear(4, 16), nn.Tanh())
+models = {
+    "actor": OnBody(body, nn.Linear(16, 2)),
+    "critic": nn.Sequential(body, nn.Linear(16, 1)),
+}
+check_model("PPO", **models, env="CartPole-v1")
+agent = train_agent("PPO", "CartPole-v1", **models, total_steps=4_096, progress=False)
+num_weights = sum(x.numel() for x in agent.policy.parameters())
+print(f"trained: {num_weights} weights, 80 of them in the body")
+
+# %% tags=["claims"]
+assert sum(x.numel() for x in body.parameters()) == 80
+assert num_weights == 80 + 17 * 2 + 17, "the body stays one"
 
 # %% [markdown]
 # ## Traps
@@ -878,7 +917,7 @@ print("passes on", device.type)
 # - Fifteen families need six roles. `CONTRACTS` says what each requires, `check_model` checks it.
 # - Shapes are the least of it: rows must not mix, given actions must come back unchanged, and an
 #   action must be judged by the distribution that it was drawn from.
-# - Three facts reveal most mistakes without looking inside: the same log-probability when an
+# - Three facts reveal many mistakes without looking inside: the same log-probability when an
 #   action is given back, probabilities that sum to 1, a score with mean zero.
 # - What is legal but harmful gets a warning.
 # - The check works on a copy of the model, and one error lists all broken rules.

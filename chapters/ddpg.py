@@ -317,7 +317,7 @@ def act(obs):
 
 
 collector, buffer, episodes = Collector(envs), ReplayBuffer(total_steps), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     # 1. Act once. Everything is remembered.
     step = collector.collect(act, 1)

@@ -11,8 +11,8 @@
 #
 # **Why does my agent not learn, and what do I change first?** A bug in reinforcement learning
 # seldom raises an error. The agent acts, all numbers are finite, and the curve stays flat. After
-# this chapter you can find out in about a second which part of an agent is broken, read symptoms
-# from the metrics of a run, and tune the three settings that matter most.
+# this chapter you can find out in about a second which part of an agent of discrete actions is broken,
+# read symptoms from the metrics of a run, and tune the three settings that matter most.
 #
 # It takes about 40 minutes, reading, without exercises. You need {doc}`ppo`, and the two flags of {doc}`agents`.
 
@@ -218,8 +218,9 @@ fig.tight_layout()
 #
 # So when an agent of your own does not learn, let it live here first. It takes about a second:
 # train it on `house` of {doc}`workshop/rooms`, with $\gamma = 0.8$, and hand its two functions to
-# `six_rooms`. Whoever learns action values hands over `values_and_greedy(q)`. What the checker
-# says of the agent with one flag:
+# `six_rooms`. Whoever learns action values hands over `values_and_greedy(q)`. (The house has two
+# discrete actions. An agent of boxes, such as SAC or TD3, cannot live in it, and this book has no
+# house for one.) What the checker says of the agent with one flag:
 
 # %%
 from literate_rl.workshop.rooms import six_rooms
@@ -274,7 +275,7 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # | [explained variance about 0](#the-explained-variance-stays-at-zero) | shapes `(B, 1)` and `(B,)` | print the shape of the loss before its mean |
 # | [huge value loss, the policy does not move](#the-value-loss-is-huge) | size of the rewards | the actor's share of the gradient |
 # | [explained variance below 0](#the-explained-variance-is-negative) | units of the observations | their standard deviations, saturated units |
-# | [a value above the largest possible one](#a-value-is-above-the-largest-possible-one) | discount missing in the target | $r_{\max} / (1 - \gamma)$ |
+# | [a value above the largest possible one](#a-value-is-above-the-largest-possible-one) | discount missing in the target | $r_{\max} / (1 - \gamma)$, or $r_{\max}$ if no step pays |
 # | [never does what pays off late](#it-never-does-what-pays-off-late) | a time limit treated as an end | ends that have the limit's length |
 # | [training is fine, evaluation is not](#training-is-fine-evaluation-is-not) | greedy actions | evaluate with noise |
 # | it had learned, and fell for good ({doc}`a2c`) | values far from their targets, steps that are too long | reward scale, gradient norm before the fall |
@@ -377,7 +378,8 @@ draw({"as it should be": right_way, "wrong sign": sick}, "return", "entropy")
 
 # %% [markdown]
 # **Notice** how *low* the return falls, below that of the first iterations. A healthy curve has
-# setbacks as well, but it does not end below its start.
+# setbacks as well, but ours did not end below its start. (Seed 2; with seed 3, that of the other
+# pictures, the healthy agent is slower.)
 #
 # **Fix.** The sign, and a test that makes this check.
 
@@ -385,6 +387,7 @@ draw({"as it should be": right_way, "wrong sign": sick}, "return", "entropy")
 assert gains["as it should be"] > 0 > gains["wrong sign"]
 assert last(sick, "return") < 12, "about 9"
 assert last(right_way, "return") > 100
+assert last(right_way, "return") > last(healthy, "return"), "with seed 3 slower"
 assert last(sick, "entropy") < 0.3 < last(right_way, "entropy")
 
 # %% [markdown]
@@ -415,8 +418,8 @@ for name, run in rates.items():
     print(f"{name:22s} after one iteration: entropy {values[0]}, KL {values[1]}")
 
 # %% [markdown]
-# **Fix.** Change the learning rate by factors of three until the KL divergence of an iteration lies
-# between 0.001 and 0.05. If the entropy falls fast although that is small, the policy
+# **Fix.** Change the learning rate by factors of three until the KL divergence lies between 0.001 and
+# 0.05 in the first half of the iterations. (Later an annealed rate makes it smaller.) If the entropy falls fast although that is small, the policy
 # is simply sure of itself; if it is sure too early, `entropy_weight` holds it back.
 
 # %% tags=["claims"]
@@ -429,7 +432,8 @@ assert low["losses/approx_kl"].max() < 1e-4, "divergence 0"
 assert low["losses/clipfrac"].max() == 0, "clip fraction 0"
 assert 15 < last(rates["learning rate 1e-05"], "return") < 30, "as random actions"
 half = usual["losses/approx_kl"][: len(usual["step"]) // 2]
-assert 0.001 < np.median(half) < 0.05, "healthy"
+assert ((half > 0.001) & (half < 0.05)).mean() > 0.8, "in the first half"
+assert usual["losses/approx_kl"][-3:].max() < half.mean() / 5, "later smaller"
 
 # %% [markdown]
 # ### The clip never does anything
@@ -705,13 +709,15 @@ assert last(normal, "return") > 1.5 * last(raw, "return")
 #
 # **You see** values that rise and rise, in an agent that learns values from values, such as DQN.
 #
-# **Cause.** Nobody can earn more than the largest reward in each step, forever. So no value is above
+# **Cause.** Nobody can earn more than the largest reward in each step, forever. So where some step
+# pays, $r_{\max} > 0$, no value is above
 #
 # $$
 # V_{\max} = \frac{r_{\max}}{1 - \gamma} ,
 # $$ (largest-value)
 #
-# and in the house that is 5. A mean value above it feeds on itself: each target contains the value of
+# and in the house that is 5. (Where no step pays, it is best to be done after one: there
+# $V_{\max} = r_{\max}$.) A mean value above it feeds on itself: each target contains the value of
 # the next state, and what should make it smaller, the discount, is missing. (Where only the ends are
 # missing, values are wrong too, but they stay below $V_{\max}$: the house finds that.) The same
 # happens where a target follows too fast; {doc}`dqn` has such a run.
@@ -1108,7 +1114,7 @@ for config in chosen.values():
 # - A column where a row belongs, a second flag forgotten, rewards and observations in odd units:
 #   each has a short check of its own.
 # - Luck looks like a bug and like a cure. More seeds first.
-# - Tune the learning rate, the rollout and the epochs, in this order, and leave the rest.
+# - Tune the learning rate, the rollout and the epochs first, and leave the rest.
 #
 # ## Exercises
 #

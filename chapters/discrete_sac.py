@@ -233,7 +233,7 @@ def lowest(critics, obs):
 
 
 collector, buffer, episodes = Collector(envs), ReplayBuffer(buffer_size), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     # 1. Act once in each environment. The last steps are remembered.
     step = collector.collect(act, 1)

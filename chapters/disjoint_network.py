@@ -12,8 +12,8 @@
 # **How can a policy profit from what a value learns without being disturbed by it?** Both look
 # at the same states, so they could share their first layers. But then each would train these
 # layers for its own purpose and change what the other sees. After this chapter you can build a
-# network that keeps the two apart and still lets the policy profit, and say for each loss which
-# weights it moves. It takes about 30 minutes. You need {doc}`policies` and {doc}`ppo`. The next
+# network that keeps the two apart and still lets the policy's features profit, and say for each loss
+# which weights it moves. It takes about 30 minutes. You need {doc}`policies` and {doc}`ppo`. The next
 # chapter, {doc}`ppg`, trains the network.
 
 # %% tags=["export", "hide-input"]
@@ -86,25 +86,26 @@ picture
 # **Notice** what the auxiliary value is attached to: the encoder of the policy, in both
 # arrangements. Its estimates are never used. It is there for its gradient, which teaches the
 # policy's encoder what matters for the return. The value whose estimates *are* used sends no
-# gradient there.
+# gradient there; [why](#why-a-second-value) comes in a moment.
 #
-# ## What the policy gains
+# ## What the policy's features gain
 #
 # Do features get better when a value learns, and does the policy stay as it was? Here is a
 # small test. A state is four random numbers from $-2$ to 2, and its return is the product of
 # the first two.
-# The policy is not trained at all; it has random opinions and should keep them. Three networks
+# The policy is not trained at all; it has random opinions and should keep them. Four networks
 # learn the returns of 256 states:
 #
 # - *one encoder*, shared with an ordinary value,
 # - *two encoders*, one for the policy and one for the value,
 # - *the disjoint network*: two encoders and an auxiliary value, which learns the returns too.
 #   A second loss holds the policy where it was, by its Kullback-Leibler divergence.
+# - *one encoder, held*: shared as in the first, with the second loss of the third.
 #
 # On new states we ask which share of the return's variance a linear fit can read off the policy's
 # features (a *linear probe* {cite:p}`alain2017`), and how far the policy has moved.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 200 steps, five runs of each network. Left, the share of the return's variance that the policy's features explain: it rises close to one with one encoder and with the disjoint network, and stays low with two encoders. Right, the divergence of the policy: it grows with one encoder and stays at zero with the other two"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 200 steps, five runs of each network. Left, the share of the return's variance that the policy's features explain: it rises close to one with one encoder, held or not, and with the disjoint network, and stays low with two encoders. Right, the divergence of the policy: it grows with one encoder that is not held and stays near zero with the other three"}}
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -168,6 +169,7 @@ cases = {
     "one encoder": ({"is_sharing_encoder": True, "detach": "never"}, 0, 0),
     "two encoders": ({}, 0, 0),
     "disjoint": ({}, 1, 1),
+    "one encoder, held": ({"is_sharing_encoder": True, "detach": "never"}, 0, 1),
 }
 curves = {
     name: np.array([learn(network_of(seed, **options), *losses) for seed in range(5)])
@@ -185,9 +187,10 @@ _ = axes[1].legend()
 # %% [markdown]
 # **Notice** that with one encoder the features learn, but the policy drifts, although it is not
 # trained: the features move under it. With two encoders the policy is left alone, and its
-# features learn nothing. The disjoint network has the best of both. After 200 steps its
+# features learn nothing. The disjoint network has the best of both: after 200 steps its
 # features explain more than 95 % of the return's variance, and its policy has moved by less than
-# a hundredth of a nat.
+# a hundredth of a nat. But so it is with one encoder that is held. These are better features; whether a
+# policy acts better with them is a question for {doc}`ppg_evidence`.
 
 # %% tags=["claims"]
 shares, drifts = ({n: r[:, :, i] for n, r in curves.items()} for i in (1, 2))
@@ -195,14 +198,15 @@ assert (shares["one encoder"][:, -1] > 0.95).all(), "one encoder learns to see"
 assert (drifts["one encoder"][:, -1] > 0.02).all(), "but the policy drifts"
 assert (shares["two encoders"] < 0.01).all(), "nothing is learned"
 assert (drifts["two encoders"] == 0).all(), "left in peace"
-assert (shares["disjoint"][:, -1] > 0.95).all(), "more than 95 %"
-assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
+for name in ("disjoint", "one encoder, held"):
+    assert (shares[name][:, -1] > 0.95).all(), "more than 95 %"
+    assert (drifts[name][:, -1] < 0.01).all(), "a hundredth of a nat"
 
 # %% [markdown]
 # ### Why a second value?
 #
-# It is the second loss that holds the policy still. One encoder could be held as well, but only
-# while the policy does not learn. The value, though, must learn all the time. The auxiliary value
+# So it is the second loss that holds the policy still, and not the second encoder. But a policy can
+# only be held while it does not learn, and the value must learn all the time. The auxiliary value
 # can wait for a phase of its own:
 
 # %% tags=["hide-input"]
@@ -271,8 +275,8 @@ assert 0.5 < sizes[0] / sizes[1] < 0.55, "little more than half the weights"
 # %% [markdown]
 # ## Line by line: encoder
 #
-# An encoder is made from the space of the observations. That space may be a nest
-# ({doc}`encoders`), whose innermost spaces are its **leaves**. `flat`
+# An encoder is made from the space of the observations. That space may be a nest, that is a `Dict` or
+# `Tuple` of spaces ({doc}`encoders`), whose innermost spaces are its **leaves**. `flat`
 # ({doc}`workshop/nests`) puts all parts of an observation into one vector. The layers are those
 # of {doc}`policies`: weights that start orthogonal, biases that start at zero, and tanh.
 
@@ -585,7 +589,8 @@ print("auxiliary value that is not required:", aux)
 # and `"never"`, which is the ordinary shared network of many PPO implementations. The dial
 # shows what each loss sends into the policy's encoder, in a phase of either kind: the value is
 # trained in both. The numbers are lengths of gradients, measured on the 256 states. The policy's
-# bar is a yardstick; in a real auxiliary phase the policy is only held.
+# bar is a yardstick, of a loss made up for it that favours one action where the return is positive; in a
+# real auxiliary phase the policy is only held.
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Axis, Mark, dial, plot
@@ -672,8 +677,8 @@ for rule in ("always", "policy_phase"):
     print(f"{rule:14s}{errors[rule][0]:8.3f}{errors[rule][1]:8.3f}")
 
 # %% [markdown]
-# A value that is always cut off can only combine the features that others have made, and those
-# keep changing. It learns later, but it learns. This is one target and one small network, so it
+# A value that is always cut off can only combine the features that others have made. It learns
+# later, but it learns. This is one target and one small network, so it
 # shows what each rule does and not which one trains the better agent. The dual arrangement avoids
 # the question, at the price of a second encoder.
 
@@ -769,7 +774,8 @@ print("on one device:", kind.logits.device == value.device)
 # %% [markdown]
 # ## Summary
 #
-# - What a value learns is of use to a policy, but a shared encoder moves under the policy.
+# - What a value learns makes features from which the return can be read, but a shared encoder moves
+#   under the policy. A loss that holds the policy prevents that.
 # - The auxiliary value sits on the policy's encoder and is there for its gradient only.
 # - The value that is used has an encoder of its own, or it is cut off from a shared one.
 # - `detach` says when: in the paper in the policy phase, in its authors' code always.

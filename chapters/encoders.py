@@ -12,9 +12,9 @@
 # **Where does the network come from that fits what the agent sees?** The agents so far saw a few
 # numbers, and two hidden layers were enough. Other agents see pictures, categories, or several
 # things at once. After this chapter you can choose layers for each of these, say what a convolution
-# computes and why it helps, and decide who may train a network that an actor and a critic share.
+# computes and why it helps, and say who may train a network that an actor and a critic share.
 #
-# It takes about 30 minutes. You need {doc}`policies`.
+# It takes about 40 minutes. You need {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
 """Encoders: from what an agent sees to features, chosen by the space."""
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -210,8 +211,9 @@ assert 0 < edge[edge > 0].min() < 3, "and less where some are missing"
 #
 # PPO ({doc}`ppo`) learned Breakout with two kinds of network. One takes the 400 cells as a **row**,
 # into two hidden layers of 128 units, the kind of network that this book has used so far. The other
-# has the encoder of this chapter: 16 filters of three by three and a layer of 128 units. All else
-# is the same, and nothing was tuned. Thin lines are seeds, thick ones their means.
+# has the encoder of this chapter: 16 filters of three by three and a layer of 128 units, with ReLU
+# where the row has tanh. The settings are the same, and nothing was tuned. Thin lines are seeds,
+# thick ones their means.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Mean returns of PPO on MinAtar's Breakout over 300,000 steps, a thin line for each seed. All rise from below one. With an encoder the mean ends near seven, and single seeds near ten; with a row the mean ends near six"}}
 import matplotlib.pyplot as plt
@@ -275,9 +277,9 @@ assert 84 * 84 * 4 == 28_224
 # zeros around the picture, which makes $n_X$ larger by twice its width.
 #
 # Why is this better than a layer that reads all cells? That layer could compute the same maps,
-# because they are sums of cells with weights. But it would have to learn for each place anew what a
-# falling ball looks like, from the episodes in which a ball fell there. A filter learns from all
-# places at once. And it has fewer weights:
+# because they are sums of cells with weights. But it would have to learn the same filter for each
+# place anew, from the episodes in which a ball was there. A filter learns from all places at once.
+# And it has fewer weights:
 
 # %%
 filters_alone = sum(x.numel() for x in torch.nn.Conv2d(4, 16, 3).parameters())
@@ -821,7 +823,7 @@ def has_pictures(space: spaces.Space[Any]) -> bool:
 # with `encoder=` yours is used for either. The command line has `--encoder module:name`.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 OwnEncoder = nn.Module | Callable[[spaces.Space[Any]], nn.Module]
 
 
@@ -941,6 +943,17 @@ def check_shared(
     """Raise if an encoder is to be shared, and there is none."""
     words = f"share_encoder must be False without an encoder, got {space}"
     check_that(bool(front) or not share_encoder, words)
+
+
+def check_normalize(normalize: bool, encoded: bool, space: spaces.Space[Any]) -> None:
+    """Raise if features were to be normalised, and warn of zeros and ones."""
+    words = f"normalize must be False with an encoder, got {space}"
+    check_that(not (encoded and normalize), words)
+    if not (normalize and isinstance(space, spaces.Box) and space.dtype.kind in "iub"):
+        return
+    if space.low.min() >= 0 and space.high.max() <= 1:
+        words = "normalize makes large numbers of ones that are rare"
+        warnings.warn(f"{words}, got zeros and ones: {space}", stacklevel=2)
 
 
 # %% [markdown]
@@ -1097,10 +1110,21 @@ cell = torch.zeros(1000)
 cell[0] = 1
 assert 0.03 < cell.std() < 0.032
 assert (1 - cell.mean()) / cell.std() > 30, "more than 30"
+rare = RunningMoments(1)
+rare.update(cell[:, None])
+assert rare(torch.ones(1)).item() == 10, "clipped to 10"
+listed = spaces.flatten_space(spaces.Discrete(500))
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    check_normalize(True, False, listed)
+    check_normalize(True, False, spaces.Box(0, 1, (3,)))
+assert len(told) == 1, "of zeros and ones, and of floats nothing"
 
 # %% [markdown]
-# Do *not* normalise planes or one-hot rows this way; `make_policy` refuses it. A cell in which the ball is in one frame of a
-# thousand has a standard deviation of 0.03, and its 1 would become more than 30.
+# Do *not* normalise planes or one-hot rows this way. A cell in which the ball is in one frame of a
+# thousand has a standard deviation of 0.03; its 1 would become more than 30, and is clipped to 10.
+# `make_policy` refuses planes, and warns of rows that hold nothing but zeros and ones. Of a category
+# beside other numbers, in one row of floats, it knows nothing: scale those numbers in the environment.
 #
 # ## One encoder or two
 #
@@ -1197,18 +1221,17 @@ assert (num_weights + num_heads) / (2 * num_weights + num_heads) < 0.51, "almost
 
 # %% [markdown]
 # **Notice** how the actor's loss pulls. Without `detach` it pulls at the encoder many times as hard
-# as at the actor itself: to change what the critic sees is the easier way up. With `detach` the
-# actor has to find better actions.
+# as at the actor itself; with `detach` it does not reach it. (This is one net before any training: it
+# shows that the way is open, and not what an agent makes of it; we have trained none both ways.
+# {cite:t}`yarats2021` train SAC on pictures with a shared encoder, and stop the actor's gradient.)
 #
-# Two encoders are the safe choice where they can be paid for: nobody disturbs anybody. The curves
-# above were made with two.
+# With two encoders the question does not come up. The curves above were made with two.
 #
 # ## As ALF calls it
 #
-# {doc}`ppg` and {doc}`rainbow` use an encoder of this book that is older than `make_encoder`. It
-# has two convolutions and tanh, and the library ALF's way of being called: it takes a state and
-# returns it. Its weights have the same names as ever, so that old runs load. Where a picture is only
-# a part of what is seen, the second one is called in the same way.
+# {doc}`ppg` and {doc}`rainbow` use an encoder with two convolutions and tanh, and with the library
+# ALF's way of being called: it takes a state and returns it. Where a picture is only a part of what is
+# seen, the second one is called in the same way.
 
 
 # %% tags=["export", "hide-input"]
@@ -1356,7 +1379,7 @@ print(f"on {device.type}: {milliseconds:.0f} ms for 32 pictures")
 # whatever the algorithm. If you see pictures, look at three things first, in this order: are they
 # bytes or numbers near 1, does a stack show what moves, and are they as small as the task allows?
 # (The layers for 84 by 84 multiply fifty times as often as those for ten by ten.) Share an encoder
-# when time or memory runs out. The experiment that decides is the one above: the same agent with
+# when time or memory runs out; what that does to the return is not measured here. The experiment that decides is the one above: the same agent with
 # the row and with the picture, ten seeds, the same steps.
 #
 # ## Summary

@@ -10,8 +10,8 @@
 # # Exact values
 #
 # **How do we find out whether an estimate is right?** We try it in a world so small that the
-# right answer can be computed. This chapter is for those who want to be sure; no other one builds
-# on it. After it you can compute values with a linear equation. You also know what the wrong flag
+# right answer can be computed. This chapter is for those who want to be sure; you need not read it
+# for any other. After it you can compute values with a linear equation. You also know what the wrong flag
 # does to a value, what a baseline does for a gradient, and what a large step does to a policy. It
 # takes about 35 minutes, reading, without exercises. You need {doc}`agents`,
 # {doc}`policy_gradient` and the ratio of {doc}`ppo_error`.
@@ -917,8 +917,14 @@ def answer():
 
 grade(answer, by_rounds, ())
 print(f"{answer()[0]} rounds, near {answer()[1]:.2f}")
+# The last round stayed in the band, promised a gain, and lost half a point: the band bounds the
+# error of the promise, and does not promise a gain.
+returns = [start @ on_the_pier(0.2 * 1.2**n)[1] for n in range(answer()[0] + 1)]
+print("J after each round:", *(f"{value:.2f}" for value in returns))
 
 # %% tags=["claims"]
+assert returns[:-1] == sorted(returns[:-1]), "each round before it gained"
+assert 0.4 < returns[-2] - returns[-1] < 0.6, "half a point"
 best = chances[np.argmax(true)]
 assert best / 1.2 < answer()[1] < 1.2 * best, "within a step of the best policy"
 

@@ -115,6 +115,7 @@ from literate_rl.hybrid_action import HybridDistribution  # we build it below
 
 types, arguments = ["accelerate", "turn", "stop"], ["power", "angle"]
 entries = ["z₀", "z₁", "z₂", "μ₁", "μ₂", "σ₁", "σ₂"]
+heights = {}
 
 
 def frame(name, table):
@@ -123,10 +124,11 @@ def frame(name, table):
     numbers = torch.tensor([[0.2, 0.5, -0.4, 0.1, 0.4, 0.8, 0.6]], requires_grad=True)
     z, mu, sigma = numbers.split([3, 2, 2], -1)
     tree = {"action_type": z, "action_args": {"mu": mu, "sigma": sigma}}
-    args = torch.tensor([[0.9, -0.3]])
+    args = torch.tensor([[0.7, -0.3]])
     drawn = {"action_type": torch.tensor([k]), "action_args": args}
     log_prob = HybridDistribution(tree, table).log_prob(drawn)
     gradient = torch.autograd.grad(log_prob, numbers)[0][0].tolist()
+    heights[name, table] = gradient
     picture = plot(
         "gradient of log π",
         "The gradient of the action's log-probability with respect to logits, means and "
@@ -163,12 +165,16 @@ one_row = ((False, False), (False, True), (True, True))
 assert frame("turn", of_moving)[1] == frame("turn", one_row)[1], "only the row matters"
 assert "= log p(stop) =" in frame("stop", of_moving)[1], "its own probability"
 assert "μ₁" not in frame("turn", of_moving)[1], "teaches nothing"
+assert "alive: z₀, z₁, z₂, μ₁, σ₁" in frame("accelerate", of_moving)[1]
+for gradient in heights.values():
+    assert all(x == 0 or abs(x) > 0.1 for x in gradient), "a bar that can be seen"
 
 # %% [markdown]
 # We keep all this in a **tree tensor** (`ttorch`, of the package DI-treetensor), a dictionary of
-# tensors that is indexed, sliced and moved as a whole. There are two kinds of trees. The network
-# describes the policy at $B$ states with logits $z$, means $\mu$ and standard deviations
-# $\sigma$. A sample is a type for each state and a vector $u$ of all $A$ arguments.
+# tensors that can be sliced and moved as a whole: `action[1:3]` is two actions, and with a plain
+# dictionary it would be an error. There are two kinds of trees. The network describes the policy at
+# $B$ states with logits $z$, means $\mu$ and standard deviations $\sigma$. A sample is a type for
+# each state and a vector $u$ of all $A$ arguments.
 
 
 # %% tags=["export"]
@@ -557,9 +563,9 @@ for k, (axis, name) in enumerate(zip(axes, ("power", "angle", ""), strict=True))
 _ = axes[-1].set_xlabel("argument $u$")
 
 # %% [markdown]
-# **Notice** that the area of a panel is the probability of its type, and that all three together make
-# 1. *Stop* has no argument to be spread over, so its probability sits in one point. That is why its
-# log-probability is that of the type alone.
+# **Notice** that the area under a bell is the probability of its type. *Stop* has no argument to be
+# spread over, so its probability is the height of one bar. All three together make 1. That is why the
+# log-probability of *stop* is that of the type alone.
 
 # %% tags=["claims"]
 assert np.allclose(areas, prob, atol=1e-3), "the probability of its type"
@@ -594,8 +600,8 @@ assert [round(area, 2) for area in areas] == [0.3, 0.5, 0.2], (
 # ## Line by line
 #
 # Three kinds of numbers must do no harm. An argument that *does not count* may hold
-# anything, even a NaN. A logit may be minus infinity, where a state forbids a type. And a
-# standard deviation may be tiny. It is not enough that the results come out right: $0 \cdot \infty$
+# anything, even a NaN. Its standard deviation may be tiny. And a logit may be minus infinity, where a
+# state forbids a type. It is not enough that the results come out right: $0 \cdot \infty$
 # can hide in the backward pass as well. The cure is to replace a dangerous number *before*
 # it enters a formula, not to hide the result afterwards.
 #

@@ -131,7 +131,7 @@ policy, critic = network(num_actions, gain=0.01), network(1, gain=1.0)
 actor = copy.deepcopy(policy)  # what acts: it gets the learner's weights now and then
 optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters()])
 collector = Collector(envs)
-collector.reset(seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def act(obs):
@@ -231,7 +231,7 @@ torch.manual_seed(seed)
 built = make_policy(envs.single_observation_space, envs.single_action_space)
 twin = Policy(built.network, Drawn(num_actions))
 agent = IMPALA(twin, make_envs(env_id, num_envs), config)
-agent.collector.reset(seed)
+agent.collector.reset(1000 * seed)
 agent.iteration = lag + 1  # not due for a reset with another seed
 while agent.step < total_steps:
     agent.iterate()
@@ -255,7 +255,7 @@ for ours, theirs in zip(parameters, agent.learner.parameters, strict=True):
 # The table has the mean return over the last third of the training, and how many runs collapsed
 # in the end, with a 95 % interval for that share.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace four do. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace three do, and a fourth falls later. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
 titles = "1 update", "4 updates", "8 updates", "lag 5", "lag 15"
 names = "updates_1", "updates_4", "updates_8", "lag_5", "lag_15"
 experiments = {a: f"impala_{b}" for a, b in zip(titles, names, strict=True)}
@@ -515,20 +515,20 @@ fig.tight_layout()
 # twenty reaches zero: 81 behind ($-169$ to 7). Over the whole training it does not: 58 behind
 # ($-99$ to $-17$).
 #
-# **Notice** then where it is paid. The weight in the targets alone costs nothing that twenty seeds
-# show. The weight of the gradient alone costs about as much as all of V-trace, and does worse than
-# the weight in the targets: 78 less in the last third (13 to 143). So it is not the shorter reach.
-# And with no bound at all, plain importance sampling, nothing is left of the price: V-trace is 51
-# behind it over the whole training (6 to 96). Ratios spread to both sides of 1; a bound of 1 keeps
-# only what is below, so an old action moves the policy less than a new one. (The row of targets
-# without bounds has that bound at the gradient and lies between; twenty seeds tell it from neither
-# side.)
+# **Notice** then where it is paid. The weight of the gradient alone costs about as much as all of
+# V-trace, and 78 more than the weight in the targets alone, in the last third (13 to 143). So the
+# weight of the gradient costs more than the shorter reach. Whether the reach costs anything, twenty
+# seeds cannot say: the targets alone are 20 behind ($-116$ to 76). With no bound at all, plain
+# importance sampling, no price is seen: V-trace is 51 behind it over the whole training (6 to 96).
+# A reason that would fit: ratios spread to both sides of 1, and a bound of 1 keeps only what is
+# below, so an old action moves the policy less than a new one. (The row of targets without bounds
+# has that bound at the gradient and lies between; twenty seeds tell it from neither side.)
 #
 # The last two rows give the weight to some actions only: those that went better than expected
 # (*praise*) or worse (*blame*). Neither alone shows a price. But with praise made smaller and blame
 # left as it is, nine of twenty runs collapse, of the uncorrected ones one, and with blame made
 # smaller none. So it is blame, where praise does not balance it, that drives a policy to one side.
-# The section [on collapse](#why-uncorrected-runs-collapse) watches a single action.
+# The next section watches a single action.
 
 # %% tags=["claims"]
 assert all(len(run.area) == 20 for run in places.values()), "twenty seeds"
@@ -540,6 +540,8 @@ assert [round(x) for x in (whole.mean, whole.low, whole.high)] == [-58, -99, -17
 for name in ("targets only", "no bound at all", "targets without bounds"):
     assert all(found.low < 0 < found.high for found in gaps[name]), "no price is seen"
 assert gaps["gradient only"][0].high < 0, "about as much as all of V-trace"
+reach = gaps["targets only"][0]
+assert [round(x) for x in (reach.mean, reach.low, reach.high)] == [-20, -116, 76]
 apart = late_gap("gradient only", WEIGHTED)
 assert apart.low < 0 < apart.high
 halves = late_gap("targets only", "gradient only")
@@ -558,29 +560,6 @@ assert collapsed["gradient, blame only"] == 0
 assert collapsed["uncorrected"] == 1
 
 # %% [markdown]
-# ## Why anyone uses it
-#
-# On CartPole, with a lag and no replay, V-trace only costs. Why then is it what IMPALA is known
-# for?
-#
-# - **Replay.** Where data are used again, V-trace saves runs: those are the panels with four and
-#   eight updates.
-# - **Large tasks.** {cite:t}`espeholt2018` report the opposite of our table (their section 5.2 and
-#   table 2). On five tasks of DeepMind Lab, with many actors and a deep network, they compare
-#   V-trace, the weight of the gradient alone (*1-step importance sampling*) and no correction. No
-#   correction was far behind on most of them, even without replay. V-trace and the weight alone
-#   were close; with replay V-trace was ahead. (So the paper says; we did not run its tasks.)
-# - **A lag that nobody set.** With hundreds of machines it is long, and differs from unroll to
-#   unroll. A correction that is 1 for fresh data and small for old ones needs no setting for that.
-#
-# So correct where data are used more than once. For a lag alone our runs say no, and the paper's,
-# with many actors and a deep network, say yes: try both.
-#
-# Two agents in use today join this chapter with PPO. RLlib's
-# [APPO](https://github.com/ray-project/ray/blob/014e0a7262d16463cfef292f85b9e43ac6d21221/rllib/algorithms/appo/appo.py#L73-L81),
-# asynchronous PPO, puts PPO's clip on top of V-trace and keeps a target network. IMPACT
-# {cite:p}`luo2020` uses data several times, with a clip and a target network.
-#
 # ## Why uncorrected runs collapse
 #
 # Look at a single action, as likely as its alternative
@@ -612,6 +591,29 @@ assert ends["V-trace"] > 5e-4, "with V-trace the push vanishes before that"
 # It keeps old data from being believed again and again. With a lag and one update, each collection
 # is believed only once, and hardly any run collapsed. Unlike the clip of {doc}`ppo_error`, the
 # correction does not limit how far the policy may go.
+#
+# ## Why anyone uses it
+#
+# On CartPole, with a lag and no replay, V-trace brought nothing that we could see, and with a lag of
+# 15 it cost. Why then is it what IMPALA is known for?
+#
+# - **Replay.** Where data are used again, V-trace saves runs: those are the panels with four and
+#   eight updates.
+# - **Large tasks.** {cite:t}`espeholt2018` report the opposite of our table (their section 5.2 and
+#   table 2). On five tasks of DeepMind Lab, with many actors and a deep network, they compare
+#   V-trace, the weight of the gradient alone (*1-step importance sampling*) and no correction. No
+#   correction was far behind on most of them, even without replay. V-trace and the weight alone
+#   were close; with replay V-trace was ahead. (So the paper says; we did not run its tasks.)
+# - **A lag that nobody set.** With hundreds of machines it is long, and differs from unroll to
+#   unroll. A correction that is 1 for fresh data and small for old ones needs no setting for that.
+#
+# So correct where data are used more than once. For a lag alone our runs say no, and the paper's,
+# with many actors and a deep network, say yes: try both.
+#
+# Two agents in use today join this chapter with PPO. RLlib's
+# [APPO](https://github.com/ray-project/ray/blob/014e0a7262d16463cfef292f85b9e43ac6d21221/rllib/algorithms/appo/appo.py#L73-L81),
+# asynchronous PPO, puts PPO's clip on top of V-trace and keeps a target network. IMPACT
+# {cite:p}`luo2020` uses data several times, with a clip and a target network.
 #
 # ## What an actor hands over
 #
@@ -1178,32 +1180,6 @@ for name, new in (("masked twice:", masked), ("masked once: ", logit)):
 assert value_losses == [1.0, 0.25]
 
 # %% [markdown]
-# ### Trap: a dimension that gets lost
-#
-# An action of one number has the shape $(1,)$. A function that stacks samples and [joins such
-# items](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/utils/data/collate_fn.py#L131-L133)
-# to $(B,)$ loses that dimension, and the action becomes $(T, B)$ while the mean stays $(T, B,
-# 1)$. PyTorch refuses that, unless the sizes happen to fit. Then it pairs every step with every
-# environment.
-
-# %%
-shapes = []
-for steps in (5, 3):
-    mu, action = torch.zeros(steps, 3, 1), torch.zeros(steps, 3)
-    try:
-        shapes.append(torch.distributions.Normal(mu, 1.0).log_prob(action).shape)
-    except ValueError as error:
-        shapes.append(str(error).partition(":")[0])
-    print(f"{steps} steps of 3 environments:", shapes[-1])
-
-# %% [markdown]
-# In this package the signature of `log_prob` names both shapes and refuses.
-
-# %% tags=["claims"]
-assert isinstance(shapes[0], str), "PyTorch refuses"
-assert shapes[1] == (3, 3, 3), "every step with every environment"
-
-# %% [markdown]
 # ## What well-known implementations do
 #
 # | question | this chapter | [scalable_agent](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py) | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py) |
@@ -1246,7 +1222,8 @@ assert np.isfinite([x for name, x in last.items() if "losses" in name]).all()
 # - **Rather than**: {doc}`ppo` if acting takes most of the time, {doc}`a3c` if experience is smaller
 #   than a gradient
 # - **Costs**: about 104,000 steps and 4 CPU seconds to a mean return of 450 on CartPole
-# - **First settings**: `learning_rate=1e-3`, `reward_scale=0.05`, `update_per_collect=4`
+# - **First settings**: `learning_rate=1e-3`, `reward_scale=0.05` (CartPole's: with yours values should
+#   stay near 5), `update_per_collect=4`
 # - **Decided by**: [where the price comes from](#where-the-price-comes-from), and the clock of
 #   {doc}`actors`
 

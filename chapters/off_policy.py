@@ -336,10 +336,10 @@ def check_clips(rho: float | None, c: float | None) -> None:
 #     {\sum_j \min \bigl( \bar\rho\, \pi_{\text{old}}(j), \pi(j) \bigr)} .
 # $$ (clipped-policy)
 #
-# Without a bound it is $\pi$. As $\bar\rho$ goes to 0 it becomes $\pi_{\text{old}}$. An action
-# that $\pi_{\text{old}}$ hardly ever takes cannot get a large weight, so it counts too little in
-# the values, for better or worse. That is the price of the clip. The bound $\bar c$ does not
-# appear here at all.
+# Without a bound it is $\pi$, if $\pi_{\text{old}}$ takes every action of $\pi$. As $\bar\rho$
+# goes to 0 it becomes $\pi_{\text{old}}$. An action that $\pi_{\text{old}}$ hardly ever takes
+# cannot get a large weight, so it counts too little in the values, for better or worse. That is the
+# price of the clip. The bound $\bar c$ does not appear here at all.
 
 
 # %% tags=["export"]
@@ -358,10 +358,12 @@ def clipped_policy(
 
     Source: Espeholt et al. 2018, equation 3.
     """
+    # Numerator and denominator of {eq}`clipped-policy`. What the behaviour policy never
+    # does is not in the data, so no bound makes it count.
     if rho_clip_ratio is None or math.isinf(rho_clip_ratio):
-        return policy.copy()
-    # Numerator and denominator of {eq}`clipped-policy`.
-    part = np.minimum(rho_clip_ratio * old_policy, policy)
+        part = policy * (old_policy > 0)
+    else:
+        part = np.minimum(rho_clip_ratio * old_policy, policy)
     total = part.sum(-1, keepdims=True)
     common = bool((total > 0).all())
     check_that(common, "policy and old_policy must have an action in common")
@@ -433,9 +435,8 @@ def closed_form(policy):
 
 
 # %% [markdown]
-# A sweep multiplies the error of the three values by a matrix. So after a few sweeps each further
-# one shrinks it by the same factor, the size of the matrix's largest eigenvalue. Turn $\bar\rho$
-# and watch the value, then $\bar c$ and watch the noise:
+# After a few sweeps each further one shrinks the error of the three values by the same factor. Turn
+# $\bar\rho$ and watch the value, then $\bar c$ and watch the noise:
 
 # %% tags=["hide-input"]
 from literate_rl.workshop.pictures import Axis, Mark, dial, plot
@@ -446,6 +447,7 @@ def speed_and_noise(rho, c):
     value = torch.tensor(closed_form(clipped_policy(pi, pi_old, rho)))
     errors = torch.eye(num_states, dtype=torch.float64)
     matrix = torch.stack([sweep(value + e, rho, c)[0] - value for e in errors])
+    # A sweep multiplies an error by this matrix; its largest eigenvalue decides.
     left = torch.linalg.eigvals(matrix).abs().max().item()
     return left, sweep(value, rho, c)[1].mean().item()
 
@@ -518,7 +520,7 @@ dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1, 1))
 #
 # The third bound, $\bar\rho^{\text{pg}}$, makes the first trade once more, for the gradient. With
 # it no single rare action can dominate a batch, but actions that the old policy seldom took count
-# too little.
+# too little. {doc}`impala` measures what that costs.
 
 # %% tags=["claims"]
 assert abs(found - exact).max() < 1e-7, "the dots lie on the line"
@@ -544,12 +546,12 @@ assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 # or the value of an action, $Q(s_t, a_t)$. Each method adds to it weighted TD errors,
 #
 # $$
-# \sum_{k \ge 0} \gamma^k \, \Bigl( \prod_i c_i \Bigr) \, w_{t+k} \, \delta_{t+k} ,
+# \sum_{k \ge 0} \gamma^k \, \Bigl( \prod_i c_i \Bigr) \, \rho_{t+k} \, \delta_{t+k} ,
 # $$ (def-four-corrections)
 #
 # where the product has a factor for each action between the estimate and the TD error.
 #
-# | method | estimates | weight $w$ of a TD error | factor $c$ of an action |
+# | method | estimates | weight $\rho$ of a TD error | factor $c$ of an action |
 # |---|---|---|---|
 # | importance sampling {cite:p}`precup2000` | $V$ | $e^{\ell}$ | $e^{\ell}$ |
 # | **V-trace** {cite:p}`espeholt2018` | $V$ | $\min(\bar\rho, e^{\ell})$ | $\lambda \min(\bar c, e^{\ell})$ |
@@ -955,7 +957,7 @@ from literate_rl.workshop.pictures import predict
 
 predict(
     "There are three actions. Today's policy likes one that the old policy never takes, and "
-    "does not share its taste for the other two. The bound of ρ is 1. Whose values does "
+    "prefers the other two in another proportion. The bound of ρ is 1. Whose values does "
     "V-trace estimate?",
     [
         "those of today's policy",

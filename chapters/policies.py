@@ -40,6 +40,7 @@ from literate_rl.encoders import (
     OwnEncoder,
     PictureEncoder,
     ShapedEncoder,
+    check_normalize,
     check_shared,
     entrance,
 )
@@ -585,8 +586,7 @@ def make_policy(
     """
     seen, actions = as_space(observation_space), make_actions(as_space(action_space))
     front, size = entrance(seen, convolutions, encoder)
-    fits = not (front and normalize)
-    check_that(fits, f"normalize must be False with an encoder, got {seen}")
+    check_normalize(normalize, bool(front), seen)
     check_shared(share_encoder, front, seen)
     if isinstance(actions, GaussianActions):
         outputs = actions.low.size

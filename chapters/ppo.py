@@ -111,7 +111,7 @@ actor, critic = network(int(actions), gain=0.01), network(1, gain=1.0)
 parameters = [*actor.parameters(), *critic.parameters()]
 optimizer = torch.optim.Adam(parameters, learning_rate, eps=1e-5)
 collector = Collector(envs)
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def act(obs):
@@ -751,7 +751,7 @@ torch.manual_seed(1)
 envs = make_envs("CartPole-v1", config.num_envs)
 built = make_policy(envs.single_observation_space, envs.single_action_space)
 learner = PPO(Policy(built.network, Drawn(2)), envs, config)
-learner.runner.collector.reset(seed=1)
+learner.runner.collector.reset(seed=1000)
 learner.runner.iteration = 1  # not due for a reset with another seed
 while learner.step < config.total_steps:
     learner.iterate()

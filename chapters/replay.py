@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Replay
 #
-# **What is worth remembering, and how often should it be seen again?** After this chapter you can
+# **Which remembered steps are worth seeing again, and how often?** After this chapter you can
 # draw from a memory of a million steps, prefer those that still surprise the agent, and say what
 # that does to the values that are learned. It takes about 35 minutes to read, without exercises.
 # You need the rings and windows of {doc}`windows`.
@@ -460,7 +460,7 @@ assert 0.7 < sums / tree < 1.4, "about the same time"
 # **Importance weights** undo that. If the memory holds $N$ steps, a uniform draw gives each of
 # them the probability $1 / N$. A step that is drawn $N P_i$ times as often as that should count
 # that much less. An exponent $\beta_w$ says how far we go, from 0, where the bias stays, to 1,
-# where it is gone:
+# where it is gone ($N$ is `count` in the code; its `N` is the size of a batch):
 #
 # $$
 # w_i = \frac{(N P_i)^{-\beta_w}}{\max_k \, (N P_k)^{-\beta_w}} ,
@@ -468,7 +468,8 @@ assert 0.7 < sums / tree < 1.4, "about the same time"
 #
 # where the maximum is over the batch, so that weights make updates smaller, never larger. With
 # $\beta_w = 1$ a weighted mean over draws is, on average, the mean over the memory, up to the
-# common factor of the maximum.
+# common factor of the maximum. (This factor differs from batch to batch, and where batches are small it
+# brings a bias back: in a batch of one step the weight is always 1.)
 
 
 # %% tags=["export"]
@@ -498,14 +499,16 @@ def importance_weights(
 # were for: the step that surprised most gets the smallest weight. Early on, everything is biased
 # anyway, because the targets are guesses and the policy changes. The bias matters at the end,
 # when the values should settle. So $\beta_w$ usually starts at about 0.4 and rises linearly to 1
-# over the training.
+# over the training. (Dopamine keeps it at 0.5: a [note in its
+# code](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L426-L434)
+# says that this did better on four of five games.)
 #
 # ## Line by line: the buffer
 #
 # `ReplayBuffer` puts the parts together: the rings and windows of {doc}`windows`, and a tree if
-# $\alpha_u > 0$. One detail is new. The $B$ marks of a batch are not independent: the row of
-# masses is cut into $B$ equal pieces, and each piece gets one mark. This is **stratified
-# sampling**. Every step keeps its expected number of draws, but batches vary less.
+# $\alpha_u > 0$. One detail is new. The marks of a batch are not independent: the row of masses is cut
+# into as many equal pieces, and each piece gets one mark. This is **stratified sampling**. Every step
+# keeps its expected number of draws, but batches vary less.
 
 
 # %% tags=["export"]
@@ -723,11 +726,11 @@ class ReplayBuffer:
 #
 # ## See it: a lottery
 #
-# Here is the lottery, drawn by priority with $\alpha_u = 0.6$, and the value that is learned for
-# some $\beta_w$. The balance of updates up and down predicts it. Now the error counts once as the
-# size of the update, with the power $\alpha_u$ in the draw and with $-\alpha_u \beta_w$ in the
-# weight. So $0.1\, (10 - q)^c = 0.9\, q^c$ with $c = 1 + \alpha_u (1 - \beta_w)$, which gives
-# $q = 10 / (1 + 9^{1 / c})$.
+# Here is the lottery, drawn by priority with $\alpha_u = 0.6$, and the value that is learned for some
+# $\beta_w$. No priority is stale: each batch renews all of them. The balance of updates up and down
+# predicts it. Now the error counts once as the size of the update, with the power $\alpha_u$ in the draw
+# and with $-\alpha_u \beta_w$ in the weight. So $0.1\, (10 - q)^c = 0.9\, q^c$ with
+# $c = 1 + \alpha_u (1 - \beta_w)$, which gives $q = 10 / (1 + 9^{1 / c})$.
 
 # %%
 tickets = 1000
@@ -806,9 +809,6 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 #
 # We read the code at the linked commits.
 #
-# Dopamine chose its $\beta_w$ by experiment: a note beside it says that a constant 0.5 did better
-# on four of five games than the usual linear schedule.
-#
 # This book has another memory, {doc}`workshop/memory`, for longer stretches of an episode. It
 # divides by the largest weight in the whole memory, which a tree of sums does not know.
 
@@ -834,14 +834,51 @@ known = [column for column in batch if column is not None]
 assert {column.device.type for column in known} == {device.type}
 
 # %% [markdown]
+# ## Priorities or none?
+#
+# Begin without them. The cliff, where they save at least four fifths of the updates, is their best case.
+# In whole agents we have seen no gain: Rainbow shows no difference without them on CartPole (five seeds,
+# {doc}`rainbow_evidence`), and TD3 is no better with them on the pendulum (three seeds,
+# {doc}`control_evidence`). On Atari their loss was among the two that hurt Rainbow most
+# {cite:p}`hessel2018`. Try them where rewards are rare and little is random, with $\alpha_u = 0.5$ and
+# $\beta_w$ from 0.4 to 1, as {doc}`rainbow` does.
+#
+# How many steps to keep was varied once: a weak seed of discrete SAC was no better with all of its steps
+# than with the last 4,000 ({doc}`control_evidence`).
+
+# %% tags=["claims"]
+from literate_rl.evaluation import paired_difference
+from literate_rl.rainbow import RainbowConfig
+from literate_rl.workshop.runs import stored_runs
+
+assert (RainbowConfig().priority_exponent, RainbowConfig().beta) == (0.5, 0.4)
+ablation = stored_runs("rainbow_ablation")
+whole, without = ablation["all six parts"], ablation["without priorities"]
+theirs = stored_runs("ddpg_priorities")["TD3, priorities"]
+ours = stored_runs("ddpg_pendulum")["TD3"]
+assert (len(without.final), len(theirs.final)) == (5, 3), "five and three seeds"
+for gap in (
+    paired_difference(without.final, whole.final),
+    paired_difference(without.area, whole.area),
+):
+    assert gap.low < 0 < gap.high, "no difference"
+assert 0 < (theirs.area > ours.area[:3]).sum() < 3, "some faster, some slower"
+assert theirs.final.min() < ours.final[:3].min(), "and none of it better in the end"
+hoard, last = (
+    stored_runs(f"sac_cartpole_{name}")["SAC"].final for name in ("hoard", "sure")
+)
+assert hoard.argmin() == last.argmin() == 3, "the weak seed"
+assert hoard[3] < last[3] + 5, "no better"
+
+# %% [markdown]
 # ## Summary
 #
-# - A memory asks which of its steps to see again, and how often.
 # - Priorities spend updates where something is left to learn, but noise looks the same to them, and
 #   each is as old as its step's last draw.
 # - In a sum tree a mark finds its mass in a few steps.
-# - A few thousand masses need no tree, and nor do large batches from tens of thousands.
+# - A few thousand masses need no tree, nor do large batches from tens of thousands.
 # - Importance weights remove the bias of the priorities, which matters most at the end.
+# - Begin without priorities; try them where rewards are rare and little is random.
 #
 # ## Exercises
 #
@@ -851,8 +888,8 @@ assert {column.device.type for column in known} == {device.type}
 from literate_rl.workshop.pictures import predict
 
 predict(
-    "A memory holds a hundred thousand steps, and α = 0.5. The TD error of one of them grows to "
-    "four times what it was. How much more often is this step drawn now?",
+    "A memory holds a hundred thousand steps, drawn by the roots of their priorities. The TD error of "
+    "one of them grows to four times what it was. How much more often is this step drawn now?",
     ["four times as often", "twice as often", "half as often", "as often as before"],
     right="twice as often",
     because="Its mass is the root of its priority, so it doubles. The sum of all masses hardly "

@@ -321,7 +321,7 @@ def values(critics, obs, action):
 
 
 collector, buffer, episodes = Collector(envs), ReplayBuffer(total_steps), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     # 1. Act once with the policy as it is. Everything is remembered.
     step = collector.collect(lambda obs: draw(obs)[0], 1)

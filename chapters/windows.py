@@ -34,7 +34,7 @@ __all__ = ["Rings"]
 # %% [markdown]
 # ## How far a target looks
 #
-# PPO and its relatives use a step a few times and throw it away. Other agents keep their steps in
+# The agents so far use a step once, or a few times, and throw it away. Others keep their steps in
 # a memory and learn from them again. This is **experience replay** {cite:p}`lin1992`. An update
 # draws (samples) some steps from the memory and moves their values towards targets. A target is made of
 # rewards and of the value of a later state.
@@ -135,9 +135,10 @@ print({n: round(mean) for n, mean in needed.items()})
 
 # %% [markdown]
 # A target that looks two steps ahead needs roughly half as many updates, and one that looks five
-# steps ahead roughly a quarter. But looking far has a price: the rewards on the way were earned
-# by an *older* policy, and nothing corrects for that. {doc}`dqn` says why it is done all the
-# same.
+# steps ahead roughly a quarter. (Ten steps ahead it is a sixth, not a tenth, since each state must also be
+# drawn some three times before it is half-way.) But looking far has two prices. The sum of many rewards
+# varies more ({doc}`advantages`). And these rewards were earned by an *older* policy, for which nothing
+# corrects. {doc}`dqn` says why it is done all the same.
 
 # %% tags=["claims"]
 assert needed[1] > needed[2] > needed[3] > needed[5] > needed[10], (
@@ -145,6 +146,8 @@ assert needed[1] > needed[2] > needed[3] > needed[5] > needed[10], (
 )
 assert 1.7 < needed[1] / needed[2] < 2.2, "roughly half"
 assert 3.7 < needed[1] / needed[5] < 4.7, "a quarter"
+assert 5.5 < needed[1] / needed[10] < 6.5, "a sixth"
+assert 0.75**3 < 0.5 < 0.75**2, "some three draws"
 first = (histories[1] > exact / 2).argmax(0)
 assert (np.diff(first) <= 0).all(), "it creeps back"
 
@@ -264,7 +267,8 @@ assert window_of(13, 5) == (1, 0.5), "shorter at the newest step"
 # are environments. The remainder of a division wraps the last row around to the first.
 #
 # The arrays take their shape and dtype from the first rollout. So an image stays bytes; as
-# float32 it would need four times the memory.
+# float32 it would need four times the memory. Each step keeps two observations: with four frames of
+# 84 × 84 bytes, as on Atari, these are 56 kB, and a million steps are 56 GB.
 
 
 # %% tags=["export"]
@@ -321,7 +325,7 @@ class Rings:
         Args:
             rollout: The steps.
             among: Which ring is that of its first environment, and how many there are,
-                if others fill the rest.
+                if others fill the rest, as the actors of Ape-X do.
 
         Returns:
             The places of the steps, and their indices in the rollout: time and
@@ -334,7 +338,7 @@ class Rings:
         form = {name: ((rings, *x.shape[2:]), x.dtype) for name, x in arrays.items()}
         if not self.fields:
             self.reserve(form)
-        # Runs of older versions knew no masks: all they did was legal.
+        # If nobody named illegal actions before, all that was done was legal.
         for name in {*masks} - self.form.keys():
             self.form[name] = form[name]
             self.fields[name] = np.ones((self.places, form[name][0][1]), bool)
@@ -599,6 +603,7 @@ grade(answer, smallest, ())
 def answer():
     # News has to travel ten states, n at a time. With n = 4 that takes three turns, more
     # than a quarter of the ten turns of n = 1. With n = 5 it takes two, which is less.
+    # (Only roughly: each turn takes a few draws of every state.)
     n = 1
     while updates_needed(n) >= needed[1] / 4:
         n += 1

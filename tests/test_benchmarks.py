@@ -709,6 +709,18 @@ def test_the_error_per_head_has_the_gradient_of_the_chapters() -> None:
     torch.testing.assert_close(loss.policy_loss + constant, expected.policy_loss)
 
 
+@pytest.mark.parametrize("number", hybrid_learning.LISTS)
+def test_a_listed_action_is_one_of_moving(number: int) -> None:
+    env = hybrid_learning.moving_with_list(number)
+    assert env.action_space == spaces.Discrete(number)
+    for place, (kind, value) in enumerate(hybrid_learning.LISTS[number]):
+        action = env.action(place)
+        assert env.unwrapped.action_space.contains(action)
+        of_type = action[1][kind].tolist()
+        assert (action[0], of_type) == (kind, pytest.approx([value] * (kind < 2)))
+    assert len(set(hybrid_learning.LISTS[number])) == number
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("loss", hybrid_learning.LOSSES)
 def test_an_iteration_of_ppo_with_each_loss(loss: str, normalize: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from random import Random
 from typing import Any
@@ -418,7 +419,7 @@ def test_the_bandit_settles_at_the_closed_form(rho, value) -> None:
 def test_the_ends_of_the_clipped_policy() -> None:
     rng = np.random.default_rng(0)
     new, old = rng.dirichlet(np.ones(4), (2, 3))
-    np.testing.assert_array_equal(clipped_policy(new, old, None), new)
+    np.testing.assert_allclose(clipped_policy(new, old, None), new)
     np.testing.assert_allclose(clipped_policy(new, old, 1e-9), old)
     np.testing.assert_allclose(clipped_policy(new, old, 1e9), new)
     with pytest.raises(ValueError, match="old_policy must have shape"):
@@ -428,6 +429,33 @@ def test_the_ends_of_the_clipped_policy() -> None:
     with pytest.raises(ValueError, match="must have an action in common"):
         clipped_policy(np.eye(2), 1 - np.eye(2))
     assert not np.shares_memory(clipped_policy(new, old, None), new)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_no_bound_is_what_a_large_bound_comes_to(seed) -> None:
+    """Also where the old policy never takes an action of the new one."""
+    rng = np.random.default_rng(seed)
+    new, old = rng.dirichlet(np.ones(4), (2, 3))
+    for policy in (new, old):  # one action stays possible for both
+        policy[:, 1:] *= rng.random((3, 3)) < 0.6
+        policy /= policy.sum(1, keepdims=True)
+    free = clipped_policy(new, old, None)
+    large = 2 * float((new[old > 0] / old[old > 0]).max())
+    np.testing.assert_allclose(clipped_policy(new, old, large), free, atol=1e-12)
+    np.testing.assert_array_equal(clipped_policy(new, old, np.inf), free)
+    assert not free[old == 0].any(), "an action that is not in the data"
+
+
+def test_without_a_bound_v_trace_rests_at_what_is_in_the_data() -> None:
+    """Only the first of two arms has ever been pulled, so only its pay is known."""
+    new, old = np.array([0.5, 0.5]), np.array([1.0, 0.0])
+    value = float(clipped_policy(new, old, None) @ [1.0, 9.0])
+    over = torch.ones(1, 1, dtype=torch.bool)
+    guess = torch.full((1, 1), value, dtype=torch.float64)
+    log_ratio, pay = guess.new_tensor([[math.log(0.5)]]), guess.new_ones(1, 1)
+    bounds = {"rho_clip_ratio": None, "c_clip_ratio": None}
+    target, _ = vtrace(log_ratio, pay, guess, guess, over, ~over, **bounds)
+    assert target.item() == value == 1.0
 
 
 # --- The losses -----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import warnings
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -455,6 +456,21 @@ def test_a_recipe_of_vectors_is_what_it_always_was() -> None:
     weights = [f"{i}.{x}" for i in (0, 2, 4) for x in ("weight", "bias")]
     wanted = [f"network.{net}.{x}" for net in ("actor", "critic") for x in weights]
     assert [*policy.state_dict()] == wanted
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_rows_of_zeros_and_ones_are_normalised_with_a_warning(normalize: bool) -> None:
+    bits = gym.spaces.flatten_space(gym.spaces.Discrete(5))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        make_policy(
+            gym.spaces.Box(0, 1, (5,)), gym.spaces.Discrete(2), normalize=normalize
+        )
+        assert not told
+        make_policy(bits, gym.spaces.Discrete(2), normalize=normalize)
+    words = [str(one.message) for one in told]
+    assert len(words) == normalize
+    assert all(text.startswith("normalize makes large numbers") for text in words)
 
 
 @pytest.mark.parametrize(

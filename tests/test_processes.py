@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -44,6 +45,8 @@ from literate_rl.workshop.cli import main
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import Run, fit, load_checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # --- Processes ------------------------------------------------------------------------
 
@@ -635,6 +638,45 @@ def test_both_transports_bring_the_same_unrolls() -> None:
         streams.append(content)
         transport.close()
     assert streams[0] == streams[1]
+
+
+# Two transports that do not keep the promise, each with as many steps as the right one.
+TWICE = """
+    last = None
+
+    def receive(self):
+        self.last, now = (None, self.last) if self.last else (super().receive(),) * 2
+        return now
+"""
+LOST = """
+    count = 0
+
+    def receive(self):
+        self.count += 1
+        if self.count % 5 == 0:
+            (actor, index), _ = super().receive()
+            self.lives[actor].send(index)
+        return super().receive()
+"""
+
+
+@pytest.mark.parametrize("fault", ["", TWICE, LOST])
+def test_the_chapters_count_sees_an_unroll_that_came_twice_or_was_lost(fault) -> None:
+    """Its program, for a moment: two actors, one of which is killed."""
+    text = (ROOT / "chapters/processes.py").read_text()
+    found = re.search('\nprogram = """\n(.*?)"""', text, re.S)
+    program = found[1].replace("range(1, 161)", "range(1, 41)")
+    assert program != found[1]
+    if fault:
+        name = "from literate_rl.processes import SharedMemory"
+        broken = f"{name} as Right\n\nclass SharedMemory(Right):{fault}"
+        assert program.count(name) == 1
+        program = program.replace(name, broken)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    last = json.loads(done.stdout)["rows"][-1]
+    assert last["step"] == 40 * 128, "whatever was delivered"
+    assert (last["breaks"] > 2 + 1) == bool(fault)
 
 
 def test_a_run_with_processes_counts_every_step() -> None:

@@ -91,7 +91,7 @@ def test_what_the_page_folds_is_folded(page):
             cell.metadata.get("tags", [])
         )
         hidden = cell.metadata.get("jupyter", {}).get("source_hidden", False)
-        assert hidden == bool(folded)
+        assert hidden == (cell.metadata.get("cellView") == "form") == bool(folded)
 
 
 @each_page
@@ -251,12 +251,12 @@ def test_prose_becomes_plain_markdown(coins):
     assert coins[2] == (
         "A [coin](https://x.y/docs/glossary.html#term-coin), "
         "[two of them](https://x.y/docs/glossary.html#term-coin); `{eq}` is a role. "
-        "[1 Notes](01_notes.ipynb),\n"
-        "[all of them](A_mint.ipynb), [Start](https://x.y/docs/start.html),\n"
+        "[1 Notes](https://x.y/chapters/notes.html),\n"
+        "[all of them](https://x.y/chapters/workshop/mint.html), [Start](https://x.y/docs/start.html),\n"
         "[there](https://x.y/docs/start.html#here) and [here](#Its-two-sides).\n"
         "See `toss` and (One, 2001; One et al., n.d.).\n\n"
         "$$\na\n$$\n\nThen\n\n$$\nx = 1\n\\tag{2.1}\n$$\n\n"
-        "gives (2.1) and [(1.1)](01_notes.ipynb)."
+        "gives (2.1) and [(1.1)](https://x.y/chapters/notes.html)."
     )
 
 
@@ -270,10 +270,23 @@ def test_comments_and_docstrings_become_plain_text_and_code_stays(coins):
 
 def test_the_head_names_the_neighbours(coins):
     assert coins[0].startswith("# 2 Coins\n")
-    assert (
-        "Previous: [1 Notes](01_notes.ipynb) · Next: [A Mint](A_mint.ipynb)" in coins[0]
-    )
+    site = "https://x.y/chapters"
+    around = f"[1 Notes]({site}/notes.html) · Next: [A Mint]({site}/workshop/mint.html)"
+    assert f"Previous: {around}" in coins[0]
+    assert "colab" not in coins[0]
     assert f"https://x.y/notebooks/{reader.WHEEL}" in coins[1]
+
+
+def test_on_github_pages_a_badge_opens_it_in_colab(root):
+    book = reader.Book(root, "https://some-one.github.io/book.x/")
+    text = reader.reader_notebook(book, "chapters/coins").cells[0].source
+    page = "github/some-one/book.x/blob/gh-pages/notebooks/02_coins.ipynb"
+    assert f"](https://colab.research.google.com/{page})\n\n*A chapter" in text
+
+
+def test_at_home_notebooks_lead_to_those_beside_them(root):
+    text = reader.reader_notebook(reader.Book(root), "chapters/coins").cells[0].source
+    assert "Previous: [1 Notes](01_notes.ipynb) · Next: [A Mint](A_mint.ipynb)" in text
 
 
 def test_the_references_are_listed(coins):

@@ -1,14 +1,11 @@
 """What a reader does on the site besides reading: finding the way, printing, search."""
 
-import re
-
 import pytest
 import symbols
 from playwright.sync_api import expect
 from test_site import (
     NARROW,
     Visit,
-    accessibility,
     fresh,
     from_disk,
     opened,
@@ -74,48 +71,6 @@ def test_tab_walks_a_page_in_few_steps(fresh):
       "a[href], button, summary, input, [tabindex='0']")]
       .filter(x => x.tabIndex >= 0 && x.checkVisibility()).length""")
     assert stops < 200
-
-
-def test_ctrl_k_leads_to_the_search(fresh):
-    page = fresh.go(CHAPTER)
-    page.keyboard.press("Control+k")
-    page.keyboard.type("dual clip")
-    page.keyboard.press("Enter")
-    found = page.locator("#search-results li")
-    expect(found.first).to_be_visible()
-    excerpt = page.locator("#search-results .context").first
-    expect(excerpt).to_be_visible()
-    assert "\\" not in excerpt.inner_text()
-
-
-def test_an_excerpt_is_prose(fresh):
-    page = fresh.go("search.html?q=learning+rate")
-    expect(page.locator(".search-summary")).to_contain_text("finished")
-    expect(page.locator("#search-results .context").nth(9)).to_be_visible()
-    excerpts = " ".join(page.locator("#search-results .context").all_inner_texts())
-    assert "learning rate" in excerpts
-    assert not re.search(
-        r"Imports and public names|\bimport \w+\b.* import\b", excerpts
-    )
-
-
-def test_words_of_a_search_are_readable_on_a_dark_page(fresh):
-    fresh.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
-    page = fresh.go("search.html?q=learning+rate")
-    page.locator("#search-results a[href*='chapters/']").first.click()
-    words = page.locator("article p > span.highlighted")
-    expect(words.first).to_have_css("background-color", "rgb(51, 41, 28)")
-    expect(words.first).to_have_css("color", "rgb(230, 227, 220)")
-    for word in page.locator(".top .highlighted, #contents .highlighted").all():
-        expect(word).to_have_css("background-color", "rgba(0, 0, 0, 0)")
-    # The click did not wait until what scrolls can be reached with the keyboard.
-    assert not accessibility(fresh.set(scheme="dark"))
-    # They are not marked on a page that is no result, whenever that is opened.
-    fresh.go("search.html?q=learning+rate")
-    expect(page.locator("#search-results li").first).to_be_visible()
-    fresh.go("index.html")
-    page.wait_for_timeout(100)
-    expect(page.locator(".highlighted")).to_have_count(0)
 
 
 def test_the_page_for_wrong_addresses_leads_on(fresh):

@@ -28,7 +28,12 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.encoders import OwnEncoder, check_shared, entrance
+from literate_rl.encoders import (
+    OwnEncoder,
+    check_normalize,
+    check_shared,
+    entrance,
+)
 from literate_rl.hybrid_action import (
     HybridAction,
     HybridDistribution,
@@ -348,8 +353,7 @@ def make_hybrid_policy(
     """
     observation_space = as_space(observation_space)
     front, size = entrance(observation_space, encoder=encoder)
-    fits = not (front and normalize)
-    check_that(fits, "normalize must be False with an encoder")
+    check_normalize(normalize, bool(front), observation_space)
     check_shared(share_encoder, front, observation_space)
     actions = HybridActions.from_space(as_space(action_space), mask)
     seen = spaces.Box(-np.inf, np.inf, (size,))

@@ -90,6 +90,7 @@ def dark_code(app: Sphinx) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_js_file("book.js", loading_method="defer")
+    app.add_js_file("search.js", loading_method="defer")
     app.add_css_file("dark.css")
     app.connect("builder-inited", dark_code)
     app.connect("html-page-context", describe)

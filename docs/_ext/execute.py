@@ -7,6 +7,7 @@ looks first. A chapter that fails is left to myst-nb, which reports where.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from weave import read_chapter
 
 def execute_chapters(app: Sphinx, env: Any, names: list[str]) -> None:
     """Execute the chapters about to be read, save those in the cache."""
+    logging.getLogger("traitlets").setLevel(logging.WARNING)  # the bar says how far
     cache = get_cache(app.config.nb_execution_cache_path)
     paths = [Path(env.doc2path(name)) for name in names if name.startswith("chapters/")]
     notebooks = {path: read_chapter(path.read_text("utf-8")) for path in sorted(paths)}

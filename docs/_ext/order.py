@@ -22,6 +22,8 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parents[2]
+# Where readers get the notebooks, on the site and at home.
+FOLDER = "notebooks"
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXPORT = re.compile(r"^# %%.*tags=\[[^]]*\"export\"", re.MULTILINE)
 FIRST_HEADING = re.compile(r"^# # (.+)$", re.MULTILINE)

@@ -6,7 +6,8 @@ in plain Markdown. ``{eq}`` becomes "(5.1)", the number of the site, ``{doc}`` a
 ``{cite:t}`` "Schulman et al. (2016)" with a list at the end. What the page folds is
 folded.
 
-The website hands these notebooks out, with the wheel that their first cells install.
+The website hands these notebooks out, with the outputs that its pages show and with the
+wheel that their first cells install.
 ``python docs/_ext/reader.py``, which ``make lab`` calls, copies them to ``notebooks/``,
 where nothing is ever overwritten.
 """
@@ -30,21 +31,21 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import weave
 from citations import Bibliography
+from jupyter_cache import get_cache
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from order import Chapter, chapter_files, read_order
+from order import FOLDER, Chapter, chapter_files, read_order
 from routes import onward, read_routes
 from sphinx.application import Sphinx
 from sphinx.util.nodes import _make_id as anchor_of
-from tangle import ROOT, TangleError, cells_of, digest, read, write
+from tangle import COPY, ROOT, TangleError, cells_of, digest, read, write
 
-FOLDER = "notebooks"
 # Where `make serve` shows the site. A site with another address sets `html_baseurl`.
 LOCAL = "http://localhost:8000/"
 WHEEL = f"literate_rl-{version('literate-rl')}-py3-none-any.whl"
 FOLDED = {"hide-input", "hide-cell", "claims"}
-COPY = "literate-rl copy {0} > my_{0}.py"
 
 # What is rewritten in Markdown and in comments, and code, in which nothing is.
 MARKUP = re.compile(
@@ -114,8 +115,12 @@ class Book:
         return HEADING.findall(text)[0]
 
     def address(self, page: str, fragment: str = "") -> str:
-        """Return where a page is: another reader's notebook, or a page of the site."""
-        if page in self.chapters and not fragment:
+        """Return where a page is: another reader's notebook, or a page of the site.
+
+        A notebook of a site that others can reach may be open somewhere else, as in
+        Colab, where no other one lies beside it.
+        """
+        if page in self.chapters and not fragment and self.site == LOCAL:
             return self.chapters[page].notebook
         mark = "#" if fragment else ""
         return f"{self.site}{page}.html{mark}{fragment}"
@@ -242,10 +247,16 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
+# Where Colab finds the notebooks of a site that GitHub shows.
+PAGES = re.compile(r"https://([\w-]+)\.github\.io/([\w.-]+)/")
+COLAB = "https://colab.research.google.com/github/{0}/{1}/blob/gh-pages/{2}/{3}"
+BADGE = (
+    "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
+)
 HEAD = """\
 # {title}
 
-*A chapter of [Literate RL]({site}). [Its page]({site}{page}.html) shows each
+{badge}*A chapter of [Literate RL]({site}). [Its page]({site}{page}.html) shows each
 explanation beside the lines of code that it speaks of.*
 
 You need Python 3.11, 3.12 or 3.13. The next cell installs
@@ -273,7 +284,11 @@ def head(book: Book, page: str) -> list[NotebookNode]:
         for word, others in around.items()
         for other in others
     ]
-    words = {"site": book.site, "folder": FOLDER, "wheel": WHEEL}
+    badge = ""
+    if found := PAGES.fullmatch(book.site):
+        name = book.chapters[page].notebook
+        badge = BADGE.format(COLAB.format(*found.groups(), FOLDER, name)) + "\n\n"
+    words = {"site": book.site, "folder": FOLDER, "wheel": WHEEL, "badge": badge}
     text = HEAD.format(
         title=book.title(page), page=page, neighbours=" · ".join(neighbours), **words
     )
@@ -296,7 +311,8 @@ def rewritten(cell: NotebookNode, translator: Translator) -> NotebookNode:
     made, tags = NotebookNode(cell), cell.metadata.get("tags", [])
     made.metadata = NotebookNode(tags=list(tags)) if tags else NotebookNode()
     if FOLDED & set(tags):
-        made.metadata["jupyter"] = {"source_hidden": True}
+        # JupyterLab reads the one, Colab the other.
+        made.metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
     prose = cell.cell_type == "markdown"
     made.source = (translator.markdown if prose else translator.code)(cell.source)
     return made
@@ -340,17 +356,37 @@ def reader_notebooks(book: Book) -> dict[str, str]:
 # --- Handing them out -----------------------------------------------------------------
 
 
-def hand_out(app: Sphinx) -> None:
+def hand_out(app: Sphinx, error: Exception | None) -> None:
     """Put the notebooks among the files of the website, with the wheel they install."""
-    if app.builder.format != "html":
+    if error or app.builder.format != "html":
         return
     folder = Path(app.outdir) / FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     site = (app.config.html_baseurl or LOCAL).rstrip("/") + "/"
     book = Book(Path(app.srcdir), site)
-    for name, text in reader_notebooks(book).items():
-        write(folder / name, text)
+    cache = get_cache(app.config.nb_execution_cache_path)
+    for page, chapter in book.chapters.items():
+        notebook = reader_notebook(book, page)
+        source = weave.read_chapter((book.root / f"{page}.py").read_text("utf-8"))
+        try:
+            record = cache.match_cache_notebook(source)
+        except KeyError:
+            pass  # it failed, and myst-nb has said so
+        else:
+            show_outputs(notebook, cache.get_cache_bundle(record.pk).nb)
+        write(folder / chapter.notebook, nbformat.writes(notebook) + "\n")
     build_wheel(folder)
+
+
+def show_outputs(notebook: NotebookNode, executed: NotebookNode) -> None:
+    """Give a notebook for readers the outputs of its chapter."""
+    code, shown = (
+        [cell for cell in nb.cells if cell.cell_type == "code"]
+        for nb in (notebook, executed)
+    )
+    # The first one installs.
+    for cell, other in zip(code[1:], shown, strict=True):
+        cell.outputs, cell.execution_count = other.outputs, other.execution_count
 
 
 def build_wheel(folder: Path) -> None:
@@ -404,7 +440,7 @@ def main() -> int:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
-    app.connect("builder-inited", hand_out)
+    app.connect("build-finished", hand_out)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
 

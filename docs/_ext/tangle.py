@@ -37,6 +37,8 @@ from nbformat import NotebookNode
 from order import chapter_files, read_order, readme_table
 
 ROOT = Path(__file__).resolve().parents[2]
+# How a reader gets a program as a file.
+COPY = "literate-rl copy {0} > my_{0}.py"
 HEADER = "# Generated from {} (edit there); digest {}\n"
 HEADER_PATTERN = re.compile(r"# Generated from \S+ \(edit there\); digest (\w+)\n")
 # `hybrid_policy.py` is an old address: its chapter is in the workshop now.

@@ -24,15 +24,14 @@ from docutils.utils import new_document
 from myst_nb.sphinx_ import NbMetadataCollector
 from myst_parser.parsers.sphinx_ import MystParser
 from nbformat import NotebookNode
-from order import read_order
-from reader import COPY, FOLDER
+from order import FOLDER, read_order
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.ext.intersphinx import InventoryAdapter
 from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.writers.html5 import HTML5Translator
-from tangle import ROOT, digest, is_export, module_name, parse
+from tangle import COPY, ROOT, digest, is_export, module_name, parse
 
 PACKAGE = "literate_rl"
 RUN = re.compile(r'run_program\(\s*"(\w+)"')

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 697aa81d155a70be
+# Generated from chapters/actors.py (edit there); digest 96a85b04fca4bded
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ActorsConfig(TransportConfig, IMPALAConfig):
     replay, so ``batch_size`` and the settings of the buffer play no role.
 
     Attributes:
-        share_encoder: Whether actor and critic share an encoder. The policy has to be
+        share_encoder: Whether policy and value share an encoder. The policy has to be
             built so, as ``train`` does.
     """
 

@@ -1,10 +1,11 @@
-# Generated from chapters/encoders.py (edit there); digest c8d222c652bd1e92
+# Generated from chapters/encoders.py (edit there); digest 0db3acf5026d9786
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -445,6 +446,17 @@ def check_shared(
     """Raise if an encoder is to be shared, and there is none."""
     words = f"share_encoder must be False without an encoder, got {space}"
     check_that(bool(front) or not share_encoder, words)
+
+
+def check_normalize(normalize: bool, encoded: bool, space: spaces.Space[Any]) -> None:
+    """Raise if features were to be normalised, and warn of zeros and ones."""
+    words = f"normalize must be False with an encoder, got {space}"
+    check_that(not (encoded and normalize), words)
+    if not (normalize and isinstance(space, spaces.Box) and space.dtype.kind in "iub"):
+        return
+    if space.low.min() >= 0 and space.high.max() <= 1:
+        words = "normalize makes large numbers of ones that are rare"
+        warnings.warn(f"{words}, got zeros and ones: {space}", stacklevel=2)
 
 
 class ConvolutionalEncodingNetwork(PictureEncoder):

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 69c2dc728412c7ec
+# Generated from chapters/off_policy.py (edit there); digest c2f9ef76c493e117
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -128,10 +128,12 @@ def clipped_policy(
 
     Source: Espeholt et al. 2018, equation 3.
     """
+    # Numerator and denominator of {eq}`clipped-policy`. What the behaviour policy never
+    # does is not in the data, so no bound makes it count.
     if rho_clip_ratio is None or math.isinf(rho_clip_ratio):
-        return policy.copy()
-    # Numerator and denominator of {eq}`clipped-policy`.
-    part = np.minimum(rho_clip_ratio * old_policy, policy)
+        part = policy * (old_policy > 0)
+    else:
+        part = np.minimum(rho_clip_ratio * old_policy, policy)
     total = part.sum(-1, keepdims=True)
     common = bool((total > 0).all())
     check_that(common, "policy and old_policy must have an action in common")

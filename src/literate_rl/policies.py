@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest e395e890171a5b38
+# Generated from chapters/policies.py (edit there); digest 3651641bf24adc79
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from literate_rl.encoders import (
     OwnEncoder,
     PictureEncoder,
     ShapedEncoder,
+    check_normalize,
     check_shared,
     entrance,
 )
@@ -390,8 +391,7 @@ def make_policy(
     """
     seen, actions = as_space(observation_space), make_actions(as_space(action_space))
     front, size = entrance(seen, convolutions, encoder)
-    fits = not (front and normalize)
-    check_that(fits, f"normalize must be False with an encoder, got {seen}")
+    check_normalize(normalize, bool(front), seen)
     check_shared(share_encoder, front, seen)
     if isinstance(actions, GaussianActions):
         outputs = actions.low.size

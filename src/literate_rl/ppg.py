@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 304c0762291b001e
+# Generated from chapters/ppg.py (edit there); digest 18386e8a46c356ba
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from literate_rl.encoders import (
     ConvolutionalEncodingNetwork,
     OwnEncoder,
     PartsEncodingNetwork,
+    check_normalize,
 )
 from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
@@ -213,9 +214,9 @@ def make_phasic_policy(
     make: partial[Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
     # What was normalised holds no bytes any more, so the encoder must not scale it.
     seen = spaces.Box(-10.0, 10.0, shape) if normalize else box
-    if encoder is not None or len(shape) not in (1, 3):
-        words = f"normalize must be False with such an encoder, got {box}"
-        check_that(not normalize, words)
+    encoded = encoder is not None or len(shape) not in (1, 3)
+    check_normalize(normalize, encoded, box)
+    if encoded:
         # Only the encoder knows what the parts of a row are.
         make = partial(PartsEncodingNetwork, box, hidden, encoder)
         seen = spaces.Box(-math.inf, math.inf, (spaces.flatdim(box),))

@@ -1,4 +1,4 @@
-# Generated from chapters/windows.py (edit there); digest 5f906cc72f1d747a
+# Generated from chapters/windows.py (edit there); digest 851beb092c7cc2eb
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Rings:
         Args:
             rollout: The steps.
             among: Which ring is that of its first environment, and how many there are,
-                if others fill the rest.
+                if others fill the rest, as the actors of Ape-X do.
 
         Returns:
             The places of the steps, and their indices in the rollout: time and
@@ -81,7 +81,7 @@ class Rings:
         form = {name: ((rings, *x.shape[2:]), x.dtype) for name, x in arrays.items()}
         if not self.fields:
             self.reserve(form)
-        # Runs of older versions knew no masks: all they did was legal.
+        # If nobody named illegal actions before, all that was done was legal.
         for name in {*masks} - self.form.keys():
             self.form[name] = form[name]
             self.fields[name] = np.ones((self.places, form[name][0][1]), bool)

@@ -190,28 +190,3 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
     });
   }
 }
-
-// --- Ctrl+K leads to the search.
-addEventListener("keydown", event => {
-  if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "k") return;
-  event.preventDefault();
-  document.querySelector(".search input").focus();
-});
-
-// --- The results of a search: an excerpt is prose, without code and what is folded, and
-// shows a formula once, not also as its source. From disk no page can be fetched for one.
-// The words are marked on a result that is opened, not on whatever page comes next.
-if (typeof Search !== "undefined") {
-  Search.htmlToText = (html, anchor) => {
-    const spaced = html.replaceAll(/<\/(p|li|t[dh]|d[dt]|h\d)>/g, " $&");
-    const page = new DOMParser().parseFromString(spaced, "text/html");
-    const place = page.getElementById(anchor?.slice(1));
-    const text = (place?.matches("dt") ? place.nextElementSibling : place) ?? page.querySelector("article");
-    all(".headerlink, .katex-mathml, .chapter-facts, details, pre, svg, script, style", text).forEach(x => x.remove());
-    return text.textContent.replaceAll(/\s+/g, " ");
-  };
-  if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
-  let opened = false;
-  for (const kind of ["click", "auxclick"]) addEventListener(kind, event => { opened ||= !!event.target.closest("#search-results a"); });
-  addEventListener("pagehide", () => { if (!opened) localStorage.removeItem("sphinx_highlight_terms"); });
-}

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 085e94e0c2a0921b
+# Generated from chapters/ddpg.py (edit there); digest 5a01f5504e54b281
 """DDPG on one page, from the chapter ddpg.
 
 Copy it and make it yours:
@@ -65,7 +65,7 @@ def act(obs):
 
 
 collector, buffer, episodes = Collector(envs), ReplayBuffer(total_steps), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     # 1. Act once. Everything is remembered.
     step = collector.collect(act, 1)

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 9c7a420a4a0a8a8e
+# Generated from chapters/discrete_sac.py (edit there); digest 5a2e8d082d5bbd2f
 """Discrete SAC on one page, from the chapter discrete_sac.
 
 Copy it and make it yours:
@@ -63,7 +63,7 @@ def lowest(critics, obs):
 
 
 collector, buffer, episodes = Collector(envs), ReplayBuffer(buffer_size), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     # 1. Act once in each environment. The last steps are remembered.
     step = collector.collect(act, 1)

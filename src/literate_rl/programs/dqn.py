@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest b10790518631a7bf
+# Generated from chapters/dqn.py (edit there); digest 6873e6365c75a943
 """DQN on one page, from the chapter dqn.
 
 Copy it and make it yours:
@@ -51,7 +51,7 @@ def act(obs):
 
 
 collector, buffer, episodes = Collector(envs), ReplayBuffer(100_000), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     # The learning rate falls to zero in a straight line.
     rate = learning_rate * (1 - collector.step / total_steps)

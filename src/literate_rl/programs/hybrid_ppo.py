@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest b96cee9c8ee7ceaa
+# Generated from chapters/hybrid_ppo.py (edit there); digest f8ead042c20e2e9c
 """Hybrid PPO on one page, from the chapter hybrid_ppo.
 
 Copy it and make it yours:
@@ -42,7 +42,7 @@ critic = mlp(obs_size, 64, 1, gain=1.0)
 parameters = [*actor.parameters(), *critic.parameters()]
 optimizer = torch.optim.Adam(parameters, learning_rate, eps=1e-5)
 collector = Collector(envs, space.to_env)
-collector.reset(seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def act(obs):

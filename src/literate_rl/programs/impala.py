@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 4903b2b790cfeb99
+# Generated from chapters/impala.py (edit there); digest cc775b7e4d9c7113
 """IMPALA on one page, from the chapter impala.
 
 Copy it and make it yours:
@@ -50,7 +50,7 @@ policy, critic = network(num_actions, gain=0.01), network(1, gain=1.0)
 actor = copy.deepcopy(policy)  # what acts: it gets the learner's weights now and then
 optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters()])
 collector = Collector(envs)
-collector.reset(seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def act(obs):

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest d5c6c288fe7b1e73
+# Generated from chapters/ppg.py (edit there); digest afa575d822e007b9
 """PPG on one page, from the chapter ppg.
 
 Copy it and make it yours:
@@ -38,7 +38,7 @@ parameters = list(network.parameters())
 optimizer, aux_optimizer = (torch.optim.Adam(parameters, eps=1e-5) for _ in range(2))
 generator, aux_generator = (torch.Generator().manual_seed(seed) for _ in range(2))
 collector = Collector(envs)
-collector.reset(seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def heads(obs):

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 8cc49ae21946ab44
+# Generated from chapters/ppo.py (edit there); digest e7d6a273c4ad4d06
 """PPO on one page, from the chapter ppo.
 
 Copy it and make it yours:
@@ -48,7 +48,7 @@ actor, critic = network(int(actions), gain=0.01), network(1, gain=1.0)
 parameters = [*actor.parameters(), *critic.parameters()]
 optimizer = torch.optim.Adam(parameters, learning_rate, eps=1e-5)
 collector = Collector(envs)
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 
 
 def act(obs):

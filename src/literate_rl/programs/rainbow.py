@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 6cfc90f4de146b22
+# Generated from chapters/rainbow.py (edit there); digest 80205c669ab488d4
 """Rainbow on one page, from the chapter rainbow.
 
 Copy it and make it yours:
@@ -72,7 +72,7 @@ for parameter in [*network[2].parameters(), *network[4].parameters()]:
     nn.init.constant_(parameter, sigma / hidden**0.5)  # the deviations
 older, optimizer = copy.deepcopy(network), torch.optim.Adam(network.parameters())
 collector, buffer, episodes = Collector(envs), ReplayBuffer(100_000, exponent), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     progress = collector.step / total_steps
     optimizer.param_groups[0]["lr"] = learning_rate * (1 - progress)

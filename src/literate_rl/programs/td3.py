@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest cfdc6ab609641350
+# Generated from chapters/td3.py (edit there); digest 0e4904acbfa854ee
 """TD3 and HDDPG on one page, from the chapter td3.
 
 Copy it and make it yours:
@@ -66,7 +66,7 @@ def act(obs):
 
 
 collector, buffer, episodes = Collector(envs), ReplayBuffer(total_steps), []
-collector.reset(seed=seed)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
 while collector.step < total_steps:
     step = collector.collect(act, 1)
     buffer.push(step)
