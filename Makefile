@@ -97,9 +97,10 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.dqn_learning
 	$(BIN)/python -m benchmarks.rainbow_learning
 	$(BIN)/python -m benchmarks.ddpg_learning \
-	  ddpg_pendulum ddpg_batches td3_switches td3_copies ddpg_priorities ddpg_discrete ddpg_corner
+	  ddpg_pendulum ddpg_batches td3_switches ddpg_landscapes td3_copies ddpg_priorities \
+	  ddpg_discrete ddpg_corner
 	$(BIN)/python -m benchmarks.sac_learning \
-	  sac_pendulum sac_batches sac_units sac_mountain sac_mountain_parts \
+	  sac_pendulum sac_batches sac_units sac_targets sac_mountain sac_mountain_parts \
 	  sac_cartpole sac_cartpole_sure sac_cartpole_cool sac_cartpole_hoard
 	$(BIN)/python -m benchmarks.apex_learning
 	$(BIN)/python -m benchmarks.programs

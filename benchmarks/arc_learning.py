@@ -196,8 +196,18 @@ def clip() -> Experiment:
     return Experiment(ENV, config, 10, 100, made, watched=watched)
 
 
+def small_rates() -> Experiment:
+    """Return the experiment that asks whether a small learning rate does without."""
+    config = replace(ppo_settings(ENV), total_steps=50_000)
+    make = partial(build, make=partial(flat_env, ENV))
+    changes = {"clip_ratio": NEVER, "learning_rate": 3e-4}
+    variants = {"no clip, rate 0.0003": Variant(changes, make)}
+    return Experiment(ENV, config, 5, 100, variants, watched=("losses/approx_kl",))
+
+
 EXPERIMENTS = {
     "clip_pendulum": clip(),
+    "rate_pendulum": small_rates(),
     "arc_search": Experiment(
         ENV,
         SHARED,

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.corner import corner
+from benchmarks.landscapes import JUDGES
 from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
 from literate_rl.agents import make_envs
 from literate_rl.ddpg import ddpg_settings
@@ -148,12 +149,14 @@ EXPERIMENTS = {
     "td3_switches": pendulum(
         {name: Variant(changes, OF_TD3) for name, changes in SWITCHES.items()}, seeds=5
     ),
+    # The same agents, and how their critics are wrong in the end.
+    "ddpg_landscapes": replace(pendulum(AGENTS, seeds=5), judges=JUDGES),
     # The actor waits, but the older copies follow as fast as those of DDPG. What comes
     # after the first half of a run is not needed to see that.
     "td3_copies": Experiment(
         ENV,
         replace(settings(ENV), total_steps=5000),
-        5,
+        10,
         100,
         {
             "faster copies": Variant(
@@ -164,7 +167,7 @@ EXPERIMENTS = {
     "ddpg_corner": Experiment(
         DISCRETE,
         replace(OF_A_LIST, total_steps=4000),
-        3,
+        10,
         100,
         {"DDPG": Variant({}, cornered)},
         watched=("other", "right", "against", "slope"),

@@ -55,6 +55,11 @@ UNITS: dict[str, dict[str, Any]] = {
     "fixed": FIXED,
     "fixed, rewards × 10": {**FIXED, "reward_scale": 10.0},
 }
+# How random should a policy stay? Uniform torques have an entropy of 0.69, in units in
+# which the box is from -1 to 1.
+TARGETS: dict[str, dict[str, Any]] = {
+    f"target {target}": {"target_entropy": target} for target in (-3.0, 0.0, 0.5)
+}
 # What the settings of MountainCarContinuous are good for: each without one of them.
 PARTS: dict[str, dict[str, Any]] = {
     "noise of one step": {"hold": 1},
@@ -86,10 +91,11 @@ EXPERIMENTS = {
     ),
     "sac_units": experiment(
         "Pendulum-v1",
-        seeds=1,
+        seeds=3,
         config=replace(sac_settings("Pendulum-v1"), total_steps=3000),
         variants=UNITS,
     ),
+    "sac_targets": experiment("Pendulum-v1", seeds=5, variants=TARGETS),
     "sac_mountain": experiment("MountainCarContinuous-v0", seeds=10, goal=90),
     "sac_mountain_parts": experiment("MountainCarContinuous-v0", 10, variants=PARTS),
     "sac_cartpole": replace(experiment("CartPole-v1", 10, 195, LISTED), judges=JUDGES),

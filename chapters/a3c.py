@@ -399,6 +399,7 @@ class GradientWorker:
         make_act: MakeAct | None = None,
     ) -> None:
         self.actor, self.config = Actor(make_envs, policy, seed, make_act), config
+        self.collector = self.actor.collector
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act with these weights, and write the gradient to ``out``."""

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ from literate_rl.workshop.episodes import (
     env_seed,
     mean_return,
     read_masks,
+    warn_cut_off,
 )
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
@@ -313,7 +314,8 @@ print("returns of episodes that ended:", ended[~np.isnan(ended)])
 class TransportConfig:
     """Settings of the actors of any learner.
 
-    At a checkpoint environments are reset only where actors take turns.
+    At a checkpoint environments are reset only where actors take turns. There an
+    episode never ends if it is longer than an actor's share of the steps in between.
 
     Attributes:
         actors: Number of actors, each with environments of its own, or none for the
@@ -553,6 +555,8 @@ class Transport(Protocol):
 class Worker(Protocol):
     """What a transport asks of an actor."""
 
+    collector: Collector
+
     def work(self, weights: Weights, out: Any) -> None:
         """Work with these weights, and write the result to ``out``."""
 
@@ -686,6 +690,7 @@ class RemoteLearner:
         self.transport: Transport | None = None
         self.versions: dict[Slot, int] = {}
         self.step = self.version = 0
+        self.warned = False
 
     def start(self) -> Transport:
         """Start the actors and hand out all slots, to the actors in turns."""
@@ -729,6 +734,8 @@ class RemoteLearner:
             # A run that is resumed starts with fresh actors. Where actors take turns, a
             # run that continues does so too, and both are the same run.
             if self.make_transport is InProcess and self.checkpoint_due:
+                took_turns = [x.collector for x in cast(InProcess, transport).actors]
+                self.warned = self.warned or warn_cut_off(*took_turns)
                 self.close()
         except StopWaiting:
             raise  # Ctrl-C: nothing has come, and nothing is lost

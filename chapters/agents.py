@@ -160,8 +160,8 @@ assert abs(obs[0]) < 2.4, "and not the track"
 #     = \sum_{k \ge 0} \gamma^k r_{t+k}
 # $$ (def-return)
 #
-# (Results are reported without the discount. The plain sum is what we want in the end, and
-# discounting makes it easier to learn.) Move the slider. The left picture shows how much a reward
+# (Results are reported without the discount. The plain sum is what we want in the end; with a
+# discount there is less of the chance of far rewards in it.) Move the slider. The left picture shows how much a reward
 # that is $k$ steps away counts today. In the right one every step pays 1, and the first $k$
 # rewards are added up.
 
@@ -267,8 +267,8 @@ for gamma in discounts[2:]:
 # | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | {doc}`A2C <a2c>`, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, {doc}`DDPG <ddpg>`, {doc}`TD3 <td3>`, {doc}`SAC <sac>` |
 #
 # The next chapter is in the middle row. From there the book goes to the row below, then to
-# the row above, with DQN and its relatives, and at last to DDPG, TD3 and SAC. SARSA is another
-# well-known algorithm; you need not know it.
+# the row above, with DQN and its relatives, then to DDPG, TD3 and SAC, and at last to many actors.
+# SARSA is another well-known algorithm; you need not know it.
 #
 # ## Two ways for an episode to end
 #
@@ -413,7 +413,7 @@ assert torch.allclose(returns[:, 0], torch.tensor([2.71, 1.9, 1.0]))
 #
 # What follows is the machinery that brings the data. If you would rather see an agent
 # learn first, go on to {doc}`policy_gradient`, and come back when its last agent needs a
-# `Collector`.
+# `Collector`, as the last exercise here does.
 #
 # A network is faster with one batch than with many single states. So an agent acts in $B$ copies
 # of an environment at once, a *vector environment*. A copy whose episode is done has to be reset
@@ -791,7 +791,8 @@ assert slope.abs().max() < 1e-6, "it has its minimum where all values are the me
 # `envs.reset(seed=0)` gives its copies the seeds 0, 1, 2, and so on. With eight copies, the runs
 # with seeds 0 and 1 share seven environments: the same starts, the same random numbers. The
 # spread over such runs is not the spread over independent runs. So the first chapters take seeds
-# 1000 apart, and the later ones draw them so that neighbours have nothing in common.
+# 1000 apart, as the one-page programs with several copies do, and the classes of the later ones
+# draw them so that neighbours have nothing in common.
 
 # %% tags=["hide-input"]
 envs = make_envs("CartPole-v1", num_envs=8)
@@ -860,7 +861,7 @@ predict(
     ["100 and 100", "1 and about 95", "1 and 1"],
     right="1 and about 95",
     because="One reward is left, then the world seems to end. 300 steps earlier 301 rewards "
-    "are left, and 1 − 0.99³⁰¹ is 0.95. So the same pole, at the same angle, has many returns as "
+    "are left, and (1 − 0.99³⁰¹) · 100 is 95. So the same pole, at the same angle, has many returns as "
     "targets, and a network learns none of them but a mean: the step number is not in its input.",
 )
 

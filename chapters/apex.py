@@ -537,6 +537,7 @@ class ApexActor:
         make_act: MakeAct | None = None,
     ) -> None:
         self.actor = Actor(make_envs, policy, seed, make_act)
+        self.collector = self.actor.collector
         self.algorithm, self.config = (
             of_one_policy(algorithm, self.actor.policy),
             config,

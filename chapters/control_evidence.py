@@ -9,15 +9,16 @@
 # %% [markdown]
 # # What matters in continuous control
 #
-# **Which agent for continuous actions, and what does each of its parts buy?** This page shows
+# **Which agent for continuous actions, and what do delay, noise and long targets buy?** This page shows
 # measurements and no new code: four agents on one pendulum, a body with six joints, a car that
 # has to swing, two variations, and a seed that failed. After it you know which agent to try first, and
-# how little a small task can say about it. It takes about 10 minutes, reading, without exercises.
+# how little a small task can say about it. It takes about 20 minutes, reading, without exercises.
 # You need {doc}`td3`, {doc}`sac`, {doc}`discrete_sac` and the paired differences of {doc}`evaluation`.
 #
 # In short: on the pendulum only TD3 stands out, because its older copies follow more slowly; on a
-# larger body seeds differ so much that a few of them rank nobody; and where the reward is far away,
-# it is the noise that decides, and not the length of the targets.
+# larger body seeds differ so much that a few of them rank nobody; and on a car whose reward is far away
+# it is the noise that decides, and not the length of the targets. (Where the car's actions are listed it
+# takes both: {doc}`rainbow_evidence`.)
 
 # %% tags=["hide-input"]
 from itertools import combinations
@@ -71,14 +72,14 @@ for first, second in (("HDDPG", "DDPG"), ("SAC", "DDPG"), ("TD3", "DDPG")):
 # %% [markdown]
 # **Notice** that three of the four cannot be told apart: the intervals for HDDPG and for SAC
 # contain zero. TD3 takes longer, with every seed. {doc}`td3` measures why: with its delay the older
-# copies follow at half the speed. If they get their speed back ($\tau$ = 0.01), about four fifths of
-# the difference is gone (five seeds, the first 4,800 steps), and the actor still waits.
+# copies follow at half the speed. If they get their speed back ($\tau$ = 0.01), nearly nine tenths of
+# the difference is gone (ten seeds, the first 4,800 steps), and the actor still waits.
 #
 # All four first get *worse*, for some 1,000 steps, down to −1,500; random torques earn about −1,200.
 # And a run of any of them takes less than a minute.
 #
 # SAC differs in another way: nobody chose its noise, only a target entropy. On this task that costs
-# nothing.
+# nothing, as long as the policy need not be nearly uniform ({doc}`sac` has four targets).
 
 # %% tags=["claims"]
 assert [len(found.final) for found in runs.values()] == [10] * 4, "ten seeds each"
@@ -93,9 +94,10 @@ assert (runs["TD3"].area < runs["DDPG"].area).all(), "with every seed"
 assert gaps["TD3"].high < -200
 # Each reaches to step 4,800.
 copies = stored_runs("td3_copies")["faster copies"].curves[:, :24].mean(1)
-slow, fast = (runs[name].curves[:5, :12].mean(1) for name in ("TD3", "DDPG"))
+slow, fast = (runs[name].curves[:, :12].mean(1) for name in ("TD3", "DDPG"))
+assert len(copies) == len(slow) == 10, "ten seeds"
 back = paired_difference(copies, slow).mean / paired_difference(fast, slow).mean
-assert 0.77 < back < 0.83, "about four fifths"
+assert 0.86 < back < 0.9, "nearly nine tenths"
 lowest = [found.curves.mean(0).min() for found in runs.values()]
 assert all(-1600 < x < -1450 for x in lowest), "down to −1,500"
 pendulum, random_returns = gym.make("Pendulum-v1"), []
@@ -219,7 +221,12 @@ print(f"targets of one step: {gain.mean:.0f} more ({gain.low:.0f} to {gain.high:
 # The long targets do not decide, although we chose them because they had seemed to, on a few other
 # seeds. Without them nine of ten last policies earn more than 91 too, the tenth 66, and while
 # training the runs earn *more*, as the last line says. With them each run earns less than nothing
-# for a while. (The temperature is fixed here, at 0.1, for all three.)
+# for a while. (The temperature is fixed here, at 0.1, for all three. The settings of {doc}`sac` keep the
+# 20 steps that were chosen before these runs; 1 would be simpler.)
+#
+# In {doc}`rainbow_evidence`, on the same car with listed actions, long targets do decide. Two things
+# differ there: the rewards (−1 a step, nothing at the flag) and the agent. Which of them makes long
+# targets matter was not tried.
 
 # %% tags=["claims"]
 assert [len(found.final) for found in climbed.values()] == [10] * 3
@@ -272,12 +279,12 @@ for name, found in listed.items():
 #
 # DDPG balances the pole with two of three seeds, TD3 with one. The other three runs fail from the
 # first steps to the last: they end near 10, the return of an agent that always pushes to the same
-# side. What holds the one of DDPG there? Here are its three runs again, for 4,000 steps, looked at in 400
-# states that random pushes visit. On the left is the probability of the action that the actor finds
-# less likely, as the median over the states. On the right is the share of states in which it would
+# side. What holds the one of DDPG there, the third? Here are its first ten seeds, for 4,000 steps, looked
+# at in 400 states that random pushes visit. On the left is the probability of the action that the actor
+# finds less likely, as the median over the states. On the right is the share of states in which it would
 # rather push right.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: the probability of the less likely action falls from one half to below a hundred thousandth in all three runs. Right: at first all three push right in all states. Two come down to about one half, the third, dotted, stays at one"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: the probability of the less likely action, on a logarithmic axis. It falls from one half in all ten runs, to values between a hundredth and far below a millionth. Right: in the first 1,000 steps most runs push to one side in all states. Nine come to between 0.4 and 0.7, the tenth, dotted, stays at one"}}
 corner = stored_runs("ddpg_corner")["DDPG"]
 other, right, against, slope = (
     corner.watched[name] for name in ("other", "right", "against", "slope")
@@ -286,31 +293,33 @@ caught = corner.curves[:, -1] < 30
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.8))
 for axis, curves in zip(axes, (other, right), strict=True):
     for which, look, label in ((~caught, "-", "learns"), (caught, ":", "caught")):
+        color, width = AGENT_COLOURS["DDPG"], 1 if look == "-" else 2.5
+        shown = curves[which].T
         lines = axis.plot(
-            corner.steps / 1000, curves[which].T, look, color=AGENT_COLOURS["DDPG"]
+            corner.steps / 1000, shown, look, color=color, linewidth=width
         )
         lines[0].set_label(label)
     axis.set_xlabel("thousand steps")
-axes[0].set(ylabel="probability of the other action", yscale="log")
+axes[0].set(ylabel="probability of the other action", yscale="log", ylim=(1e-9, 1))
 axes[1].set(ylabel="share of states: right")
 axes[0].legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** on the left that all three run into a **corner**: the actor climbs a critic that hardly
-# knows anything, and soon gives one action nearly all the probability. (The softmax *saturates* is the
-# usual word.) After 1,100 steps all three push right in every one of the states. On the way back stands
-# the slope of the softmax, $p_j (1 - p_j)$: where the other action has a probability of $10^{-5}$, a
-# hundred thousandth of the critic's slope is left. Two actors find their way out. They become as sure
-# as before, but of left in one half of the states and of right in the other. The third was deeper in:
-# after 1,100 steps the other action has a probability of $5 \cdot 10^{-6}$ there, where the two that get
-# out have $10^{-3}$ and $2 \cdot 10^{-4}$. Later, after 1,600 steps, when one of these is out and one on
-# its way, the gradient of the third is a hundred times shorter than theirs, and it goes on shrinking.
+# **Notice** that six of the ten run into a **corner**: the actor climbs a critic that hardly knows
+# anything, and after 1,100 steps pushes to one side in every one of the states. (The softmax *saturates*
+# is the usual word.) On the way back stands its slope, $p_j (1 - p_j)$: where the other action has a
+# probability of $10^{-5}$, a hundred thousandth of the critic's slope is left. Five actors find their way
+# out, and push left in some states and right in others. The one that is caught was deepest in: its other
+# action has a probability of $5 \cdot 10^{-6}$ after 1,100 steps, the others of $2 \cdot 10^{-4}$ or more.
+# From 1,600 steps on its gradient is more than a hundred times shorter than that of any other run.
 #
-# Its critic has not lost the other action from sight: in more than half of the states it prefers it.
-# Right or wrong, it would send the actor back. The actor cannot hear it. In SAC the entropy pays for
-# leaving the corner, and DQN has no actor that could be caught in one. (DDPG and TD3 were not tuned for
-# this task, the other two were, and three seeds are few.)
+# Its critic has not lost the other action from sight: in more than half of the states it prefers it. Yet
+# the actor goes on into the corner, to $4 \cdot 10^{-8}$. A short gradient alone does not hold it, since
+# Adam divides by the usual size. Whether the few other states outweigh these, or Adam still divides by
+# the large gradients of the beginning, was not looked into. In SAC the entropy pays for leaving the
+# corner, and DQN has no actor that could be caught in one. (DDPG and TD3 were not tuned for this task, the
+# other two were.)
 
 # %% tags=["claims"]
 assert [len(found.final) for found in listed.values()] == [3, 3, 10, 10]
@@ -332,20 +341,18 @@ for seed in range(20):
     pole.reset(seed=seed)
     lengths.append(1 + sum(1 for _ in iter(lambda: pole.step(1)[2], True)))
 assert 9 <= np.mean(lengths) < 11, "always to the same side"
-assert caught.tolist() == [False, False, True]
+assert caught.nonzero()[0].tolist() == [2], "the third of ten"
+assert len(caught) == 10
 early, later = (np.searchsorted(corner.steps, x) for x in (1120, 1600))
-assert (right[:, early] == 1).all(), "all three push right"
-assert (other[:, early] < 1e-3).all(), "nearly all the probability"
-depth = [float(f"{x:.0e}") for x in other[:, early]]
-assert depth == [1e-3, 2e-4, 5e-6], "deeper in"
-assert right[0, later] < 0.5, "out"
-assert other[1, later] > 10 * other[1, early], "on its way"
-assert (other[:, -1] < 1e-5).all(), "as sure as before"
-assert (abs(right[~caught, -1] - 0.5) < 0.1).all(), "left in one half of the states"
+cornered = np.isin(right[:, early], (0, 1))
+assert cornered.sum() == 6, "six of the ten"
+assert ((right[~caught, -1] > 0.3) & (right[~caught, -1] < 0.8)).all(), "out"
+assert float(f"{other[2, early]:.0e}") == 5e-6, "deepest in"
+assert other[cornered & ~caught, early].min() > 2e-4
 assert (right[caught] == 1).all()
-assert slope[caught, later].max() < slope[~caught, later].min() / 100, "shorter"
-assert (np.diff(slope[caught, later:]) < 0).all(), "goes on shrinking"
+assert (slope[caught, later:] < slope[~caught, later:].min(0) / 100).all(), "shorter"
 assert (against[caught, early:] > 0.5).all(), "it prefers it"
+assert float(f"{other[2, -1]:.0e}") == 4e-8, "goes on into the corner"
 
 # %% [markdown]
 # ## A seed that failed
@@ -424,10 +431,9 @@ assert (settings.target_entropy, settings.buffer_size) == (None, 4000)
 #
 # - On a small task most agents arrive. It can show that one is broken, hardly that one is better.
 # - On a larger one seeds may differ by a factor of three. A few of them rank nobody.
-# - TD3's delay slows down the older copies. If you delay, double $\tau$.
-# - Where the reward is far away, a noise that lasts decides whether anything is learned.
-# - An actor that saturates early may not come back: its gradient is nearly gone, whatever the critic
-#   says.
+# - TD3's delay slows down the older copies. On the pendulum a doubled $\tau$ wins most of that back.
+# - On a car whose reward is far away, a noise that lasts decides whether anything is learned.
+# - An actor that saturates early may not come back, although its critic would send it there.
 #
 # ## Exercise: predict
 

@@ -36,6 +36,7 @@ from literate_rl.workshop.episodes import (
     check_num_envs,
     env_seed,
     mean_return,
+    warn_cut_off,
 )
 from literate_rl.workshop.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
@@ -872,7 +873,7 @@ class IMPALA:
             config.replay_buffer_size, config.max_use, preference
         )
         self.generator = torch.Generator().manual_seed(config.seed)
-        self.iteration = 0
+        self.iteration, self.warned = 0, False
 
     def iterate(self) -> dict[str, float]:
         """Collect a sample from each environment, learn, and return metrics."""
@@ -902,6 +903,7 @@ class IMPALA:
         # A run that is resumed starts with fresh environments. So that it is the same
         # run, they are fresh at each checkpoint anyway.
         if self.collector.obs is None or self.checkpoint_due:
+            self.warned = self.warned or warn_cut_off(self.collector)
             self.collector.reset(env_seed(config.seed, self.step))
 
         # In each step the actor draws noise, and acts.
@@ -1004,7 +1006,8 @@ class IMPALAConfig(BufferConfig, ClipConfig):
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
+            at each of them, so an episode of more than ``unroll_len *
+            checkpoint_interval`` steps never ends.
     """
 
     on_policy: bool = False

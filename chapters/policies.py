@@ -11,7 +11,7 @@
 #
 # **How can one training loop serve every kind of action?** It never looks inside an action. It
 # asks the policy what to do, how likely that was, and how much was left to chance. After this
-# chapter you can write an action distribution, build a policy for any environment with discrete
+# chapter you can write an action distribution of your own, build a policy for any environment with discrete
 # or continuous actions, and train both kinds with the same loop.
 #
 # It takes about 45 minutes, reading, without exercises. You need the rollouts of {doc}`agents` and
@@ -45,7 +45,7 @@ from literate_rl.encoders import (
     entrance,
 )
 from literate_rl.masks import legal
-from literate_rl.workshop.episodes import env_seed
+from literate_rl.workshop.episodes import env_seed, warn_cut_off
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
     Act,
@@ -173,14 +173,12 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # | `log_prob(row, action)` | how likely the action was | a number | a number |
 # | `entropy(row)` | how much is left to chance | a number | a number |
 # | `evaluate(row, action)` | log-probability and entropy at once | two numbers | two numbers |
-# | `kl(row, other)` | how far apart two policies are | a number | a number |
 # | `to_env(action)` | the action as the environment wants it | the same | stretched to the box |
-# | `legal(row, mask)` | the row without what is not allowed ({doc}`masks`) | the logits left | none |
+# | `kl(row, other)` | how far apart two policies are; for {doc}`ppg` | a number | a number |
+# | `legal(row, mask)` | the row without what is not allowed; for {doc}`masks` | the logits left | none |
 #
 # Here $N$ is the number of actions to choose from and $A$ how many numbers a continuous action
-# has. The KL divergence from a policy to another one, which {doc}`ppo_error` estimates from a batch,
-# is the mean of the difference of their log-probabilities, over the actions of the first. Here it
-# is exact.
+# has.
 #
 # For a Gaussian policy with means $\mu_j$ and standard deviations $\sigma_j$ the function of
 # noise is well known (the "reparametrisation"). With $\eta_j \sim \mathcal N(0, 1)$,
@@ -612,8 +610,9 @@ def make_policy(
 # Whatever a loop learns with, it lets the policy act for some steps, over and over. A `Runner`
 # does that. It draws all noise of a rollout at once, from one generator, so that a run can be
 # repeated. And it takes fresh environments at each checkpoint: a run that is resumed there has no
-# others, and one that was never stopped must do the same to be the same run. Observations are kept as
-# floats, but for pictures of bytes or of truth values, which would be four times as large.
+# others, and one that was never stopped must do the same to be the same run. So no episode can last
+# longer than `num_steps * checkpoint_interval` steps: raise the interval if yours do. (The loop below
+# has 1,000.) Observations are floats, but for bytes and truth values, which stay as small as they are.
 
 
 # %% tags=["export"]
@@ -632,7 +631,9 @@ class Runner:
         envs: A vector environment.
         num_steps: Steps of one rollout in each environment.
         seed: Seed of the noise and of the environments.
-        checkpoint_interval: Rollouts between checkpoints.
+        checkpoint_interval: Rollouts between checkpoints. The environments are reset
+            at each of them, so an episode of more than ``num_steps *
+            checkpoint_interval`` steps never ends.
         act: A faster form of ``policy.act``, or None for that one.
 
     Attributes:
@@ -659,7 +660,7 @@ class Runner:
         fits = num_steps > 1 or not self.collector.resets_later
         check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
         self.generator = torch.Generator().manual_seed(seed)
-        self.iteration = 0
+        self.iteration, self.warned = 0, False
 
     @property
     def step(self) -> int:
@@ -679,6 +680,7 @@ class Runner:
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
         if self.starts_anew:
+            self.warned = self.warned or warn_cut_off(self.collector)
             self.collector.reset(env_seed(self.seed, self.step))
         # Each step takes its share of the noise.
         num_envs = self.collector.envs.num_envs
@@ -789,8 +791,8 @@ for _, (_, ended) in trained.values():
 # %% [markdown]
 # ## Normalisation
 #
-# Networks learn best from numbers around 1. An environment may well give us thousandths or
-# thousands. So with `normalize` of `make_policy` a policy keeps the mean and the variance of what
+# Networks often learn better from numbers around 1. (Not always: on Pendulum it did not help,
+# {doc}`ppo_evidence`.) An environment may well give us thousandths or thousands. So with `normalize` of `make_policy` a policy keeps the mean and the variance of what
 # has come in so far. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$ new
 # ones come in with $\bar m'$ and $v'$, then all of them have
 #
@@ -1048,6 +1050,65 @@ def answer():
 
 
 grade(answer, by_races, ())
+
+# %% [markdown]
+# ### Exercise 4: write an action distribution
+#
+# A Laplace distribution has a sharper peak than a Gaussian one and longer tails. Its density is
+# $e^{-|a - \mu| / \beta} / (2 \beta)$ and its entropy $1 + \ln 2 \beta$; its noise is the difference of
+# two exponential times. Return an object that PPO could use. A row holds means and logarithms of
+# $\beta$, so `choose` and `to_env` can stay those of `GaussianActions`, and the network that of
+# `make_policy`.
+
+
+# %%
+def answer(low, high):
+    return GaussianActions(low, high)
+
+
+# %% tags=["hide-input"]
+def fits_by_samples():
+    """Put a network and the actions together, draw, and compare with PyTorch's."""
+    box = spaces.Box(-2, 2, (3,))
+    network = make_policy(spaces.Box(-1, 1, (4,)), box).network
+    policy = Policy(network, answer(box.low, box.high))
+    with torch.no_grad():
+        obs = torch.zeros(5_000, 8, 4)
+        noise = policy.noise(5_000, 8, torch.Generator().manual_seed(1))
+        action = policy.act(obs, noise)
+        log_prob, entropy = policy.evaluate_actions(obs, action)
+    wanted = torch.distributions.Laplace(0.0, 1.0).log_prob(action).sum(-1)
+    right = torch.allclose(log_prob, wanted, atol=1e-4)
+    return [right, abs((log_prob + entropy).mean().item()) < 0.1]
+
+
+grade(fits_by_samples, lambda: [True, True], ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+class LaplaceActions(GaussianActions):
+    def noise(self, num_steps, num_envs, generator):
+        times = torch.empty(2, num_steps, num_envs, self.low.size)
+        first, second = times.exponential_(generator=generator)
+        return first - second
+
+    def log_prob(self, row, action):
+        mu, log_beta = row.chunk(2, -1)
+        distance = (action - mu).abs() * (-log_beta).exp()
+        return -(distance + log_beta + math.log(2)).sum(-1)
+
+    def entropy(self, row):
+        _, log_beta = row.chunk(2, -1)
+        return (1 + math.log(2) + log_beta).sum(-1)
+
+
+def answer(low, high):
+    # `evaluate` calls the two functions above. With `Policy(network, LaplaceActions(…))`
+    # any learner of this book acts so.
+    return LaplaceActions(low, high)
+
+
+grade(fits_by_samples, lambda: [True, True], ())
 
 # %% [markdown]
 # ## References

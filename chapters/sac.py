@@ -83,9 +83,13 @@ __all__ = [
 # ends on one of them, and if the critic was wrong about that one, the agent may never try the
 # other. So far we have added noise by hand.
 #
-# Now the policy is *paid* for being random. It earns $\alpha$ for each nat of its entropy. (A nat
-# is the unit of entropies that are made with natural logarithms.) This is **maximum-entropy**
-# reinforcement learning, and the price $\alpha$ is called the **temperature**.
+# Now the policy is *paid* for being random. It earns $\alpha$ for each nat of its entropy, which is the
+# mean of $-\log \pi$. (A nat is the unit that goes with natural logarithms.) This is
+# **maximum-entropy** reinforcement learning, and the price $\alpha$ is called the **temperature**.
+#
+# For numbers in a box $\pi$ is a density, which may exceed 1, so an entropy may be negative. A uniform
+# draw from all of a box from −1 to 1 has $\log 2 = 0.69$ nats, one from half of it 0, and one from 18 %
+# of it −1.
 #
 # On the left is a critic's value of an action that is a single number. On the right is the density of
 # the policy for which value and paid entropy add up to the most. Drag the temperature. (The
@@ -146,8 +150,8 @@ dial("The best policy at a temperature", soft_frame, {"α": temperatures}, start
 # %% [markdown]
 # **Notice** that a low temperature leaves nearly everything on the left bump, as a greedy policy
 # would. At 0.2 both bumps get their share, the better one more. A high temperature gives the
-# uniform policy: its entropy comes close to $\log 2 = 0.69$, the most that fits into a box of
-# width 2. In between, the policy trades value for entropy.
+# uniform policy: its entropy comes close to 0.69, the most that fits into the box. In between, the
+# policy trades value for entropy.
 
 # %% tags=["claims"]
 results = [soft_policy(alpha) for alpha in temperatures]
@@ -155,6 +159,7 @@ means, entropies = [r[1] for r in results], [r[2] for r in results]
 assert np.all(np.diff(means) < 0), "value is given up"
 assert np.all(np.diff(entropies) > 0), "for entropy"
 assert abs(entropies[-1] - math.log(2)) < 0.01, "a high temperature is uniform"
+assert round(math.exp(-1) / 2, 2) == 0.18, "e to the entropy is a width, out of 2"
 rights = [np.trapezoid(r[0][points >= 0], points[points >= 0]) for r in results]
 assert rights[0] < 0.01, "a low one is greedy"
 assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their share"
@@ -177,9 +182,9 @@ runs = stored_runs("sac_pendulum")["SAC"]
 steps, final = runs.steps / 1000, np.sort(runs.final)
 alphas, entropies = (runs.watched[f"charts/{name}"] for name in ("alpha", "entropy"))
 fig, axes = plt.subplots(1, 2, figsize=(8, 2.8))
-color, other = AGENT_COLOURS["SAC"], stored_runs("ddpg_pendulum")["DDPG"]
+color, other_runs = AGENT_COLOURS["SAC"], stored_runs("ddpg_pendulum")["DDPG"]
 curves = (
-    (axes[0], other.curves, AGENT_COLOURS["DDPG"], "DDPG"),
+    (axes[0], other_runs.curves, AGENT_COLOURS["DDPG"], "DDPG"),
     (axes[0], runs.curves, color, "SAC"),
 )
 for axis, lines, tone, name in (*curves, (axes[1], alphas, color, "SAC")):
@@ -200,17 +205,18 @@ print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 # ({doc}`control_evidence`). Both first get worse than random actions, which earn about −1,200.
 #
 # What is the target good for, then? Here the rewards are paid in other units, a tenth and ten times as
-# large. The price is tuned, or it stays at $\alpha = 0.2$. One run each, 3,000 steps (2,800 for the middle
-# point of the tuned price, which is the first of the runs above):
+# large. The price is tuned, or it stays at $\alpha = 0.2$. Three seeds each, 3,000 steps (2,800 for the
+# middle points of the tuned price, which are the first three of the runs above); the lines and the printed
+# numbers are means:
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "The entropy after 3,000 steps over the unit of reward, two lines of three dots. With a tuned temperature it falls from 0.4 to -1.5, with a fixed one from 0.6 to -3.1"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "The entropy after 3,000 steps over the unit of reward, two lines of three means, with three dots at each. With a tuned temperature it falls from 0.35 to -1.5, with a fixed one from 0.5 to -2.8"}}
 units = stored_runs("sac_units")
-# Rewards as they are: the first run above, in the bin that ends closest to 3,000 steps.
+# Rewards as they are: the first runs above, in the bin that ends closest to 3,000 steps.
 place = np.abs(runs.steps - 3000).argmin()
-as_they_are = {n: runs.watched[f"charts/{n}"][0, place] for n in ("entropy", "alpha")}
+as_they_are = {n: runs.watched[f"charts/{n}"][:3, place] for n in ("entropy", "alpha")}
 fig, axis = plt.subplots(figsize=(5, 2.8))
 reached = {}
-for kind, look in (("tuned", "o-"), ("fixed", "s:")):
+for kind, look in (("tuned", "-"), ("fixed", ":")):
     for unit, name in (
         (0.1, f"{kind}, rewards × 0.1"),
         (1, kind),
@@ -219,10 +225,12 @@ for kind, look in (("tuned", "o-"), ("fixed", "s:")):
         seen = as_they_are
         if name in units:
             watched = units[name].watched
-            seen = {n: watched[f"charts/{n}"][0, -1] for n in ("entropy", "alpha")}
+            seen = {n: watched[f"charts/{n}"][:, -1] for n in ("entropy", "alpha")}
         reached[kind, unit] = seen
-        print(f"{name:21s} α {seen['alpha']:5.3f}, entropy {seen['entropy']:5.2f}")
-    found = [reached[kind, unit]["entropy"] for unit in (0.1, 1, 10)]
+        price, nats = seen["alpha"].mean(), seen["entropy"].mean()
+        print(f"{name:21s} α {price:5.3f}, entropy {nats:5.2f}")
+        axis.plot([unit] * 3, seen["entropy"], ".", color=color, alpha=0.6)
+    found = [reached[kind, unit]["entropy"].mean() for unit in (0.1, 1, 10)]
     axis.plot((0.1, 1, 10), found, look, color=color, label=kind)
 axis.set(xlabel="unit of reward", ylabel="entropy", xscale="log")
 axis.legend(title="temperature")
@@ -231,13 +239,14 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** that with a fixed price the policy is almost uniform in one unit (the most is 0.69) and
 # almost sure in another, although the task is the same. With a target entropy the price itself follows
-# the unit: after 3,000 steps it is eleven times as high for rewards × 10 as for rewards × 0.1. The three
-# policies are closer to each other, and none of them is at −1 yet. For rewards × 0.1 the price has only
-# fallen as fast as Adam lets it, which is about 0.001 in its logarithm for each of the 2,500 updates. So
-# start with a `temperature` in the unit of your rewards, or wait.
+# the unit: after 3,000 steps it is ten times as high for rewards × 10 as for rewards × 0.1. The policies
+# are closer to each other, and none is at −1 yet. For rewards × 0.1 the price has only fallen as fast as
+# Adam lets it, which is about 0.001 in its logarithm for each of the 2,500 updates. So start with a
+# `temperature` in the unit of your rewards. Above it ended between 0.05 and 0.3; for rewards × $c$ begin
+# at $c$ times that.
 #
 # Somebody still decides: whoever sets the target. But that number means the same in every unit of
-# reward.
+# reward. How random should it be? Here are other targets on the pendulum, the same five seeds each:
 
 # %% tags=["claims"]
 assert len(final) == 10
@@ -246,21 +255,58 @@ assert (alphas[:, 0] > 2 * alphas[:, 4]).all(), "the temperature falls quickly a
 assert (entropies[:, :6] > -0.8).all(), "while every policy is more random"
 assert (abs(np.diff(np.log(alphas[:, -10:]))) < 0.3).all(), "little by little"
 assert abs(entropies[:, -10:].mean(1) + 1).max() < 0.15, "the entropy stays at -1"
-assert runs.curves[:, 3].mean() < other.curves[:, 3].mean() < -1400, "worse than random"
+assert runs.curves[:, 3].mean() < other_runs.curves[:, 3].mean() < -1400, (
+    "worse than random"
+)
 fixed, tuned = (
-    [reached[kind, unit]["entropy"] for unit in (0.1, 1, 10)]
+    np.array([reached[kind, unit]["entropy"] for unit in (0.1, 1, 10)])
     for kind in ("fixed", "tuned")
 )
 assert len(units) == 5
-assert fixed[0] > 0.4, "almost uniform"
-assert fixed[2] < -2, "almost sure"
-assert max(tuned) - min(tuned) < 0.6 * (max(fixed) - min(fixed)), "closer"
-prices = [reached["tuned", unit]["alpha"] for unit in (0.1, 1, 10)]
-assert prices == sorted(prices), "the price follows the unit"
-assert round(prices[2] / prices[0]) == 11
-assert min(abs(x + 1) for x in tuned) > 0.4, "none of them is at -1 yet"
-assert -2.5 < math.log(prices[0]) < -2.3, "as fast as Adam lets it"
-assert runs.steps[place] == 2800, "the middle point of the tuned price"
+assert fixed.shape == tuned.shape == (3, 3), "three seeds each"
+assert fixed[0].min() > 0.4, "almost uniform"
+assert fixed[2].max() < -2, "almost sure"
+assert (np.ptp(tuned, 0) < 0.6 * np.ptp(fixed, 0)).all(), "closer"
+prices = np.array([reached["tuned", unit]["alpha"] for unit in (0.1, 1, 10)])
+assert (np.diff(prices, axis=0) > 0).all(), "the price follows the unit"
+assert round(prices[2].mean() / prices[0].mean()) == 10
+assert abs(tuned + 1).min() > 0.3, "none is at -1 yet"
+assert (abs(np.log(prices[0]) + 2.4) < 0.1).all(), "as fast as Adam lets it"
+assert runs.steps[place] == 2800, "the middle points of the tuned price"
+assert 0.05 < alphas[:, -1].min() < alphas[:, -1].max() < 0.3
+
+# %% tags=["hide-input"]
+from literate_rl.evaluation import paired_difference
+
+others = stored_runs("sac_targets")
+targets = {-3.0: others["target -3.0"], -1.0: runs}
+targets |= {x: others[f"target {x}"] for x in (0.0, 0.5)}
+lost = {}
+for target, found in targets.items():
+    five, price = found.final[:5], found.watched["charts/alpha"][:5, -1].mean()
+    words = (
+        f"{target:4.1f} ({math.exp(target) / 2:3.0%} of the box): price {price:4.2f}, "
+    )
+    words += f"last policies {five.mean():.0f}"
+    if target != -1:
+        lost[target] = x = paired_difference(runs.final[:5], five)
+        words += f", {x.mean:.0f} less than with −1 ({x.low:.0f} to {x.high:.0f})"
+    print(words)
+
+# %% [markdown]
+# The last policies play greedily; the brackets hold 95 % intervals. **Notice** that from −3 to −1 no
+# difference is seen. A policy that has to draw from half of the box loses a little, and one that is almost
+# uniform loses more than a hundred, although its noise is left out here: at a price of 7 it has learned to
+# earn nats. So the default need not be tuned first, and if you change it, ask for less.
+
+# %% tags=["claims"]
+assert [len(found.final[:5]) for found in targets.values()] == [5] * 4
+assert lost[-3.0].low < 0 < lost[-3.0].high, "no difference is seen"
+assert 0 < lost[0.0].low < lost[0.0].high < 15, "a little"
+assert lost[0.5].low > 100, "more than a hundred"
+assert round(others["target 0.5"].watched["charts/alpha"][:, -1].mean()) == 7
+more_random = [paired_difference(runs.area[:5], targets[x].area) for x in (0.0, 0.5)]
+assert all(x.low > 0 for x in more_random), "while training too"
 
 # %% [markdown]
 # ## SAC on one page
@@ -390,9 +436,9 @@ assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
 # \qquad p(a) = \frac{e^{Q(s, a) / \alpha}}{Z} .
 # $$ (def-soft-optimal)
 #
-# The first term does not depend on the policy, and a KL divergence is never below 0. So the best
-# policy is $p$ itself, the one in the dial, and raising the soft value pulls $\pi$ towards it
-# {cite:p}`haarnoja2018`.
+# The first term does not depend on the policy. The KL divergence, the mean of $\log \pi - \log p$ over
+# draws of $\pi$, is never below 0, and 0 only if both are the same. So the best policy is $p$ itself, the
+# one in the dial, and raising the soft value pulls $\pi$ towards it {cite:p}`haarnoja2018`.
 #
 # Nobody can add up over all actions of a box. So in code a single draw from the policy estimates
 # the expectation. (Actions from a list can be added up: {doc}`discrete_sac`.)
@@ -734,8 +780,7 @@ def temperature_error(
 #
 # Here the target is meant for actions measured from −1 to 1, as in Stable-Baselines3, and
 # `entropy_scale` converts it. So the same target means the same randomness in every environment.
-# For each number the uniform policy has $\log 2$, and −1 is the entropy of a uniform draw from
-# 18 % of the range. CleanRL measures in the unit of the environment. Pendulum's torque goes from
+# CleanRL measures in the unit of the environment. Pendulum's torque goes from
 # −2 to 2, so $h = 2$, and "−1" asks for two different policies:
 
 
@@ -759,7 +804,6 @@ for name, half_width in (("in -1..1", 1.0), ("in the environment's unit", 2.0)):
 
 # %% tags=["claims"]
 one, other = deviation_for(-1.0, 1.0), deviation_for(-1.0, 2.0)
-assert round(math.exp(-1) / 2, 2) == 0.18, "e to the entropy is a width, out of 2"
 assert 0.48 < other / one < 0.52, "half as large"
 assert deviation_for(-1.0, 0.4) > one
 
@@ -1089,16 +1133,18 @@ for x, y in zip([*ours, names["log_alpha"]], [*theirs, policy.log_alpha], strict
 #
 # ## When to use it
 #
-# SAC is the agent to try first for numbers in a box. It learns as fast as DDPG, all ten runs arrive
-# (with batches of 256 nine of ten), and the one thing that it asks for, how random the policy should be,
-# has a default that does not depend on the unit of the rewards. A policy that stays random also pays for
-# that while it acts; if the task wants one exact action, act greedily or use {doc}`td3`.
+# SAC is the agent to try first for numbers in a box. Between it and DDPG no difference in speed is seen,
+# and all ten runs arrive (with batches of 256 nine of ten). It asks for two things: how random the policy
+# should be, which has a default for every unit of reward, and a first `temperature` in that unit, since
+# the tuned one moves slowly. A policy that stays random also pays for that while it acts; if the task
+# wants one exact action, act greedily or use {doc}`td3`. For a larger body take layers and batches of 256
+# and a learning rate of 3e-4 ({doc}`control_evidence`).
 #
 # - **Use it for**: numbers in a box, where steps are dear; the first agent to try
 # - **Rather than**: {doc}`ppo`, which needs nine times the steps on the pendulum
 # - **Costs**: about 4,000 steps to −300 on Pendulum; 50 CPU seconds for 10,000 steps
-# - **First settings**: `target_entropy=None`, `learning_rate=1e-3`, `batch_size=128`
-# - **Decided by**: four agents on Pendulum in {doc}`control_evidence`; fixed and tuned prices in three units of reward in {doc}`sac`, one run each
+# - **First settings**: `target_entropy=None`, `temperature=1.0` for rewards as large as Pendulum's, `learning_rate=1e-3`
+# - **Decided by**: four agents on Pendulum in {doc}`control_evidence`; four targets in {doc}`sac`, five seeds each
 
 # %% tags=["claims"]
 on_policy = stored_runs("pendulum")["PPO"]
@@ -1110,7 +1156,10 @@ assert slow / fast == 9, "nine times the steps"
 (larger,) = stored_runs("sac_batches").values()
 assert (len(larger.final), (larger.final > -200).sum()) == (10, 9), "nine of ten"
 assert 40 < np.median(runs.cpu_seconds) < 55
-assert sac_settings("Pendulum-v1").batch_size == 128
+used = sac_settings("Pendulum-v1")
+assert (used.temperature, used.learning_rate) == (1.0, 1e-3)
+against_ddpg = paired_difference(runs.area, other_runs.area)
+assert against_ddpg.low < 0 < against_ddpg.high, "no difference in speed"
 
 # %% [markdown]
 # ## Summary
@@ -1219,9 +1268,9 @@ assert round(deviation_for(-1.0, 1.0), 2) == 0.09
 # %% [markdown]
 # ### Exercise 4: guess, then train
 #
-# All rewards are ten times as large, and the temperature stays at $\alpha = 0.2$. How random is the
+# All rewards are ten times as large, and the temperature stays at $\alpha = 2$. How random is the
 # policy after 3,000 steps on the pendulum? A fresh one has an entropy of about 0.6. Put in your
-# guess: `"above 0"`, `"near -1"` or `"below -2"`. The grader then trains, for some ten seconds.
+# guess: `"above 0"`, `"0 to -1.5"` or `"below -1.5"`. The grader then trains, for some ten seconds.
 
 
 # %%
@@ -1240,7 +1289,7 @@ def guessed_right():
     guess = answer()
     if guess is ...:
         return ...
-    changes = {"total_steps": 3000, "tune": False, "temperature": 0.2}
+    changes = {"total_steps": 3000, "tune": False, "temperature": 2.0}
     config = replace(sac_settings("Pendulum-v1"), reward_scale=10.0, **changes)
     envs = make_envs("Pendulum-v1", config.num_envs)
     torch.manual_seed(config.seed)
@@ -1248,7 +1297,7 @@ def guessed_right():
     history = fit(SAC(make_sac_policy(*both), envs, config), progress=False)
     trained = history[-1]["charts/entropy"]
     print(f"trained: an entropy of {trained:.2f}")
-    ranges = {"above 0": (0, 1), "near -1": (-1.7, -0.3), "below -2": (-9, -2)}
+    ranges = {"above 0": (0, 1), "0 to -1.5": (-1.5, 0), "below -1.5": (-9, -1.5)}
     low, high = ranges[guess]
     return low < trained < high
 
@@ -1258,19 +1307,15 @@ grade(guessed_right, lambda: True, ())
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # Values ten times as large do what a tenth of the temperature would. A tuned temperature
-    # is 1.03 by then, five times as large as with the rewards as they are. The entropy is about
-    # -1.5, below its target, so the temperature still rises.
-    return "below -2"
+    # Values ten times as large at ten times the temperature: the best policy is the same. So it
+    # is about as random as with the price 0.2 for rewards as they are, in the second figure.
+    return "0 to -1.5"
 
 
 grade(guessed_right, lambda: True, ())
 
 # %% tags=["claims"]
-assert round(reached["tuned", 10]["alpha"], 2) == 1.03
-assert round(prices[2] / prices[1]) == 5, "five times as large"
-assert round(reached["tuned", 10]["entropy"], 1) == -1.5
-assert (np.diff(units["tuned, rewards × 10"].watched["charts/alpha"][0, -8:]) > 0).all()
+assert (abs(reached["fixed", 1]["entropy"] + 0.75) < 0.1).all(), "0 to -1.5"
 
 # %% [markdown]
 # ### Exercise 5: from nothing

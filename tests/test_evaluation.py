@@ -113,6 +113,21 @@ class Endless(Lottery):
         return obs, infos
 
 
+class LeftAlways(torch.nn.Module):
+    """A scripted policy, without parameters."""
+
+    def act(self, obs, noise):
+        return torch.zeros(len(obs), dtype=torch.long)
+
+    def to_env(self, action):
+        return action.numpy()
+
+
+def test_a_scripted_policy_needs_no_parameters():
+    returns = evaluate(LeftAlways(), "CartPole-v1", episodes=5)
+    assert ((returns > 5) & (returns < 15)).all()
+
+
 def test_an_episode_without_an_end_is_cut_off_and_told():
     policy = policy_for(Endless)
     with pytest.warns(UserWarning, match="env 'Endless': 7 of 8 episodes") as told:

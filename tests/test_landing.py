@@ -363,7 +363,7 @@ def test_three_answers_leave_the_agents_that_fit(browser, width, javascript):
     expect(row).to_have_count(len(found))
     given = {}
     for question, answer in (
-        ("cores", "one"),
+        ("actors", "no"),
         ("actions", "hybrid"),
         ("price", "dear"),
     ):

@@ -519,7 +519,7 @@ def test_the_dial_of_the_mask_adds_up_what_counts(show):
 
     logits = {"accelerate": 0.2, "turn": 0.5, "stop": -0.4}
     total = sum(2.718281828459045**z for z in logits.values())
-    power, angle = density(0.9, 0.1, 0.8), density(-0.3, 0.4, 0.6)
+    power, angle = density(0.7, 0.1, 0.8), density(-0.3, 0.4, 0.6)
 
     def check(log_prob: float, alive: str) -> None:
         wanted = f"= {log_prob:.2f}\nalive: {alive}".replace("-", "−")

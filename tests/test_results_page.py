@@ -155,12 +155,12 @@ def test_td3_learns_in_fewer_steps_without_its_delay() -> None:
 def test_td3_is_not_slow_when_its_copies_are_fast() -> None:
     whole, copies = stored_runs("ddpg_pendulum")["TD3"], stored_runs("td3_copies")
     late = copies["faster copies"].curves[:, -4:].mean(1)
-    assert len(late) == 5
+    assert len(late) == 10
     # Four bins of 200 steps, and two of 400.
     assert late.min() > whole.curves[:, 10:12].mean(1).max()
     # All to step 4,800.
     slow, fast, free = (
-        x.curves[:5, :12].mean(1)
+        x.curves[:, :12].mean(1)
         for x in (
             whole,
             stored_runs("ddpg_pendulum")["DDPG"],
@@ -169,10 +169,23 @@ def test_td3_is_not_slow_when_its_copies_are_fast() -> None:
     )
     mean = copies["faster copies"].curves[:, :24].mean(1)
     back = paired_difference(mean, slow).mean / paired_difference(fast, slow).mean
-    assert round(100 * back) == 81
-    for other, wanted in ((fast, [-64, -162, 33]), (free, [-24, -153, 105])):
-        gap = paired_difference(mean, other)
+    assert round(100 * back) == 88
+    for other, wanted in ((fast, [-40, -92, 13]), (free, [-24, -153, 105])):
+        gap = paired_difference(mean[: len(other)], other)
         assert [round(x) for x in (gap.mean, gap.low, gap.high)] == wanted
+    final = copies["faster copies"].final
+    assert (final > -170).sum() == 9
+    assert round(final.min()) == -208
+
+
+def test_hddpgs_critics_have_an_offset_and_less_of_a_ridge() -> None:
+    whole, split = stored_runs("ddpg_pendulum"), stored_runs("ddpg_landscapes")
+    for name, found in split.items():
+        assert found.final.tolist() == whole[name].final[:5].tolist()
+    offset = split["HDDPG"].judged["offset"].round()
+    assert (offset.min(), offset.max()) == (9, 11)
+    ridges = [split[name].judged["ridge"] for name in ("HDDPG", "DDPG")]
+    assert (ridges[0] < ridges[1]).all()
 
 
 def test_with_the_actors_priorities_a_crowded_memory_gains_a_little() -> None:
@@ -188,6 +201,23 @@ def test_sac_reaches_its_goal_and_finds_its_temperature() -> None:
     last = runs.watched["charts/alpha"][:, -1]
     assert last.min() > 0.05
     assert last.max() < 0.3
+
+
+def test_sac_units_have_three_seeds() -> None:
+    units = stored_runs("sac_units").values()
+    assert [len(found.final) for found in units] == [3] * 5
+
+
+def test_a_policy_that_has_to_stay_too_random_earns_less() -> None:
+    default, targets = stored_runs("sac_pendulum")["SAC"], stored_runs("sac_targets")
+    costs = {}
+    for name, found in targets.items():
+        assert len(found.final) == 5
+        gap = paired_difference(default.final[:5], found.final)
+        costs[name] = [round(x) for x in (gap.mean, gap.low, gap.high)]
+    assert costs["target -3.0"][1] < 0 < costs["target -3.0"][2]
+    assert costs["target 0.0"] == [8, 5, 12]
+    assert costs["target 0.5"] == [125, 100, 149]
 
 
 def test_sac_reaches_the_flag_of_mountain_car() -> None:
@@ -267,6 +297,11 @@ def test_three_of_six_actors_of_probabilities_never_learn() -> None:
     runs = stored_runs("ddpg_discrete")
     areas = np.concatenate([runs[name].area for name in ("DDPG", "TD3")])
     assert (areas < 11).sum() == 3
+
+
+def test_one_of_ten_actors_of_probabilities_stays_in_its_corner() -> None:
+    runs = stored_runs("ddpg_corner")["DDPG"]
+    assert (runs.final < 100).tolist() == [seed == 3 for seed in range(1, 11)]
 
 
 def test_few_runs_of_a_larger_body_lie_far_apart() -> None:

@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -1666,3 +1667,78 @@ def test_a_slip_is_answered_with_what_was_meant(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         train(algorithm, "CartPole-v1", **options)
+
+
+class Steps(gym.Env[Any, Any]):
+    """Ends after some steps; ``furthest`` says how far any copy has come."""
+
+    furthest = 0
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        Steps.furthest = max(Steps.furthest, self.steps)
+        return np.zeros(2, np.float32), 1.0, self.steps == self.length, False, {}
+
+
+def told_of_resets(name: str, length: int, interval: int = 6) -> list[str]:
+    """Train over three checkpoints, and return what was said of cut off episodes."""
+    config = replace(
+        training.ALGORITHMS[name].settings(""), checkpoint_interval=interval
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with small_learner(name, partial(Steps, length), config) as learner:
+            for _ in range(3 * interval + 1):
+                learner.iterate()
+    return [str(x.message) for x in caught if "at each checkpoint" in str(x.message)]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_episode_longer_than_the_time_between_checkpoints_is_told_once(name):
+    Steps.furthest = 0
+    (words,) = told_of_resets(name, 10**6)
+    longest = Steps.furthest
+    copies = re.search(r"in (\d+) of (\d+) environments", words)
+    assert copies
+    assert copies[1] == copies[2]
+    assert f"within {longest} steps" in words
+    assert "raise checkpoint_interval" in words
+    # One step decides: what ends just in time is seen, and nothing is said.
+    assert told_of_resets(name, longest) == []
+    assert told_of_resets(name, longest + 1) == [words]
+
+
+def test_a_resumed_or_stopped_run_says_nothing_of_episodes(tmp_path):
+    with warnings.catch_warnings(action="error"):
+        agent = train("PPO", partial(Steps, 10**6), total_steps=2048, progress=False)
+        agent.save(tmp_path / "run")
+        state = agent.learner.state_dict()
+        agent.learner.load_state_dict(state)
+        agent.learner.iterate()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_settings_of_usual_tasks_leave_time_to_end(name):
+    # An episode as long as the longest of the task ends before the checkpoint.
+    for env in ("CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"):
+        config = training.ALGORITHMS[name].settings(env)
+        limit = gym.spec(env).max_episode_steps
+        steps = getattr(config, "rollout_len", 0)
+        if name == "impala":
+            steps = config.unroll_len
+        elif hasattr(config, "num_epochs") or name in ("a2c", "a3c"):
+            steps = config.num_steps
+        elif not getattr(config, "actors", None):
+            steps *= config.rounds
+        share = getattr(config, "actors", None) or 1
+        assert limit <= steps * config.checkpoint_interval // share, env

@@ -2,9 +2,12 @@
 
 import itertools
 import re
+from functools import partial
 
+import gymnasium as gym
 import pytest
 from decisions import CHAPTERS
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from which_agent import (
     KINDS,
     QUESTIONS,
@@ -16,6 +19,7 @@ from which_agent import (
     style,
 )
 
+from literate_rl import train
 from literate_rl.workshop.commands import OFFERED
 
 AGENTS = {agent.chapter.name: agent for agent in agents()}
@@ -44,11 +48,11 @@ def test_the_kinds_of_actions_are_those_that_the_command_line_offers(name):
     assert {*agent.kinds, *agent.refused} == set(KINDS)
 
 
-def test_what_remembers_is_for_dear_steps_and_what_has_actors_for_many_cores():
+def test_what_remembers_is_for_dear_steps_and_what_has_actors_does_not_wait():
     dear = {name for name, x in AGENTS.items() if "dear" in x.answers["price"]}
     assert dear == {"dqn", "rainbow", "ddpg", "td3", "sac", "discrete_sac", "apex"}
-    several = {name for name, x in AGENTS.items() if "several" in x.answers["cores"]}
-    assert several == {"impala", "a3c", "apex"}
+    actors = {name for name, x in AGENTS.items() if "yes" in x.answers["actors"]}
+    assert actors == {"impala", "a3c", "apex"}
 
 
 def test_the_style_sheet_says_where_no_agent_is_left():
@@ -86,6 +90,17 @@ def test_the_questions_can_be_answered_with_the_keyboard():
 )
 def test_references_of_a_chapter_are_seen_from_elsewhere(there, here):
     assert from_here(there, AGENTS["a2c"].chapter) == (here or there)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "ppg", "dqn"])
+def test_agents_without_actors_take_copies_in_processes(name):
+    assert "no" in AGENTS[name].answers["actors"]
+    make = partial(gym.make, "CartPole-v1")
+    envs = AsyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    learner = train(name, envs, total_steps=64, progress=False).learner
+    assert learner.config.num_envs == 2
+    assert learner.step >= 64
+    envs.close()
 
 
 def test_what_is_not_measured_is_not_told():

@@ -13,7 +13,10 @@ import pytest
 from gymnasium import spaces
 
 from literate_rl import evaluate, train
+from literate_rl.a2c import A2CConfig
 from literate_rl.agents import make_envs
+from literate_rl.dqn import dqn_settings
+from literate_rl.ppo import PPOConfig, ppo_settings
 
 PAGE = (Path(__file__).parents[1] / "docs/your_environment.md").read_text("utf-8")
 # The first column of tables that quote messages.
@@ -87,6 +90,13 @@ def endless() -> None:
     evaluate(policy, "CartPole-v1", episodes=1, max_episode_steps=1)
 
 
+def too_long() -> None:
+    """Train where no episode ends between two checkpoints."""
+    short = {"num_steps": 8, "total_steps": 128, "checkpoint_interval": 1}
+    going_on = lambda: World(answer=change(2, False))  # noqa: E731
+    train("PPO", going_on, progress=False, **short)
+
+
 FREE = spaces.Box(-np.inf, np.inf, (1,))
 BOTH = spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (2,))))
 TEXT = spaces.Dict(row=ROW, words=spaces.Sequence(spaces.Discrete(2)))
@@ -134,6 +144,7 @@ REFUSALS = {
     ),
     "algorithm must be one of": lambda: train("PPOO", "CartPole-v1"),
     "env …: … of … episodes had": endless,
+    "no episode ended within": too_long,
     "env has masks in": lambda: train("PPO", Masked, total_steps=16, progress=False),
 }
 
@@ -182,6 +193,17 @@ def test_an_old_environment_gets_todays_interface():
     assert env.step(0)[2:4] == (False, True)
 
 
+def test_the_steps_between_checkpoints_are_those_of_the_page():
+    said = "6,400 steps by default and 1,600 with the settings of CartPole, A2C and DQN"
+    assert f"{said} 2,500" in " ".join(PAGE.split())
+    dqn = dqn_settings("")
+    interval = dqn.rounds * dqn.rollout_len * dqn.checkpoint_interval
+    steps = [x.num_steps * x.checkpoint_interval for x in (PPOConfig(), A2CConfig())]
+    cartpole = ppo_settings("CartPole-v1")
+    assert [*steps, interval] == [6_400, 2_500, 2_500]
+    assert cartpole.num_steps * cartpole.checkpoint_interval == 1_600
+
+
 def test_every_refusal_of_the_page_is_tried():
     begun = [next(x for x in REFUSALS if quoted.startswith(x)) for quoted in QUOTED]
     assert begun == list(REFUSALS)
@@ -192,7 +214,7 @@ def test_a_quoted_refusal_is_raised_word_for_word(quoted):
     refuse = next(x for begin, x in REFUSALS.items() if quoted.startswith(begin))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Gymnasium says beside
-        words = "env .* had no end|env has masks"
+        words = "env .* had no end|env has masks|no episode ended"
         warnings.filterwarnings("error", words, UserWarning)
         with pytest.raises((ValueError, TypeError, UserWarning)) as refusal:
             refuse()

@@ -673,8 +673,9 @@ class EpisodeCounter:
     """
 
     def __init__(self, num_envs: int) -> None:
-        # Reward and steps of the episodes under way.
+        # Reward and steps of the episodes under way, and the steps of all rollouts.
         self.carried = np.zeros((2, num_envs))
+        self.steps = 0
 
     def add(
         self, reward: NDArray[Any], done: NDArray[Any], real: NDArray[Any]
@@ -692,7 +693,13 @@ class EpisodeCounter:
             ended[:, t, b] = total[:, t, b] - start[:, b]
             start[:, b] = total[:, t, b]
         self.carried = total[:, -1] - start
+        self.steps += len(reward)
         return ended
+
+    @property
+    def unended(self) -> int:
+        """Number of environments whose first episode is still under way."""
+        return int((self.carried[1] == self.steps).sum()) if self.steps else 0
 
 
 # %%
@@ -763,6 +770,39 @@ def warn_unended(
         "max_episode_steps=...), or allow more steps with max_episode_steps",
         stacklevel=calls + 1,
     )
+
+
+# %% [markdown]
+# A learner starts its environments anew at each checkpoint, so that a run that is resumed there is the
+# same run ({doc}`/chapters/policies`). Where no episode is short enough to end in between, the learner
+# never sees an end, nor what it pays. So whoever starts them anew says so, once a run.
+
+
+# %% tags=["export"]
+def warn_cut_off(*collectors: Any) -> bool:
+    """Warn if environments that start anew now have ended no episode since they did.
+
+    Args:
+        collectors: What steps them.
+
+    Returns:
+        Whether there was a warning: one in a run is enough.
+    """
+    counters = [x.episodes for x in collectors if x.obs is not None]
+    unended = [x.unended for x in counters]
+    if not any(unended):
+        return False
+    steps, number = (
+        max(x.steps for x in counters),
+        sum(x.carried.shape[1] for x in counters),
+    )
+    warnings.warn(
+        f"no episode ended within {steps} steps in {sum(unended)} of {number} "
+        "environments, and at each checkpoint all of them start anew; raise "
+        "checkpoint_interval if episodes are longer, or give them a time limit",
+        stacklevel=2,
+    )
+    return True
 
 
 # %% [markdown]

@@ -42,11 +42,14 @@ KINDS = {
     "hybrid": "a type with arguments",
 }
 PRICES = {"cheap": "little: I get thousands in a second", "dear": "a lot"}
-CORES = {"one": "one", "several": "several"}
+ACTORS = {
+    "no": "no: collect, learn, collect again",
+    "yes": "yes, on several cores or machines",
+}
 QUESTIONS = {
     "actions": ("What does your agent choose?", KINDS),
     "price": ("What does a step of your environment cost?", PRICES),
-    "cores": ("How many cores may collect steps?", CORES),
+    "actors": ("Shall actors collect without waiting for the learner?", ACTORS),
 }
 COLUMNS = (
     "agent",
@@ -95,7 +98,7 @@ class Agent:
             # What many actors fill a memory with should cost little.
             "price": ("dear",) * self.remembers
             + ("cheap",) * (self.shared or not self.remembers),
-            "cores": ("one",) * self.alone + ("several",) * self.shared,
+            "actors": ("no",) * self.alone + ("yes",) * self.shared,
         }
 
 

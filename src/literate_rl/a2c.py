@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 151328827b26f751
+# Generated from chapters/a2c.py (edit there); digest f4b79fbf9033bf97
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class A2CConfig:
         max_grad_norm: Norm above which a gradient is clipped.
         reward_scale: Factor by which rewards are multiplied before learning.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
+            at each of them, so an episode of more than ``num_steps *
+            checkpoint_interval`` steps never ends.
         share_encoder: Whether actor and critic share an encoder. The policy has to be
             built so, as ``train`` does.
     """

@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 068ebd0b546f9fa7
+# Generated from chapters/a3c.py (edit there); digest 1621fe40f19a39c6
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class GradientWorker:
         make_act: MakeAct | None = None,
     ) -> None:
         self.actor, self.config = Actor(make_envs, policy, seed, make_act), config
+        self.collector = self.actor.collector
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act with these weights, and write the gradient to ``out``."""

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 38889b976c41201d
+# Generated from chapters/apex.py (edit there); digest e8db9685a5957128
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ class ApexActor:
         make_act: MakeAct | None = None,
     ) -> None:
         self.actor = Actor(make_envs, policy, seed, make_act)
+        self.collector = self.actor.collector
         self.algorithm, self.config = (
             of_one_policy(algorithm, self.actor.policy),
             config,

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest fed4c680874af85a
+# Generated from chapters/evaluation.py (edit there); digest f919450833a613e1
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Seed = Annotated[int, Ge(0)]
 
 def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> Any:
     """Return a policy's greedy actions, in the form that environments take."""
-    device = next(policy.parameters()).device
+    device = next(policy.parameters(), torch.empty(0)).device
     with torch.no_grad():
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
         return policy.to_env(policy.act(state, 0.0, **as_argument(mask)).cpu())

@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 2d4f8117ef41603e
+# Generated from chapters/loop.py (edit there); digest fa01d5a49ae46877
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from literate_rl.workshop.episodes import (
     check_num_envs,
     env_seed,
     mean_return,
+    warn_cut_off,
 )
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
@@ -100,7 +101,8 @@ class OffPolicyConfig:
         log_interval: Steps in the environments from one row of metrics to the next.
             The learning rate and other schedules move on there.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
+            at each of them, so an episode that takes longer never ends: by default one
+            of more than 2,500 steps.
     """
 
     seed: Annotated[int, Ge(0)] = 1
@@ -184,6 +186,7 @@ class OffPolicy:
         self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.iteration = self.updates = 0
+        self.warned = False
 
     def iterate(self) -> dict[str, float]:
         """Act and learn in turns for a while, and return metrics."""
@@ -221,6 +224,7 @@ class OffPolicy:
         # A run that is resumed starts with fresh environments. A run that continues
         # must do the same, so each checkpoint resets them, and the buffer is told.
         if self.collector.obs is None or self.checkpoint_due:
+            self.warned = self.warned or warn_cut_off(self.collector)
             self.collector.reset(env_seed(self.config.seed, self.step))
             self.buffer.cut()
         self.algorithm.explore(self.step)

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 3651641bf24adc79
+# Generated from chapters/policies.py (edit there); digest 13cb9fd7c81a3222
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.encoders import (
     entrance,
 )
 from literate_rl.masks import legal
-from literate_rl.workshop.episodes import env_seed
+from literate_rl.workshop.episodes import env_seed, warn_cut_off
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
     Act,
@@ -426,7 +426,9 @@ class Runner:
         envs: A vector environment.
         num_steps: Steps of one rollout in each environment.
         seed: Seed of the noise and of the environments.
-        checkpoint_interval: Rollouts between checkpoints.
+        checkpoint_interval: Rollouts between checkpoints. The environments are reset
+            at each of them, so an episode of more than ``num_steps *
+            checkpoint_interval`` steps never ends.
         act: A faster form of ``policy.act``, or None for that one.
 
     Attributes:
@@ -453,7 +455,7 @@ class Runner:
         fits = num_steps > 1 or not self.collector.resets_later
         check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
         self.generator = torch.Generator().manual_seed(seed)
-        self.iteration = 0
+        self.iteration, self.warned = 0, False
 
     @property
     def step(self) -> int:
@@ -473,6 +475,7 @@ class Runner:
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
         if self.starts_anew:
+            self.warned = self.warned or warn_cut_off(self.collector)
             self.collector.reset(env_seed(self.seed, self.step))
         # Each step takes its share of the noise.
         num_envs = self.collector.envs.num_envs

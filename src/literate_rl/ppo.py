@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 8770be89bf47ee77
+# Generated from chapters/ppo.py (edit there); digest ce2e30ea4fe29597
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -313,7 +313,8 @@ class PPOConfig:
             return.
         target_kl: Divergence in nats after which no further epoch begins, or none.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them.
+            at each of them, so an episode of more than ``num_steps *
+            checkpoint_interval`` steps never ends.
         share_encoder: Whether actor and critic share an encoder. The policy has to be
             built so, as ``train`` does.
     """

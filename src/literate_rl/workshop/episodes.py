@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest b90d12af80cf867d
+# Generated from chapters/workshop/episodes.py (edit there); digest b098c549817eea7c
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -470,8 +470,9 @@ class EpisodeCounter:
     """
 
     def __init__(self, num_envs: int) -> None:
-        # Reward and steps of the episodes under way.
+        # Reward and steps of the episodes under way, and the steps of all rollouts.
         self.carried = np.zeros((2, num_envs))
+        self.steps = 0
 
     def add(
         self, reward: NDArray[Any], done: NDArray[Any], real: NDArray[Any]
@@ -489,7 +490,13 @@ class EpisodeCounter:
             ended[:, t, b] = total[:, t, b] - start[:, b]
             start[:, b] = total[:, t, b]
         self.carried = total[:, -1] - start
+        self.steps += len(reward)
         return ended
+
+    @property
+    def unended(self) -> int:
+        """Number of environments whose first episode is still under way."""
+        return int((self.carried[1] == self.steps).sum()) if self.steps else 0
 
 
 class MeanReturn(float):
@@ -527,6 +534,32 @@ def warn_unended(
         "max_episode_steps=...), or allow more steps with max_episode_steps",
         stacklevel=calls + 1,
     )
+
+
+def warn_cut_off(*collectors: Any) -> bool:
+    """Warn if environments that start anew now have ended no episode since they did.
+
+    Args:
+        collectors: What steps them.
+
+    Returns:
+        Whether there was a warning: one in a run is enough.
+    """
+    counters = [x.episodes for x in collectors if x.obs is not None]
+    unended = [x.unended for x in counters]
+    if not any(unended):
+        return False
+    steps, number = (
+        max(x.steps for x in counters),
+        sum(x.carried.shape[1] for x in counters),
+    )
+    warnings.warn(
+        f"no episode ended within {steps} steps in {sum(unended)} of {number} "
+        "environments, and at each checkpoint all of them start anew; raise "
+        "checkpoint_interval if episodes are longer, or give them a time limit",
+        stacklevel=2,
+    )
+    return True
 
 
 @checked
