@@ -3,15 +3,22 @@
 Each one asserts that all methods agree, measures them in turns, prints a table and
 stores the data that the results page shows. ``--quick`` runs everything once and stores
 nothing.
+
+``python -m benchmarks learn NAME …`` repeats stored training runs from their first
+seed, whichever module made them; ``--list`` names them, each with its command. The new
+runs replace the stored ones, so that ``git diff`` compares the two. ``--quick`` trains
+for a moment and stores nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from importlib import import_module
 
 from benchmarks.harness import measure, provenance, summarise
-from benchmarks.store import RESULTS, Row, write_results
+from benchmarks.store import RESULTS, Row, read_table, write_results
 
 NAMES = (
     "advantages",
@@ -75,8 +82,41 @@ def run(name: str, quick: bool) -> list[Row]:
     return rows
 
 
+def learning_commands() -> dict[str, str]:
+    """Return the command that made each stored experiment, by the experiment's name."""
+    commands = {}
+    for path in sorted((RESULTS / "learning").glob("*.csv")):
+        command = read_table(path)[1]["command"]
+        # Not the curves beside the runs, nor what other authors ran.
+        if path.stem.endswith(command.split()[-1]):
+            commands[path.stem] = command
+    return commands
+
+
+def learn(arguments: list[str]) -> None:
+    """Repeat stored training runs."""
+    commands = learning_commands()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks learn")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="name what is stored")
+    parser.add_argument("--quick", action="store_true", help="run a moment of each")
+    asked = parser.parse_args(arguments)
+    if asked.list or not asked.names:
+        print("\n".join(f"{name:24s}{made}" for name, made in commands.items()))
+    for name in asked.names:
+        if name not in commands:
+            parser.error(f"no stored runs of {name!r}: --list names what there is")
+    for name in asked.names:
+        how = "--quick" if asked.quick else "--again"
+        command = [sys.executable, *commands[name].split()[1:], how]
+        subprocess.run(command, check=True)
+
+
 def main() -> None:
     """Read the command line and run."""
+    if sys.argv[1:2] == ["learn"]:
+        learn(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="run once, store nothing")

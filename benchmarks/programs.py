@@ -4,7 +4,8 @@
 its whole number of steps, and stores curves like ``benchmarks.learning`` does, so that
 ``stored_runs("program_sac")["sac"]`` reads them. The final return is the mean of the
 last 20 episodes. A stopped run goes on; a program that was changed starts over.
-``--quick`` runs a moment of each and stores nothing.
+``--again`` throws away what is stored, ``--quick`` runs a moment of each and stores
+nothing.
 """
 
 from __future__ import annotations
@@ -89,12 +90,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs")
     parser.add_argument("names", nargs="*", default=program_names(), metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="run a moment of each")
+    parser.add_argument("--again", action="store_true", help="drop stored results")
     arguments = parser.parse_args()
     for name in arguments.names:
         if arguments.quick:
             train(name, seed=1, total_steps=2_000)
-        else:
-            run(name)
+            continue
+        if arguments.again:
+            for path in paths(f"program_{name}", LEARNING):
+                path.unlink(missing_ok=True)
+        run(name)
 
 
 if __name__ == "__main__":

@@ -382,8 +382,8 @@ for name, found in starts.items():
 # %% [markdown]
 # Each column is a seed, 100 greedy episodes each. **Notice** that the cooler start lifts the fourth
 # seed and lets two others drift. With all steps the fourth seed stays where it was. With the default
-# it balances for 435 steps, and no run is below that. Each change deals the seeds anew: the cooler start
-# cures the fourth best of all and spoils two others. At 475 steps or above are eight of ten runs with
+# it balances for 435 steps, and no run is below that, though it is the weakest again. Only the cooler
+# start cures it, and it spoils two others. At 475 steps or above are eight of ten runs with
 # the default and seven with each of the others. We keep the default because its worst run is the least
 # bad, and not because the cause is known. (One weak run in ten is rare enough that ten seeds cannot
 # prove a difference: the interval of the means contains zero.)
@@ -417,7 +417,8 @@ assert (settings.target_entropy, settings.buffer_size) == (None, 4000)
 # ## Which one first?
 #
 # For numbers in a box try SAC first: what has to be chosen is a target entropy, which has a default
-# that serves, and on the pendulum no agent learned faster. If its draws are in the way, because the
+# that serves on the pendulum and on the cheetah (on the car the temperature was fixed), and on the
+# pendulum no agent learned faster. If its draws are in the way, because the
 # task wants one exact action, try TD3, with $\tau$ doubled. (That is advice; no run here shows it.)
 # For actions from a list {doc}`dqn` or {doc}`ppo` are simpler. And if nothing is learned at all, look
 # at the exploration before you change the agent.

@@ -421,16 +421,16 @@ ten = stored_runs("program_dqn")["dqn"]
 print(*(f"{x:.0f}" for x in np.sort(ten.final)))
 
 # %% [markdown]
-# Nine of ten end above 450; one fails. A run takes about 35 seconds of processor time. Of the ten agents
-# above, too, nine end above 475. What differs: their networks are dueling, their gradients are
+# Eight of ten end above 450; two fail. A run takes about 40 seconds of processor time. Of the ten agents
+# above, nine end above 475. What differs: their networks are dueling, their gradients are
 # clipped, their share of random actions falls over 10,000 steps, not 5,000, this share and the learning
 # rate move once in 1,000 steps, and their environments are reset after every 10,000.
 
 # %% tags=["claims"]
 assert len(ten.final) == 10
-assert (ten.final > 450).sum() == 9, "nine of ten"
-assert ten.final.min() < 200, "one fails"
-assert 31 < np.median(ten.cpu_seconds) < 38, "about 35 seconds"
+assert (ten.final > 450).sum() == 8, "eight of ten"
+assert (ten.final < 300).sum() == 2, "two fail"
+assert 35 < np.median(ten.cpu_seconds) < 45, "about 40 seconds"
 
 # %% [markdown]
 # ## Values that choose

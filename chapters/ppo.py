@@ -225,7 +225,8 @@ push_cartpole(actor, critic, "The agent of this page, to be pushed")
 
 # %% [markdown]
 # A push changes the pole's angular velocity by 0.7 radians a second, more than two actions of the
-# agent do. **Notice** that the value falls when you push and recovers with the pole. Wait a
+# agent do. **Notice** that the value hardly moves when you push. It stays near 50, the most that
+# $\gamma = 0.98$ allows; in the last twenty episodes of the training no pole fell. Wait a
 # second between two pushes, and the agent copes with most of them. But push twice in a row, and it
 # mostly falls, and to the *other* side: the cart runs too far. Nobody pushed while it learned, which
 # may be why. The critic does not see it coming: it promises almost as much as ever at the moment of
@@ -258,8 +259,8 @@ def games(*times):
 apart = games(60, 110, 160, 210)
 assert sum(game.fell for game in apart) < 4, "it copes with most of them"
 for game in apart:
-    before, dip = game.values[59], min(game.values[60:70])
-    assert game.fell or dip < min(before, game.values[109]), "falls and recovers"
+    assert abs(np.array(game.values) - 50).max() < 2, "it stays near 50"
+assert [x for _, x in episodes[-20:]] == 20 * [500.0], "no pole fell"
 twice = [game for game in games(60, 70) if game.fell]
 assert len(twice) > 5, "it mostly falls"
 assert sum(game.states[-1][2] < 0 for game in twice) > len(twice) / 2, (

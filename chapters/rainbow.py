@@ -155,7 +155,7 @@ print("last policies, 100 greedy episodes:", *np.sort(runs.final).round().astype
 # %% [markdown]
 # **Notice** that the runs get to the top at different times, but all ten last policies end at 475
 # or more. DQN reaches that in nine of ten runs, with 20,000 steps more ({doc}`dqn`). Ten against nine
-# does not tell the two apart: the program below is this agent too, and nine of its ten runs arrive. Both
+# does not tell the two apart: the program below is this agent too, and eight of its ten runs arrive. Both
 # have targets of twenty steps, and an update with 128 of them after every two steps. With a quarter of
 # this computation, and $n = 10$, only two of the first five runs of Rainbow reach 475, and two
 # more end just below it, at 473 ({doc}`rainbow_evidence`).
@@ -293,14 +293,15 @@ ten = stored_runs("program_rainbow")["rainbow"]
 print(*(f"{x:.0f}" for x in np.sort(ten.final)))
 
 # %% [markdown]
-# Nine of ten balance the pole, one settles near 260. A run takes about a minute of processor time. In
+# Eight of ten balance the pole, one nearly does, and one settles near 150. A run takes about a minute of processor time. In
 # the ten runs above gradients are clipped, the learning rate and the share of random actions move once in
 # 1,000 steps, and environments are reset after every 10,000. Ten seeds do not say whether that matters.
 
 # %% tags=["claims"]
 assert len(ten.final) == 10
-assert (ten.final > 475).sum() == 9, "nine of ten"
-assert round(ten.final.min(), -1) == 260, "one settles near 260"
+assert (ten.final > 475).sum() == 8, "eight of ten"
+assert round(ten.final.min(), -1) == 150, "one settles near 150"
+assert sorted(ten.final)[1] > 440, "one nearly does"
 assert 45 < np.median(ten.cpu_seconds) < 75, "about a minute"
 assert (settings.max_grad_norm, settings.log_interval) == (10.0, 1_000)
 assert settings.checkpoint_interval * settings.log_interval == 10_000, "then a reset"

@@ -396,7 +396,8 @@ assert np.ptp(both[:5]) < 3 < 20 < np.ptp(both[5:]), "the first five are alike"
 for kind in kinds.values():
     assert paired_difference(both, kind.final).low > 35, "above 35"
     assert np.median(kind.final) == -200
-assert (kinds["noisy for 20 steps"].final == -200).sum() == 8, "eight never get there"
+for alone in ("noisy for 20 steps", "n = 10"):
+    assert (kinds[alone].final == -200).sum() == 8, "eight never get there"
 assert (kinds["noisy for 20 steps"].area > -199).sum() > 4, "now and then"
 
 # %% [markdown]
@@ -449,11 +450,13 @@ assert ppo.num_epochs == 6, "six times"
 # %% [markdown]
 # ## What to try first
 #
-# If your own agent of values does not learn, try the parts in this order:
+# If your own agent of values passes the house of {doc}`debugging` and still does not learn, try the
+# parts in this order:
 #
 # 1. **$n$ steps**: 3 or 10 in place of 1. It is the one part whose loss we saw on both tasks.
-# 2. **How long a noise lasts**, where rewards are rare: `hold=20` in place of 1, or random actions
-#    that are repeated (these we have tried only before training, in the exercise below).
+# 2. **How long a noise lasts**, where rewards are rare, together with $n$ steps: `num_steps=10` and
+#    `hold=20`. On MountainCar each of them alone left eight of ten runs at −200. (Random actions that are
+#    repeated we have tried only before training, in the exercise below.)
 # 3. **Priorities**, where rewards are rare. In an agent we have not switched them there, but they saved
 #    four fifths of the updates on the cliff of {doc}`replay`, and on Atari they matter.
 # 4. **All others** last, each against the agent without it. On CartPole five seeds show nothing of

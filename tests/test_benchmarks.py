@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import asdict, replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -49,6 +50,7 @@ from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
 from literate_rl.replay import Batch
+from literate_rl.workshop.programs import program_names
 from literate_rl.workshop.runs import fit, stored_runs, todays_names
 
 SMALL = learning.ppo_settings("CartPole-v1")
@@ -137,6 +139,32 @@ def test_stored_rows_come_back(tmp_path: Path) -> None:
     write_results(tmp_path / "x.csv", rows, {"command": "c: d", "seed": "0"})
     assert read_results(tmp_path / "x.csv") == (rows, {"command": "c: d", "seed": "0"})
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_every_experiment_of_the_page_can_be_repeated(capsys, monkeypatch) -> None:
+    page = (Path(__file__).parents[1] / "docs/results.md").read_text("utf-8")
+    fences = re.findall(r"```\{(?:learning|ablation)\} (.*)", page)
+    shown = {name for fence in fences for name in fence.split()}
+    commands = command.learning_commands()
+    assert shown <= commands.keys()
+    for made in commands.values():
+        module, given = made.removeprefix("python -m ").split()
+        if module == "benchmarks.peer_learning":  # in an environment of its own
+            continue
+        known = getattr(import_module(module), "EXPERIMENTS", program_names())
+        assert given in known, made
+    ran: list[list[str]] = []
+    monkeypatch.setattr("subprocess.run", lambda words, check: ran.append(words))
+    command.learn(["cartpole", "program_ppo"])
+    command.learn(["sac_units", "--quick"])
+    assert [" ".join(words[1:]) for words in ran] == [
+        "-m benchmarks.learning cartpole --again",
+        "-m benchmarks.programs ppo --again",
+        "-m benchmarks.sac_learning sac_units --quick",
+    ]
+    with pytest.raises(SystemExit):
+        command.learn(["mountain"])
+    assert "no stored runs of 'mountain'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(

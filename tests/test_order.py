@@ -262,11 +262,16 @@ def test_what_is_missing_is_said_in_words(copy: Path) -> None:
     tangle.sync(copy)
     (copy / "docs/api/bandits.md").unlink()
     (copy / "tests/test_bandits.py").unlink()
+    reference = copy / "docs/api.md"
+    reference.write_text(
+        reference.read_text().replace("\nbandits: bandits_mean\n", "\n")
+    )
     index = copy / "index.md"
     index.write_text(index.read_text().replace("chapters/bandits\n", "chapters/gone\n"))
     said = "\n".join(check.missing_files(copy))
     assert "docs/api/bandits.md is missing" in said
     assert "tests/test_bandits.py is missing" in said
+    assert "docs/api.md: put bandits into a group" in said
     assert "index.md: add the line chapters/bandits" in said
     assert "there is no chapters/gone.py" in said
     replaced = copy / "chapters/bandits.py"

@@ -8,9 +8,11 @@ from xml.etree import ElementTree
 import pytest
 import tangle
 import weave
+from docutils import nodes
+from docutils.utils import new_document
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
-from typeset import typeset
+from typeset import keep_marks, typeset
 
 ROOT = tangle.ROOT
 PAGES = [ROOT / "index.md", *(ROOT / "docs").rglob("*.md"), *tangle.chapter_paths()]
@@ -93,3 +95,24 @@ def test_all_formulas_of_the_book_are_well_formed():
     book = {formula for path in PAGES for formula in formulas(path)}
     assert len(book) > 500
     assert {f: wrong for f in book if (wrong := faults(typeset(f)))} == {}
+
+
+def lines(*parts: nodes.Node) -> list[str]:
+    """Return a line's pieces between which it may break: what is kept is one piece."""
+    document, line = new_document("a page"), nodes.paragraph("", "", *parts)
+    document += line
+    keep_marks(None, document, "")
+    return [piece.astext() for piece in line if piece.astext()]
+
+
+def test_what_touches_a_formula_stays_in_its_line():
+    def formula():
+        return nodes.math("", "x")
+
+    text, link = nodes.Text, nodes.reference("", "", nodes.Text("always "), formula())
+    assert lines(text("one of "), formula(), text(". And")) == ["one of ", "x.", " And"]
+    assert lines(text("so ("), formula(), text(" or")) == ["so ", "(x", " or"]
+    assert lines(formula(), text("/"), formula(), text(" a")) == ["x/", "x", " a"]
+    assert lines(text("a "), link, text(", b")) == ["a ", "always x,", " b"]
+    far = nodes.reference("", "", text("a link that is as long as a line, "), formula())
+    assert lines(far, text(", b")) == [far.astext(), ", b"]

@@ -161,7 +161,8 @@ def grade(
         if not agree(got, wanted):
             print(f"Not yet: {call} {difference(got, wanted)}.")
             return
-    print(f"Right: all {len(named)} cases agree.")
+    most = f"all {len(named)} cases agree" if len(named) > 1 else "it agrees"
+    print(f"Right: {most}.")
 
 
 # %%

@@ -1,8 +1,8 @@
 """Check: say in words what a chapter still lacks, before any other tool looks at it.
 
 ``python docs/_ext/check.py`` names views that are stale or edited by hand, chapters
-without a place in the order, modules without a page or tests, decisions in another form
-than the others, and classes in signatures that the website cannot link.
+without a place in the order, modules without a page, a group or tests, decisions in
+another form than the others, and classes in signatures that the website cannot link.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from decisions import missing, wrong
 from order import listed, read_order
+from reference import grouped
 from tangle import ROOT, TangleError, sync
 
 
@@ -34,6 +35,7 @@ def stale_views(root: Path = ROOT) -> Iterator[str]:
 def missing_files(root: Path = ROOT) -> Iterator[str]:
     """Yield what should stand beside each chapter."""
     known = {page for _, page in listed(root)}
+    modules = {module for module, _ in grouped(root)}
     for chapter in read_order(root):
         if chapter.docname not in known:
             yield f"index.md: add the line {chapter.docname} to a toctree"
@@ -45,6 +47,8 @@ def missing_files(root: Path = ROOT) -> Iterator[str]:
         for path in (f"docs/api/{page}.md", f"tests/test_{Path(page).name}.py"):
             if not (root / path).exists():
                 yield f"{path} is missing: `make chapter` writes one for new chapters"
+        if chapter.name not in modules:
+            yield f"docs/api.md: put {chapter.name} into a group"
     for page in known - {chapter.docname for chapter in read_order(root)}:
         yield f"index.md: there is no {page}.py"
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from order import listed
+from reference import PAGE as REFERENCE
 from tangle import ROOT, TangleError, is_module_name, sync, write
 
 CHAPTER = '''\
@@ -154,7 +155,11 @@ def make_chapter(place: str, root: Path = ROOT) -> list[Path]:
         write(path, text.format(**words))
     index = root / "index.md"
     write(index, with_entry(index.read_text("utf-8"), f"chapters/{place}", root))
-    return [*texts, index]
+    # The last group has it until somebody knows a better one.
+    reference = root / REFERENCE
+    listing = reference.read_text("utf-8").removesuffix("```\n")
+    write(reference, f"{listing}{words['module']}: {name}_mean\n```\n")
+    return [*texts, index, reference]
 
 
 def with_entry(index: str, page: str, root: Path) -> str:

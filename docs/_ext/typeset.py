@@ -98,15 +98,31 @@ def visit_displayed(self: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def keep_marks(app: Sphinx, document: nodes.document, page: str) -> None:
-    """Keep what touches the end of a formula, a comma say, in the formula's line."""
+    """Keep what touches a formula, a bracket or a comma say, in the formula's line."""
     for formula in list(document.findall(nodes.math)):
-        line = formula.parent
-        place = line.index(formula)
-        match line.children[place + 1 : place + 2]:
-            case [nodes.Text() as text] if mark := re.match(r"\S+", text):
-                kept = [formula, nodes.Text(mark[0])]
-                box = nodes.inline("", "", *kept, classes=["kept"])
-                line[place : place + 2] = [box, nodes.Text(text[mark.end() :])]
+        whole: nodes.Element = formula
+        # A comma behind a short link touches the formula at the link's end.
+        while isinstance(link := whole.parent, nodes.Inline) and link[-1] is whole:
+            if len(link.astext()) > 25:
+                break
+            whole = cast(nodes.Element, link)
+        line = whole.parent
+        place = line.index(whole)
+        kept: list[nodes.Node] = [whole]
+        if after := re.match(r"\S+", text := text_at(line, place + 1)):
+            kept.append(nodes.Text(after[0]))
+            line[place + 1] = nodes.Text(text[after.end() :])
+        if before := re.search(r"\S+$", text := text_at(line, place - 1)):
+            kept.insert(0, nodes.Text(before[0]))
+            line[place - 1] = nodes.Text(text[: before.start()])
+        if len(kept) > 1:
+            line[place] = nodes.inline("", "", *kept, classes=["kept"])
+
+
+def text_at(line: nodes.Element, place: int) -> str:
+    """Return the text that stands at a place of a line, if one does."""
+    found = line[place] if 0 <= place < len(line) else ""
+    return str(found) if isinstance(found, nodes.Text) else ""
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/exercises.py (edit there); digest 48aeb5ff32e372f0
+# Generated from chapters/workshop/exercises.py (edit there); digest a1b89a7cf973030e
 """Exercises: what compares a reader's answer with the right one."""
 
 from __future__ import annotations
@@ -107,4 +107,5 @@ def grade(
         if not agree(got, wanted):
             print(f"Not yet: {call} {difference(got, wanted)}.")
             return
-    print(f"Right: all {len(named)} cases agree.")
+    most = f"all {len(named)} cases agree" if len(named) > 1 else "it agrees"
+    print(f"Right: {most}.")

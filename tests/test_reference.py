@@ -1,0 +1,43 @@
+"""The page of the package: each module once, its first names, and its example."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import reference
+from order import read_order
+from tangle import ROOT
+
+import literate_rl
+
+PAGE = (ROOT / reference.PAGE).read_text("utf-8")
+MODULES = [chapter.name for chapter in read_order() if chapter.kind != "evidence"]
+
+
+def test_each_module_stands_in_one_group():
+    assert sorted(module for module, _ in reference.grouped()) == sorted(MODULES)
+
+
+def test_the_first_names_are_public_and_at_the_top_as_the_page_says():
+    below = PAGE.partition("but for those of ")[2].partition(". ")[0]
+    below = re.findall(r"`(.+?)`", below)
+    for module, names in reference.grouped():
+        known = import_module(f"literate_rl.{module}").__all__
+        assert names, module
+        assert set(names) <= set(known), module
+        assert set(names).isdisjoint(literate_rl.__all__) == (module in below), module
+
+
+def test_the_example_trains_an_agent_that_can_be_loaded(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    [example] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+    assert "total_steps=50_000" in example
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(example.replace("50_000", "1_000"), names)
+    mean = float(capsys.readouterr().out.split()[-1])
+    again = names["load"]("my_agent")
+    returns = names["evaluate"](again, names["agent"].env, episodes=20)
+    assert float(np.mean(returns)) == mean
