@@ -72,6 +72,7 @@ FLOORS = {
         "workshop.own_models",
         "workshop.fast_forms",
         "workshop.playground",
+        "workshop.train_here",
         "workshop.alf",
         "workshop.ding",
         "workshop.programs",

@@ -185,6 +185,14 @@ def test_the_page_works_without_a_script(browser):
     context.close()
 
 
+@pytest.mark.parametrize("page", [START, "chapters/ppo_error.html"])
+def test_an_agent_can_be_trained_in_the_page(page):
+    [figure] = soup(page).select("figure.lr-train")
+    assert [str(x["type"]) for x in figure("input")] == ["number", *["range"] * 3]
+    # It is no card's picture: the one with a pole is that of the agent to be pushed.
+    assert len(start().select(".chapter-thumbnail .lr-pole")) == 1
+
+
 # --- The equation and its code --------------------------------------------------------
 
 

@@ -187,14 +187,19 @@ def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
 
 # %% [markdown]
 # On the other side a layer is a sum for each of its outputs, and between two layers there is
-# a tanh.
+# a tanh. The script returns the row that goes in and the row after each layer: whoever wants to
+# learn needs them all ({doc}`train_here`). The last one is what the network says.
 
 # %% tags=["export"]
-FORWARD = """(layers, input) => layers.reduce((row, [weight, bias], depth) => {
-    const sums = weight.map((weights, i) =>
-      weights.reduce((sum, w, j) => sum + w * row[j], bias[i]));
-    return depth < layers.length - 1 ? sums.map(Math.tanh) : sums;
-  }, input)"""
+FORWARD = """(layers, input) => layers.reduce((rows, [weight, bias], depth) => {
+    const row = rows.at(-1), last = depth === layers.length - 1;
+    const sums = weight.map((weights, i) => {
+      let sum = bias[i];
+      for (let j = 0; j < row.length; j++) sum += weights[j] * row[j];
+      return last ? sum : Math.tanh(sum);
+    });
+    return [...rows, sums];
+  }, [input])"""
 
 # %% [markdown]
 # ## The physics
@@ -212,6 +217,10 @@ PHYSICS = """([x, velocity, angle, spin], force) => {
     return [x + 0.02 * velocity, velocity + 0.02 * speed_up,
       angle + 0.02 * spin, spin + 0.02 * turn];
   }"""
+
+# An episode ends where the cart leaves the track, or the pole leans too far.
+FALLEN = """([x, , angle]) =>
+    Math.abs(x) > 2.4 || Math.abs(angle) > 12 * 2 * Math.PI / 360"""
 
 # %% [markdown]
 # ## The scene
@@ -257,6 +266,17 @@ def scene(state: list[float]) -> Picture:
 
 
 # %% [markdown]
+# The same in the page: the script puts the three marks where a state says.
+
+# %% tags=["export"]
+MOVE = """(marks, [x, , angle], metre) => {
+    const shift = `translate(${(x * metre).toFixed(1)} 0)`;
+    const lean = (angle * 180 / Math.PI).toFixed(1);
+    [shift, shift, `${shift} rotate(${lean} 220 86)`].forEach((move, i) =>
+      marks[i].setAttribute("transform", move));
+  }"""
+
+# %% [markdown]
 # Below it are the values of the last 300 steps, and a dot for each push.
 
 # %% tags=["export"]
@@ -290,7 +310,9 @@ def curve(values: list[float], pushes: Mapping[int, float], high: Axis) -> Pictu
 # %% tags=["export"]
 SCRIPT = f"""((figure, {{actor, critic, push, metre, low, high}}) => {{
   const physics = {PHYSICS};
+  const fallen = {FALLEN};
   const forward = {FORWARD};
+  const move = {MOVE};
 """
 
 # After the end the pole falls for as long as `falling` counts, and nobody acts.
@@ -317,16 +339,17 @@ SCRIPT += """  const say = (words) => {
   const step = () => {
     if (falling) return fall();
     state[3] += kick * push;
-    const [value] = forward(critic, state), [left, right] = forward(actor, state);
+    const [value] = forward(critic, state).at(-1);
+    const [left, right] = forward(actor, state).at(-1);
     history.push([value, kick]);
     kick = 0;
     state = physics(state, right > left ? 10 : -10);
     steps += 1;
     if (steps % 10 === 0) figure.querySelector(".lr-now").textContent =
       `Step ${steps}, value ${value.toFixed(1)}`;
-    const off = Math.abs(state[0]) > 2.4;
-    if (!off && Math.abs(state[2]) <= 12 * 2 * Math.PI / 360) return;
+    if (!fallen(state)) return;
     falling = 50;
+    const off = Math.abs(state[0]) > 2.4;
     const why = off ? "the cart left the track" : "the pole leaned too far";
     say(`The last episode ended after ${steps} steps, at the value ` +
       `${value.toFixed(1)}: ${why}.`);
@@ -337,10 +360,7 @@ SCRIPT += """  const say = (words) => {
 SCRIPT += """  const marks = figure.querySelectorAll(".lr-moves");
   const [line, dots] = [...figure.querySelectorAll("svg:last-child path")].slice(-2);
   const draw = () => {
-    const shift = `translate(${(state[0] * metre).toFixed(1)} 0)`;
-    const lean = (state[2] * 180 / Math.PI).toFixed(1);
-    [shift, shift, `${shift} rotate(${lean} 220 86)`].forEach((move, i) =>
-      marks[i].setAttribute("transform", move));
+    move(marks, state, metre);
     history = history.slice(-301);
     const points = history.map(([value, kicked], i) => ({value, kicked,
       at: `${(432 - 394 * (history.length - 1 - i) / 300).toFixed(1)},` +

@@ -4,6 +4,7 @@
 ``{specimen} label function`` shows an equation beside the code of a chapter that
 computes it. ``{reliable}`` counts what can be relied on. The cards of
 ``{chapter-list}`` get a picture: the first drawing of their chapter, without its words.
+``{train-here}`` is the training that runs in the page.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
 from literate_rl.workshop.pictures import STYLE
+from literate_rl.workshop.train_here import train_here
 
 logger = logging.getLogger(__name__)
 FILMS = ROOT / "docs/_static/films"
@@ -298,6 +300,19 @@ def show_counts(app: Sphinx, document: nodes.document, docname: str) -> None:
         place.replace_self(box)
 
 
+# --- A training in the page -----------------------------------------------------------
+
+
+class TrainHere(SphinxDirective):
+    """``{train-here}``: the reader trains PPO on CartPole."""
+
+    def run(self) -> list[nodes.Node]:
+        """Build the figure."""
+        self.env.note_dependency(str(RESULTS / "learning/train_here_curves.csv"))
+        self.env.note_dependency(str(ROOT / "chapters/workshop/train_here.py"))
+        return [nodes.raw("", train_here()._repr_html_(), format="html")]
+
+
 # --- Thumbnails -----------------------------------------------------------------------
 
 DRAWING = re.compile(r"<svg.*?</svg>", re.DOTALL)
@@ -316,6 +331,8 @@ def drawings(document: nodes.document) -> dict[str, None]:
     """Return a chapter's own drawings, in the colours of the page."""
     found = {}
     for raw in document.findall(nodes.raw):
+        if "lr-train" in raw.astext():
+            continue  # the same on each page that has it
         for svg in (
             DRAWING.findall(raw.astext()) if "lr-picture" in raw.astext() else ()
         ):
@@ -416,6 +433,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("films", Films)
     app.add_directive("specimen", Specimen)
     app.add_directive("reliable", Reliable)
+    app.add_directive("train-here", TrainHere)
     app.connect("doctree-read", collect)
     app.connect("env-purge-doc", forget)
     app.connect("env-merge-info", merge)

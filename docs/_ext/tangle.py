@@ -259,6 +259,7 @@ NOT_AT_THE_TOP = {
     "workshop.programs",
     "workshop.rules",
     "workshop.signatures",
+    "workshop.train_here",
 }
 
 

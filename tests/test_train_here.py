@@ -1,0 +1,240 @@
+"""The training in the page: its script against the package's PPO, and in a browser."""
+
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+from torch import nn
+
+from benchmarks.learning import LEARNING
+from benchmarks.store import read_table
+from literate_rl.agents import make_envs
+from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
+from literate_rl.ppo import PPO, PPOConfig
+from literate_rl.workshop.pictures import Widget
+from literate_rl.workshop.runs import stored_runs
+from literate_rl.workshop.train_here import (
+    AGENT,
+    LEARNER,
+    SETTINGS,
+    SLIDERS,
+    train_here,
+)
+
+ITERATIONS = 3
+
+
+@pytest.fixture(scope="module")
+def widget() -> Widget:
+    """Return the widget."""
+    return train_here()
+
+
+# --- The script's mathematics ---------------------------------------------------------
+
+
+class Handed(CategoricalActions):
+    """Chooses with one uniform number, as the script does, and keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.drawn: list[float] = []
+
+    def noise(self, num_steps: int, num_envs: int, generator: Any) -> torch.Tensor:
+        noise = torch.rand(num_steps, num_envs, 1, generator=generator)
+        self.drawn += noise.flatten().tolist()
+        return noise
+
+    def choose(self, row: Any, noise: Any) -> torch.Tensor:
+        return (noise[..., 0] < row.softmax(-1)[..., 1]).long()
+
+
+def written(network: Any) -> list[Any]:
+    """Return weights and biases as the script has them."""
+    layers = [layer for layer in network if isinstance(layer, nn.Linear)]
+    return [[layer.weight.tolist(), layer.bias.tolist()] for layer in layers]
+
+
+@pytest.mark.parametrize("clip", [0.2, None])
+def test_three_iterations_are_those_of_the_package(show, monkeypatch, clip):
+    starts: list[list[float]] = []
+    orders: list[list[int]] = []
+
+    class Started(gym.Wrapper):
+        def reset(self, **options: Any) -> Any:
+            found = super().reset(**options)
+            starts.append([float(x) for x in self.env.unwrapped.state])
+            return found
+
+    def permutation(*arguments: Any, **options: Any) -> torch.Tensor:
+        orders.append((order := shuffle(*arguments, **options)).tolist())
+        return order
+
+    shuffle = torch.randperm
+    monkeypatch.setattr(torch, "randperm", permutation)
+    # Short episodes, so that the time limit ends some of them and the fall others.
+    settings = SETTINGS | {"limit": 20}
+    torch.manual_seed(1)
+    envs = make_envs(
+        lambda: Started(gym.make("CartPole-v1", max_episode_steps=20)),
+        SETTINGS["num_envs"],
+    )
+    spaces = envs.single_observation_space, envs.single_action_space
+    network: Any = make_policy(*spaces, hidden=SETTINGS["hidden"]).network
+    handed = Handed()
+    policy = Policy(ActorCritic(network.actor, network.critic), handed)
+    before = [written(network.actor), written(network.critic)]
+    shared = {x.strip("_") for x in vars(PPOConfig())} & settings.keys()
+    own = {"lambda_" if x == "lambda" else x: settings[x] for x in shared}
+    rest = {"num_epochs": 3, "learning_rate": 5e-3, "clip_ratio": clip or 1e9}
+    learner = PPO(policy, envs, PPOConfig(anneal=False, **rest, **own))
+    found = [learner.iterate() for _ in range(ITERATIONS)]
+
+    page = show()
+    draws = {"starts": starts, "noise": handed.drawn, "orders": orders}
+    actor, critic, outside = page.evaluate(
+        f"""([settings, draws, networks, clip]) => {{
+          const draw = {{start: () => draws.starts.shift(),
+            action: () => draws.noise.shift(), order: () => draws.orders.shift()}};
+          const iterate = ({LEARNER})(settings, draw, networks);
+          const now = {{epochs: 3, clip: clip ?? Infinity, rate: 5e-3}};
+          const outside = [1, 2, 3].map(() => iterate(now).outside);
+          if (draws.noise.length || draws.starts.length || draws.orders.length)
+            throw new Error("draws are left over");
+          return [...networks, outside];
+        }}""",
+        [settings, draws, before, clip],
+    )
+    for ours, theirs in ((actor, network.actor), (critic, network.critic)):
+        for layer, right in zip(ours, written(theirs), strict=True):
+            for numbers, wanted in zip(layer, right, strict=True):
+                np.testing.assert_allclose(numbers, wanted, rtol=0, atol=1e-5)
+    if clip:
+        shares = [row["losses/clipfrac"] for row in found]
+        assert outside == pytest.approx(shares, abs=1e-6)
+        assert max(outside) > 0
+
+
+def curve(page: Page, seed: int, iterations: int, clip: str) -> list[list[float]]:
+    """Train with a seed; return steps and share out of range of each iteration."""
+    call = f"""([settings, seed, iterations]) => {{
+      const iterate = ({AGENT})(settings, seed);
+      const now = {{epochs: 10, clip: {clip}, rate: 0.005}};
+      return [...Array(iterations)].map(() => {{
+        const {{steps, outside}} = iterate(now);
+        return [steps, outside];
+      }});
+    }}"""
+    return page.evaluate(call, [SETTINGS, seed, iterations])
+
+
+@pytest.mark.parametrize(
+    ("name", "clip"), [("clip 0.2", "0.2"), ("no clip", "Infinity")]
+)
+def test_the_stored_runs_are_those_of_the_script(show, name, clip):
+    page, runs = show(), stored_runs("train_here")[name]
+    for seed in (1, 2):
+        found = np.array(curve(page, seed, 7, clip))
+        assert found[-1, 0] == runs.steps[0]
+        share = runs.watched["outside"][seed - 1, 0]
+        assert found[:, 1].mean() == pytest.approx(share, rel=1e-3)
+
+
+def test_the_stored_runs_have_the_settings_of_today():
+    _, origin = read_table(LEARNING / "train_here.csv")
+    (_, epochs), _, (_, rate) = SLIDERS.values()
+    words = " ".join(f"{name}={value}" for name, value in SETTINGS.items())
+    assert origin["settings"].endswith(f"num_epochs={epochs} rate={rate} {words}")
+    assert [values for values, _ in SLIDERS.values()][1][2:5:2] == (0.2, "no clip")
+
+
+# --- In a browser ---------------------------------------------------------------------
+
+
+def point(page: Page) -> list[float]:
+    """Return the last point of the run: where its return is drawn."""
+    line = page.locator(".lr-panels svg").nth(1).locator("path").last
+    return [float(x) for x in re.findall(r"[\d.]+", line.get_attribute("d") or "")[-2:]]
+
+
+def trained(page: Page, steps: int) -> None:
+    """Wait until so many steps were learned from."""
+    page.wait_for_function(
+        "steps => parseInt(document.querySelector('.lr-now').textContent"
+        ".replaceAll(',', '')) >= steps",
+        arg=steps,
+    )
+
+
+def test_train_stop_and_reset(show, widget):
+    page = show(widget)
+    train, reset = (page.get_by_role("button", name=x) for x in ("Train", "Reset"))
+    assert not page.workers, "nothing is computed before somebody asks"
+    assert point(page) == []
+    train.click()
+    trained(page, 768)
+    # All arithmetic is in the worker; the pole moves beside it.
+    assert len(page.workers) == 1
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_timeout(1000)
+    now = page.locator(".lr-now").text_content()
+    pole = page.locator(".lr-moves").last.get_attribute("transform")
+    assert "rotate(0.0 220 86)" not in str(pole)
+    page.wait_for_timeout(300)
+    assert page.locator(".lr-now").text_content() == now, "it has stopped"
+    # The run before stays as the other line.
+    ran = page.locator(".lr-panels path.lr-accent").nth(1).get_attribute("d")
+    reset.click()
+    expect(page.locator(".lr-now")).to_contain_text("0 steps, 0 s")
+    assert page.locator(".lr-panels path.lr-second").first.get_attribute("d") == ran
+    assert point(page) == []
+
+
+def test_the_sliders_reach_the_worker(show, widget):
+    page = show(widget)
+    share = page.locator(".lr-panels svg").nth(2).locator("path").last
+    clip = page.get_by_role("slider", name="clip")
+    heights = {}
+    for key, words in (("Home", "0.05"), ("End", "no clip")):
+        clip.press(key)
+        expect(clip).to_have_attribute("aria-valuetext", words)
+        page.get_by_role("button", name="Reset").click()
+        page.get_by_role("button", name=re.compile("Train|Stop")).click()
+        trained(page, 256)
+        d = str(share.get_attribute("d"))
+        heights[words] = re.findall(r"M[\d.]+,([\d.]+)", d)[0]
+        page.get_by_role("button", name="Stop").click()
+    # What is drawn for the first iteration is what the script computes.
+    for words, number in (("0.05", "0.05"), ("no clip", "Infinity")):
+        [[_, outside]] = curve(page, 1, 1, number)
+        assert float(heights[words]) == pytest.approx(100 - 100 * outside, abs=0.06)
+
+
+def test_without_javascript_one_sees_the_stored_runs(show, widget):
+    page = show(widget, java_script_enabled=False)
+    expect(page.locator(".lr-controls")).to_be_hidden()
+    lines = page.locator(".lr-panels path.lr-thick:not(.lr-moves)").all()
+    assert len(lines) == 4
+    assert all(line.get_attribute("d") for line in lines)
+    runs = stored_runs("train_here").values()
+    means = [f"{x.final.mean():.0f}" for x in runs]
+    words = page.locator("output").text_content()
+    assert all(mean in str(words) for mean in means)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_it_is_accessible_and_fits(show, widget, width, scheme):
+    page = show(widget, width=width, color_scheme=scheme)
+    found = Axe().run(page).response["violations"]
+    assert [rule["id"] for rule in found] == []
+    for touched in page.locator(".lr-train :is(button, label)").all():
+        box = touched.bounding_box()
+        assert box is not None
+        assert min(box["width"], box["height"]) >= 24
+    root = page.locator("html")
+    assert root.evaluate("root => root.scrollWidth - root.clientWidth") <= 0
