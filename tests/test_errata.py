@@ -37,6 +37,11 @@ LINE = PINNED + r"#L\d+(-L\d+)?\)"
 THREAD = r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+"
 
 
+def test_the_start_page_says_how_many_they_are() -> None:
+    start = (Path(__file__).parents[1] / "index.md").read_text("utf-8")
+    assert f"{len(ENTRIES)} mistakes" in start
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_an_erratum_says_where_it_stands_and_how_it_was_checked(entry: str) -> None:
     text = ENTRIES[entry]
