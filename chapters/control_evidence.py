@@ -224,9 +224,9 @@ print(f"targets of one step: {gain.mean:.0f} more ({gain.low:.0f} to {gain.high:
 # for a while. (The temperature is fixed here, at 0.1, for all three. The settings of {doc}`sac` keep the
 # 20 steps that were chosen before these runs; 1 would be simpler.)
 #
-# In {doc}`rainbow_evidence`, on the same car with listed actions, long targets do decide. Two things
-# differ there: the rewards (−1 a step, nothing at the flag) and the agent. Which of them makes long
-# targets matter was not tried.
+# In {doc}`rainbow_evidence`, on a similar car with listed actions, long targets do decide. Much differs
+# there: the rewards (−1 a step, nothing at the flag), the length of the episodes (200 steps), the push,
+# and the agent. Which of these makes long targets matter was not tried.
 
 # %% tags=["claims"]
 assert [len(found.final) for found in climbed.values()] == [10] * 3
@@ -316,7 +316,7 @@ fig.tight_layout()
 #
 # Its critic has not lost the other action from sight: in more than half of the states it prefers it. Yet
 # the actor goes on into the corner, to $4 \cdot 10^{-8}$. A short gradient alone does not hold it, since
-# Adam divides by the usual size. Whether the few other states outweigh these, or Adam still divides by
+# Adam divides by the usual size. Whether the other states outweigh these, or Adam still divides by
 # the large gradients of the beginning, was not looked into. In SAC the entropy pays for leaving the
 # corner, and DQN has no actor that could be caught in one. (DDPG and TD3 were not tuned for this task, the
 # other two were.)
@@ -434,7 +434,8 @@ assert (settings.target_entropy, settings.buffer_size) == (None, 4000)
 # - On a larger one seeds may differ by a factor of three. A few of them rank nobody.
 # - TD3's delay slows down the older copies. On the pendulum a doubled $\tau$ wins most of that back.
 # - On a car whose reward is far away, a noise that lasts decides whether anything is learned.
-# - An actor that saturates early may not come back, although its critic would send it there.
+# - An actor that saturates early may not come back, although its critic prefers the other action in more
+#   than half of the states.
 #
 # ## Exercise: predict
 

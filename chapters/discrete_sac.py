@@ -502,8 +502,8 @@ print(f"while training: {gain.mean:+.0f} ({gain.low:.0f} to {gain.high:.0f})")
 # Each column is a seed, the mean of 100 greedy episodes. **Notice** that the weak run of the agent that
 # is nearly sure, the fourth, ends at 435 with the default, and that no run of the default is weaker.
 # While training no difference is seen, although the default takes random actions more often. Ten
-# seeds do not prove that the default is better; {doc}`control_evidence` has two other cures for the
-# weak run.
+# seeds do not prove that the default is better. {doc}`control_evidence` has two other attempts on the
+# weak run; one cures it, and spoils two others.
 
 # %% tags=["claims"]
 assert len(sure.final) == len(half.final) == 10

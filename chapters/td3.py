@@ -159,10 +159,10 @@ for name, found in split.items():
 #   its ridge is below 2.3 and lower than that of DDPG, beside an offset of about 10.
 # - TD3 *under*rates the torques on average, with each seed, while the promise for the actor's own (first
 #   figure) is about right. Nobody is drawn to what is underrated.
-# - All ridges are many times as high as the truth. (It is small because the next torques make up for one
-#   that was wrong.) And yet the actor's own torque is within 0.2 of the best in each run but the one of
-#   DDPG that fails. So it is not the height of a ridge that counts, either, but whether it lies where the
-#   actor climbs. That was not measured.
+# - In these medians all ridges are many times as high as the truth. (It is small because the next torques
+#   make up for one that was wrong. So the last column says little too: in most runs no torque would lose
+#   much.) And yet all runs but one of DDPG end above −170. So a high ridge need not spoil a policy.
+#   Whether it lies where the actor climbs was not measured.
 
 # %% tags=["claims"]
 judged = {name: found.judged for name, found in split.items()}
@@ -175,9 +175,10 @@ assert 8 < judged["HDDPG"]["offset"].min() < judged["HDDPG"]["offset"].max() < 1
 assert (judged["TD3"]["offset"] < 0).all(), "underrates, with each seed"
 for values in judged.values():
     assert np.median(values["ridge"]) > 20 * np.median(values["spread"]), "many times"
-    falls = values["lost"] > 0.2
-    assert falls.sum() == (values is judged["DDPG"]), "within 0.2, but for one"
-assert judged["DDPG"]["lost"].argmax() == runs["DDPG"].final[:5].argmin(), "fails"
+spread = np.concatenate([values["spread"] for values in judged.values()])
+assert (spread < 0.15).sum() == 12, "in most runs no torque would lose much"
+good = {name: found.final > -170 for name, found in split.items()}
+assert [x.sum() for x in good.values()] == [4, 5, 5], "all but one of DDPG"
 
 # %% [markdown]
 # ## TD3 on one page
