@@ -1009,7 +1009,7 @@ print("equal to those of the CPU:", difference < 1e-5)
 # Hybrid PPO is PPO with one log-probability for a type and its arguments, so it costs what PPO
 # costs. It saves you a list of fixed values, which somebody has to choose and which grows with every
 # number. Where a short list is easily written down, PPO with that list is simpler: on the lander and on
-# *Moving* we see no difference at the end. If your types have arguments, mask the ratio.
+# *Moving* we see no difference at the end (one of two lists learned more slowly). If your types have arguments, mask the ratio.
 #
 # - **Use it for**: actions with one type and numbers that belong to it, such as a skill and its
 #   direction

@@ -152,9 +152,10 @@ print(
 # one's place. Is an unroll missing, or did one come twice? The number of steps cannot tell: each
 # unroll adds 128, whichever it is. So the program looks at the observations. An unroll must begin
 # where the last one of its actor ended. The only ones that do not are the first of each life, of
-# which there are six: two actors and four successors. So no whole unroll is missing, and none came
-# twice. (A transport that hands out each unroll twice has the same number of steps and fails this
-# count; a test tries it.)
+# which there are six: two actors and four successors. So none came twice, and within a life none is
+# missing. (A transport that hands out each unroll twice has the same number of steps and fails this
+# count; a test tries it. The last unroll of a life it cannot judge, since its successor begins anew.
+# There the pipe loses nothing: what was sent is read before its end, as shown below.)
 #
 # **Notice** on the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two
 # slots is 3, and most unrolls lie near it or below. While one of them is being replaced, only the
