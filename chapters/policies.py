@@ -1103,8 +1103,9 @@ class LaplaceActions(GaussianActions):
 
 
 def answer(low, high):
-    # `evaluate` calls the two functions above. With `Policy(network, LaplaceActions(…))`
-    # any learner of this book acts so.
+    # `evaluate` calls the two functions above. PPO and A2C act so, with
+    # `Policy(network, LaplaceActions(…))`. PPG would need `kl` too: the one that is
+    # inherited is a Gaussian's.
     return LaplaceActions(low, high)
 
 

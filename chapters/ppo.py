@@ -617,9 +617,10 @@ def normalizer_of(policy: ActorCriticLike) -> RunningMoments | None:
 # discount, which four of the five entries below change, and at `scale_reward`, which helped most
 # while training on Pendulum ({doc}`ppo_evidence`). Most of the rest can stay.
 #
-# One setting is no other library's. At every `checkpoint_interval` rollouts all environments start
-# anew, so an episode longer than `num_steps * checkpoint_interval` steps never ends while training:
-# 6,400 steps by default, 1,600 with the settings of CartPole. If yours are longer, raise it.
+# One setting may surprise you. At every `checkpoint_interval` rollouts all environments start anew
+# (in Spinning Up at every rollout), so an episode longer than `num_steps * checkpoint_interval`
+# steps never ends while training: 6,400 steps by default, 1,600 with the settings of CartPole. If
+# yours are longer, raise it.
 
 
 # %% tags=["export"]
