@@ -89,7 +89,7 @@ def plain(node: nodes.Node) -> str:
     if isinstance(node, nodes.Text):
         return node.astext()
     if isinstance(node, nodes.math | nodes.raw | nodes.comment):
-        return " "
+        return "…" if isinstance(node, nodes.math) else " "
     return "".join(map(plain, node.children))
 
 
