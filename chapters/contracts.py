@@ -138,7 +138,7 @@ class Fixed(Actor):
 torch.set_num_threads(1)  # networks as small as these gain nothing from more
 
 
-def train(actor, num_updates=300, batch=64):
+def learn(actor, num_updates=300, batch=64):
     """Train an actor with the policy gradient; return its shares of right actions."""
     optimizer, shares = torch.optim.Adam(actor.parameters(), 3e-3), []
     for _ in range(num_updates):
@@ -161,7 +161,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 torch.manual_seed(1)
-trained = {"the example": train(Actor(4, 2)), "fixed": train(Fixed(4, 2))}
+trained = {"the example": learn(Actor(4, 2)), "fixed": learn(Fixed(4, 2))}
 fig, axis = plt.subplots(figsize=(7, 2.4))
 for name, shares in trained.items():
     axis.plot(np.convolve(shares, np.full(20, 1 / 20), "valid"), label=name)
@@ -825,7 +825,7 @@ assert (families["PPO"].final == 500).all(), "with PPO all five"
 # Actor and critic may share a body, which stays one:
 
 # %%
-from literate_rl.workshop.training import train as train_agent
+from literate_rl.workshop.training import train
 
 
 class OnBody(nn.Module):
@@ -846,7 +846,7 @@ models = {
     "critic": nn.Sequential(body, nn.Linear(16, 1)),
 }
 check_model("PPO", **models, env="CartPole-v1")
-agent = train_agent("PPO", "CartPole-v1", **models, total_steps=4_096, progress=False)
+agent = train("PPO", "CartPole-v1", **models, total_steps=4_096, progress=False)
 num_weights = sum(x.numel() for x in agent.policy.parameters())
 print(f"trained: {num_weights} weights, 80 of them in the body")
 

@@ -66,9 +66,9 @@ __all__ = [
 # to its end, *no clip*, and press Train again:
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.train_here import train_here
+from literate_rl.workshop.train_here import train_cartpole
 
-train_here()
+train_cartpole()
 
 # %% [markdown]
 # **Notice** both plots. Early in the run a batch moves about half of all ratios out of range if

@@ -144,7 +144,9 @@ def test_progress_is_shown_beside_the_output(whole):
     err = (whole.parents[1] / "err.txt").read_text()
     assert f"{STEPS}/{STEPS}" in err
     assert "Traceback" not in err
-    assert "arning" not in err
+    # With a checkpoint after so few steps hardly any episode can end.
+    warnings = [line for line in err.splitlines() if "arning" in line]
+    assert all("checkpoint_interval" in line for line in warnings)
     assert "return=" in err
     assert "KL=" in err
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+import nbformat
 import pytest
 import reader
 import tangle
@@ -625,7 +626,7 @@ def test_a_plain_notebook_does_not_scroll_sideways(opened):
 
 
 # The figures that are dials: all that say something, except for the agent.
-DIAL = "figure.lr-picture:has(output):not(.lr-play)"
+DIAL = "figure.lr-picture:has(output):not(.lr-play, .lr-train)"
 CONTROLS = re.compile(r'class="lr-controls" hidden><(?:label|table)')
 WITH_DIALS = [
     name for name in CHAPTERS if CONTROLS.search((SITE / name).read_text("utf-8"))

@@ -23,7 +23,7 @@ from literate_rl.workshop.train_here import (
     LEARNER,
     SETTINGS,
     SLIDERS,
-    train_here,
+    train_cartpole,
 )
 
 ITERATIONS = 3
@@ -32,7 +32,7 @@ ITERATIONS = 3
 @pytest.fixture(scope="module")
 def widget() -> Widget:
     """Return the widget."""
-    return train_here()
+    return train_cartpole()
 
 
 # --- The script's mathematics ---------------------------------------------------------

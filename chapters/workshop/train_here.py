@@ -39,15 +39,15 @@ from literate_rl.workshop.playground import (
 )
 from literate_rl.workshop.runs import stored_runs
 
-__all__ = ["SETTINGS", "train_here"]
+__all__ = ["SETTINGS", "train_cartpole"]
 
 # %% [markdown]
 # Press **Train**.
 
 # %%
-from literate_rl.workshop.train_here import train_here
+from literate_rl.workshop.train_here import train_cartpole
 
-train_here()
+train_cartpole()
 
 # %% [markdown]
 # ## Chance
@@ -531,7 +531,7 @@ TRAIN_STYLE = """
 """
 
 
-def train_here(label: str = "PPO learns to balance a pole in this page") -> Widget:
+def train_cartpole(label: str = "PPO learns to balance a pole in this page") -> Widget:
     """Let the reader train PPO on CartPole in the page.
 
     Args:
@@ -567,3 +567,10 @@ def train_here(label: str = "PPO learns to balance a pole in this page") -> Widg
         f"<script>{call}</script></figure>",
         f"{label}: {words}",
     )
+
+
+# %% [markdown]
+# ## References
+#
+# The algorithm is that of {cite:t}`schulman2017`, as {doc}`/chapters/ppo` has it. The physics is that of
+# [Gymnasium's CartPole](https://github.com/Farama-Foundation/Gymnasium/blob/v1.0.0/gymnasium/envs/classic_control/cartpole.py).

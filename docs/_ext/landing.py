@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
 from literate_rl.workshop.pictures import STYLE
-from literate_rl.workshop.train_here import train_here
+from literate_rl.workshop.train_here import train_cartpole
 
 logger = logging.getLogger(__name__)
 FILMS = ROOT / "docs/_static/films"
@@ -310,7 +310,7 @@ class TrainHere(SphinxDirective):
         """Build the figure."""
         self.env.note_dependency(str(RESULTS / "learning/train_here_curves.csv"))
         self.env.note_dependency(str(ROOT / "chapters/workshop/train_here.py"))
-        return [nodes.raw("", train_here()._repr_html_(), format="html")]
+        return [nodes.raw("", train_cartpole()._repr_html_(), format="html")]
 
 
 # --- Thumbnails -----------------------------------------------------------------------

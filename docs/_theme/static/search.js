@@ -106,7 +106,7 @@
   field.form.addEventListener("focusin", event => { if (event.target === field && list.childElementCount) list.hidden = false; });
   field.form.addEventListener("focusout", event => { if (!field.form.contains(event.relatedTarget)) list.hidden = true; });
   field.form.addEventListener("keydown", event => {
-    if (event.key === "Escape") { list.hidden = true; field.focus(); }
+    if (event.key === "Escape") { field.focus(); list.hidden = true; }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step || list.hidden) return;
     event.preventDefault();

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/train_here.py (edit there); digest 180fbcd57ca38d09
+# Generated from chapters/workshop/train_here.py (edit there); digest 377d217d3cd0de56
 """Train here: PPO on CartPole in the page, with settings that the reader turns."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from literate_rl.workshop.playground import (
 )
 from literate_rl.workshop.runs import stored_runs
 
-__all__ = ["SETTINGS", "train_here"]
+__all__ = ["SETTINGS", "train_cartpole"]
 
 
 CHANCE = """(seed) => {
@@ -441,7 +441,7 @@ TRAIN_STYLE = """
 """
 
 
-def train_here(label: str = "PPO learns to balance a pole in this page") -> Widget:
+def train_cartpole(label: str = "PPO learns to balance a pole in this page") -> Widget:
     """Let the reader train PPO on CartPole in the page.
 
     Args:
