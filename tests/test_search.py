@@ -16,7 +16,6 @@ __all__ = ["fresh", "from_disk", "opened", "site"]  # fixtures
 QUERIES = {
     "gae": "advantages",
     "advantage": "advantages",
-    "bootstrap": "advantages",
     "clip ratio": "ppo_error",
     "kl divergence": "ppo_error",
     "importance sampling": "off_policy",
@@ -45,7 +44,7 @@ QUERIES = {
     "explained variance": "debugging",
     "convolutional layers": "encoders",
     "ornstein-uhlenbeck": "control_evidence",
-    "ActorCritic": "policies",
+    "RunningMoments": "policies",
     "q_target": "dqn",
     "cleanrl": "come_from",
 }
