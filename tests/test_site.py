@@ -386,7 +386,7 @@ SETTLED = """scheme =>
     animation.playState !== "running" || animation.timeline !== document.timeline)
   && document.fonts.status === "loaded"
   && [...document.querySelectorAll("article pre:not(.weave-code pre), .weave-code")]
-    .every(box => (box.tabIndex === 0) === (box.scrollWidth > box.clientWidth + 1))"""
+    .every(box => (box.tabIndex === 0) === (box.scrollWidth > box.clientWidth))"""
 
 
 @dataclass

@@ -90,7 +90,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   const boxes = ".katex-display, article table, .weave-code, .cell_output, article pre:not(.weave-code pre)";
   const reach = () => {
     for (const box of all(boxes)) {
-      if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
   };
