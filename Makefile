@@ -82,6 +82,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.learning
 	$(BIN)/python -m benchmarks.reinforce_learning
 	$(BIN)/python -m benchmarks.a2c_learning
+	$(BIN)/python -m benchmarks.arc_learning
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.hybrid_learning \
 	  moving lander lander_discrete lander_continuous moving_idle_2 moving_idle_4 moving_idle_16
@@ -91,10 +92,10 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.dqn_learning
 	$(BIN)/python -m benchmarks.rainbow_learning
 	$(BIN)/python -m benchmarks.ddpg_learning \
-	  ddpg_pendulum ddpg_batches td3_switches ddpg_priorities ddpg_discrete
+	  ddpg_pendulum ddpg_batches td3_switches td3_copies ddpg_priorities ddpg_discrete ddpg_corner
 	$(BIN)/python -m benchmarks.sac_learning \
-	  sac_pendulum sac_batches sac_mountain sac_mountain_parts \
-	  sac_cartpole sac_cartpole_cool sac_cartpole_hoard
+	  sac_pendulum sac_batches sac_units sac_mountain sac_mountain_parts \
+	  sac_cartpole sac_cartpole_sure sac_cartpole_cool sac_cartpole_hoard
 	$(BIN)/python -m benchmarks.apex_learning
 	$(BIN)/python -m benchmarks.programs
 

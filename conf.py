@@ -40,9 +40,11 @@ extensions = [
     "execute",
     "equations",
     "order",
+    "routes",
     "results",
     "curves",
     "landing",
+    "which_agent",
     "typeset",
     "book",
     "words",
@@ -132,7 +134,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"(jaxtyping\..*|math\.inf|.*\.(Any(Callable|Policy)|Plan|Config|Annotated))",
     ),
-    ("py:class", r"(Spec|Convolutions|OwnEncoder|OmitArgPrefixes)"),
+    ("py:class", r"(Spec|Convolutions|OwnEncoder|OmitArgPrefixes|ClipType|States)"),
     ("py:class", r"(finite|below|at_least|one_each)"),
     ("py:class", r"(literate_rl\.actors\.Worker|literate_rl\..*\.Fault)"),
     ("py:class", r"(torch\.dtype|tempfile\.TemporaryDirectory|Played)"),
@@ -202,7 +204,11 @@ redirects = {
         "10_impala": "impala",
         "11_actors": "actors",
     }.items()
-} | {"docs/api/runs": "workshop/runs.html"}
+} | {
+    "docs/api/runs": "workshop/runs.html",
+    "chapters/hybrid_policy": "workshop/hybrid_policy.html",
+    "docs/api/hybrid_policy": "workshop/hybrid_policy.html",
+}
 
 # --- Look
 html_theme = "_theme"

@@ -87,7 +87,21 @@ def waiting(
     return Experiment(ENV, config, seeds, 20, variants, first_seed=first, by_clock=True)
 
 
+LARGEST = {"priorities": "largest"}
+AT_ONCE = partial(build, make=partial(flat_env, ENV))
+# 2.5 new steps for each that is drawn: a rollout of 80 steps, and two batches of 16.
+CROWDED = {"actors": 1, "batch_size": 16, "train_interval": 40}
+RULES: dict[str, dict[str, Any]] = {
+    "actor": {},
+    "largest": LARGEST,
+    "none": {**LARGEST, "priority_exponent": 0.0},
+}
+
 EXPERIMENTS = {
+    "apex_ratio": replace(
+        waiting(seeds=5),
+        variants={n: Variant({**CROWDED, **x}, AT_ONCE) for n, x in RULES.items()},
+    ),
     "apex_waiting": waiting(),
     # Targets of 20 steps, as without actors, and half as many updates.
     "apex_long": waiting(num_steps=20, train_interval=4),

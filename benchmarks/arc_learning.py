@@ -3,9 +3,9 @@
 ``python -m benchmarks.arc_learning [NAME …]`` works as ``benchmarks.learning`` does.
 
 ``arc_pendulum`` compares REINFORCE, without a baseline and with one, A2C and PPO. Each
-agent has the best of the eighteen settings of ``arc_search``, which are the same for
-all: three lengths of a rollout, three learning rates, rewards as they are or scaled.
-They were searched on the seeds 100 to 102, by the greedy return at the end.
+agent has the best of its twelve settings of ``arc_search``: two lengths of a rollout,
+three learning rates, rewards as they are or scaled. Each was tried once, with the seed
+100, and judged by the greedy return at the end.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import gymnasium as gym
 import torch
 
 from benchmarks.ablation import NEVER
-from benchmarks.learning import Experiment, Variant, main
+from benchmarks.learning import LEARNING, Experiment, Variant, main
 from literate_rl.agents import Rollout, make_envs
 from literate_rl.policies import make_policy
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import policy_error_from_log_prob
+from literate_rl.workshop.episodes import mean_return
 from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.runs import flat_env, stored_runs
 
 ENV = "Pendulum-v1"
 
@@ -51,21 +52,23 @@ class Reinforce(PPO):
         samples = self.look_back(batch)
         adv = samples.adv if self.subtract_value else samples.target
         log_prob, _ = self.policy.evaluate_actions(samples.obs, samples.action)
+        loss = policy_gradient_error(log_prob, adv)
         self.optimizer.zero_grad()
-        policy_gradient_error(log_prob, adv).backward()
+        loss.backward()
         self.optimizer.step()
 
-        self.critic_optimizer.param_groups[0]["lr"] = self.optimizer.param_groups[0][
-            "lr"
-        ]
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.critic_optimizer.param_groups[0]["lr"] = rate
         for _ in range(self.config.num_epochs):
             error = samples.target - self.policy.value(samples.obs)
             self.critic_optimizer.zero_grad()
             error.square().mean().backward()
             self.critic_optimizer.step()
-        ended = batch.episode_return[batch.episode_return.isfinite()]
-        mean = ended.mean().item()  # NaN where no episode ended
-        return {"charts/episodic_return": mean, **self.distance(samples)}
+        return {
+            "charts/episodic_return": mean_return(batch.episode_return),
+            "losses/policy_loss": loss.item(),
+            **self.distance(samples),
+        }
 
 
 class WithoutBaseline(Reinforce):
@@ -124,36 +127,44 @@ AGENTS: dict[str, tuple[type[PPO], dict[str, Any]]] = {
     "PPO": (PPO, {}),
 }
 SHARED = replace(ppo_settings(ENV), total_steps=60_000)
-STEPS, RATES, SCALED = (8, 32, 200), (1e-3, 3e-3, 1e-2), (False, True)
+RATES, SCALED = (1e-3, 3e-3, 1e-2), (False, True)
+# Steps of a rollout in each of eight environments. One update wants a short rollout.
+STEPS = dict.fromkeys(AGENTS, (8, 32)) | {"PPO": (32, 200)}
 
 
 def setting(name: str, num_steps: int, rate: float, scaled: bool) -> Variant:
     """Return an agent with a setting of the search."""
     learner, changes = AGENTS[name]
-    # PPO's minibatches have 200 samples where the rollout is long, 64 where not.
-    parts = {8: 1, 32: 4, 200: 8}[num_steps]
     own = {
         "num_steps": num_steps,
         "learning_rate": rate,
         "scale_reward": scaled,
-        "num_minibatches": parts,
+        # PPO's minibatches have 200 samples where the rollout is long, 64 where not.
+        "num_minibatches": 8 if num_steps == 200 else 4,
     }
     make = partial(flat_env, ENV)
     return Variant(own | changes, partial(build, make=make, learner=learner))
 
 
-def search() -> Experiment:
-    """Return the search for settings, the same for all agents."""
-    variants = {
-        f"{name}, {8 * num_steps} steps, rate {rate:g}"
-        + (", scaled" if scaled else ""): setting(name, num_steps, rate, scaled)
-        for name, num_steps, rate, scaled in product(AGENTS, STEPS, RATES, SCALED)
-    }
-    return Experiment(ENV, SHARED, 3, 50, variants, first_seed=100)
+def search() -> dict[str, tuple[str, int, float, bool]]:
+    """Return the settings of the search by the names of their rows."""
+    found = {}
+    for name, steps in STEPS.items():
+        for num_steps, rate, scaled in product(steps, RATES, SCALED):
+            words = f"{name}, {8 * num_steps} steps, learning rate {rate:g}"
+            found[words + scaled * ", scaled"] = (name, num_steps, rate, scaled)
+    return found
 
 
-# The best of eighteen, by the mean greedy return of three runs.
-BEST: dict[str, tuple[int, float, bool]] = {}
+def best() -> dict[str, Variant]:
+    """Return each agent with the setting whose stored runs of the search are best."""
+    chosen = {}
+    runs = stored_runs("arc_search") if (LEARNING / "arc_search.csv").exists() else {}
+    for name in AGENTS if runs else ():
+        rows = {row: setting for row, setting in search().items() if setting[0] == name}
+        chosen[name] = setting(*rows[max(rows, key=lambda row: runs[row].final.mean())])
+    return chosen
+
 
 CARTPOLE = "CartPole-v1"
 ENDS = ("ends/pole", "ends/track", "ends/limit")
@@ -163,11 +174,9 @@ def anew(env: str) -> Experiment:
     """Return the experiment whose old log-probabilities are not old."""
     config = replace(ppo_settings(env), total_steps=50_000)
     make = partial(flat_env, env)
-    variants = {
-        "old": Variant({}, partial(build, make=make)),
-        "computed anew": Variant({}, partial(build, make=make, anew=True)),
-    }
-    return Experiment(env, config, 10, 100, variants)
+    # What it is compared with are the stored runs of ``benchmarks.ablation``.
+    variants = {"computed anew": Variant({}, partial(build, make=make, anew=True))}
+    return Experiment(env, config, 5, 100, variants)
 
 
 def clip() -> Experiment:
@@ -189,13 +198,20 @@ def clip() -> Experiment:
 
 EXPERIMENTS = {
     "clip_pendulum": clip(),
-    "arc_search": search(),
+    "arc_search": Experiment(
+        ENV,
+        SHARED,
+        1,
+        20,
+        {row: setting(*found) for row, found in search().items()},
+        first_seed=100,
+    ),
     "arc_pendulum": Experiment(
         ENV,
         SHARED,
         10,
         100,
-        {name: setting(name, *best) for name, best in BEST.items()},
+        best(),
         watched=("losses/approx_kl",),
     ),
     "cartpole_ends": Experiment(
@@ -207,6 +223,10 @@ EXPERIMENTS = {
             "PPO": Variant({}, partial(build, make=CARTPOLE, learner=Watched)),
             "endless track": Variant(
                 {}, partial(build, make=endless_track, learner=Watched)
+            ),
+            "the page": Variant(
+                {"num_steps": 64, "num_epochs": 8, "num_minibatches": 4},
+                partial(build, make=CARTPOLE, learner=Watched),
             ),
         },
         watched=ENDS,

@@ -130,10 +130,11 @@ PLACES = (
     ),
     Place(
         "impala",
-        "to_unroll VTraceLearner.learn VTraceLearner.next_value "
-        "VTraceLearner.clip_gradient VTraceLearner.anneal distances",
+        "to_unroll VTraceLearner.learn VTraceLearner.next_value VTraceLearner.anneal",
         "impala",
     ),
+    Place("workshop/memory", "distances", "impala"),
+    Place("workshop/networks", "GradientClip.__call__", "impala"),
     Place("a2c", "a2c_error a2c_gradient GradientLearner.learn", "a2c"),
     Place(
         "replay",

@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from benchmarks.corner import corner
 from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
 from literate_rl.agents import make_envs
 from literate_rl.ddpg import ddpg_settings
@@ -103,6 +104,14 @@ def pendulum(
     return Experiment(ENV, settings(ENV), seeds, 100, variants, goal, watched=names)
 
 
+CHANGES_OF_A_LIST: dict[str, Any] = {
+    "total_steps": 20_000,
+    "num_steps": 10,
+    "reward_scale": 0.05,
+}
+OF_A_LIST = replace(settings(DISCRETE), **CHANGES_OF_A_LIST)
+
+
 def experiment(
     env: str, variants: dict[str, dict[str, Any]], seeds: int, **changes: Any
 ) -> Experiment:
@@ -112,6 +121,14 @@ def experiment(
         for name, x in variants.items()
     }
     return Experiment(env, replace(settings(env), **changes), seeds, 100, made)
+
+
+def cornered(config: Settings) -> Any:
+    """Build DDPG of a list; each row says how sure its actor is, and of what."""
+    learner = build(config, "ddpg", DISCRETE)
+    iterate = learner.iterate
+    learner.iterate = lambda: iterate() | corner(learner.policy)
+    return learner
 
 
 OF_TD3 = partial(watched, algorithm="td3")
@@ -131,17 +148,33 @@ EXPERIMENTS = {
     "td3_switches": pendulum(
         {name: Variant(changes, OF_TD3) for name, changes in SWITCHES.items()}, seeds=5
     ),
+    # The actor waits, but the older copies follow as fast as those of DDPG. What comes
+    # after the first half of a run is not needed to see that.
+    "td3_copies": Experiment(
+        ENV,
+        replace(settings(ENV), total_steps=5000),
+        5,
+        100,
+        {
+            "faster copies": Variant(
+                {**TD3, "tau": 0.01}, partial(build, algorithm="td3", env=ENV)
+            )
+        },
+    ),
+    "ddpg_corner": Experiment(
+        DISCRETE,
+        replace(OF_A_LIST, total_steps=4000),
+        3,
+        100,
+        {"DDPG": Variant({}, cornered)},
+        watched=("other", "right", "against", "slope"),
+    ),
     # Demonstrations, without a goal: priorities, and probabilities as actions.
     "ddpg_priorities": pendulum(
         {"TD3, priorities": Variant({**TD3, "priority_exponent": 0.6}, OF_TD3)}, seeds=3
     ),
     "ddpg_discrete": experiment(
-        DISCRETE,
-        {"DDPG": {}, "TD3": TD3},
-        seeds=3,
-        total_steps=20_000,
-        num_steps=10,
-        reward_scale=0.05,
+        DISCRETE, {"DDPG": {}, "TD3": TD3}, seeds=3, **CHANGES_OF_A_LIST
     ),
     # As the peers: layers of 256, batches of 256, and random steps at first.
     "td3_cheetah": experiment(

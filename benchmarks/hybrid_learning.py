@@ -7,6 +7,7 @@ The experiment ``platform`` needs the packages of the extra ``platform``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -19,13 +20,13 @@ from torch import Tensor
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import make_envs
-from literate_rl.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_loss,
 )
+from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.worlds import Moving
 
@@ -123,10 +124,22 @@ class NotMasked(HybridActions):
         return everything(self).evaluate(row, action)
 
 
+class PerHeadNotMasked(PerHead):
+    """DI-engine's: one log-probability for the type, one for all the arguments."""
+
+    @classmethod
+    def from_space(cls, space: spaces.Space[Any], mask: Any = None) -> PerHeadNotMasked:
+        """Read a space; each type uses all arguments."""
+        actions = super().from_space(space, mask)
+        return replace(actions, mask=torch.ones_like(actions.mask))
+
+
+DI_ENGINE = "per head, not masked"
 LOSSES = {
     "joint": HybridActions,
     "per head": PerHead,
     "not masked": NotMasked,
+    DI_ENGINE: PerHeadNotMasked,
     "ratio not masked": RatioNotMasked,
     "entropy not masked": EntropyNotMasked,
 }
@@ -143,7 +156,7 @@ def agent(config: PPOConfig, env: str, mask: Any = None, loss: str = "joint") ->
         normalize=config.normalize_obs,
     )
     policy.actions = LOSSES[loss].from_space(envs.single_action_space, mask)
-    error = per_head_error if loss == "per head" else None
+    error = per_head_error if loss.startswith("per head") else None
     return PPO(policy, envs, config, policy_error=error)
 
 
@@ -192,7 +205,7 @@ EXPERIMENTS = {
         f"moving_idle_{number}": compare(
             f"MovingIdle{number}-v0",
             ppo_settings(MOVING),
-            MASK_OR_NOT,
+            MASK_OR_NOT if number < max(IDLE) else (*MASK_OR_NOT, DI_ENGINE),
             np.pad(MOVING_MASK, ((0, 0), (0, number))),
         )
         for number in IDLE

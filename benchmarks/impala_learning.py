@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
@@ -23,7 +25,9 @@ from literate_rl.impala import (
     VTraceLearner,
     impala_settings,
 )
+from literate_rl.off_policy import vtrace, vtrace_loss
 from literate_rl.policies import make_policy
+from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.processes import transport_named
 from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import flat_env
@@ -43,6 +47,81 @@ class Uncorrected(VTraceLearner):
                 unroll.obs_plus_1[:-1], unroll.action
             )
         return super().learn(unroll._replace(log_prob=log_prob))
+
+
+class Split(VTraceLearner):
+    """V-trace, with the ratio in the targets, in the gradient, or in both.
+
+    Attributes:
+        in_targets: Whether ratios weight what the targets and advantages are made of.
+        in_gradient: The advantages whose gradient is weighted with the ratio of the
+            action: all, none, positive or negative.
+    """
+
+    in_targets = False
+    in_gradient: Literal["all", "none", "positive", "negative"] = "none"
+
+    def __init__(self, policy: Any, config: IMPALAConfig) -> None:
+        super().__init__(policy, config)
+        self.vtrace_error = self.split_error  # type: ignore[assignment]
+
+    def split_error(
+        self,
+        log_prob: Tensor,
+        log_prob_old: Tensor,
+        entropy: Tensor,
+        value: Tensor,
+        reward: Tensor,
+        weight: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        next_value: Tensor,
+    ) -> vtrace_loss:
+        """Compute the losses of V-trace with the ratio in these places only."""
+        gamma, lambda_ = self.config.discount_factor, self.config.lambda_
+        ratio = (log_prob - log_prob_old).detach().exp()
+        seen = ratio.log() if self.in_targets else torch.zeros_like(ratio)
+        steps = reward, value[:-1], next_value, terminated, truncated
+        target, _ = vtrace(seen, *steps, gamma, lambda_)
+        # The advantage of V-trace before its own weight.
+        correction = (target - value[:-1]).detach()
+        follow = gamma * lambda_ * (~(terminated | truncated)).to(ratio)
+        delta = reward + gamma * torch.where(terminated, 0.0, next_value) - value[:-1]
+        adv = delta.detach() + follow * pad(correction[1:], (0, 0, 0, 1))
+        weighted = {
+            "all": torch.ones_like(terminated),
+            "none": torch.zeros_like(terminated),
+            "positive": adv > 0,
+            "negative": adv < 0,
+        }[self.in_gradient]
+        adv = torch.where(weighted, ratio.clamp(max=1), 1.0) * adv
+        policy_loss = policy_gradient_error(log_prob, adv, weight)
+        value_loss = ((value[:-1] - target).square() * weight).mean()
+        return vtrace_loss(policy_loss, value_loss, (entropy * weight).mean())
+
+
+class TargetsOnly(Split):
+    """Ratios in the targets, and none at the gradient."""
+
+    in_targets = True
+
+
+class GradientOnly(Split):
+    """Ratios at the gradient, and none in the targets."""
+
+    in_gradient = "all"
+
+
+class PraiseOnly(Split):
+    """Ratios at the gradients of actions that went better than expected."""
+
+    in_gradient = "positive"
+
+
+class BlameOnly(Split):
+    """Ratios at the gradients of actions that went worse than expected."""
+
+    in_gradient = "negative"
 
 
 def parts(config: IMPALAConfig, env: str) -> Any:
@@ -94,6 +173,32 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
         for name, learner in kinds.items()
     }
     return Experiment(env, config, 10, 20, variants)
+
+
+def places() -> Experiment:
+    """Return the experiment that asks where the weight of V-trace costs something."""
+    late = behind(lag=15)
+    kinds: dict[str, tuple[type[VTraceLearner], dict[str, Any]]] = {
+        "uncorrected": (Uncorrected, {}),
+        "targets and gradient": (VTraceLearner, {}),
+        "targets only": (TargetsOnly, {}),
+        "gradient only": (GradientOnly, {}),
+        "targets without bounds": (
+            VTraceLearner,
+            {"rho_clip_ratio": None, "c_clip_ratio": None},
+        ),
+        "no bound at all": (
+            VTraceLearner,
+            {"rho_clip_ratio": None, "c_clip_ratio": None, "rho_pg_clip_ratio": None},
+        ),
+        "gradient, praise only": (PraiseOnly, {}),
+        "gradient, blame only": (BlameOnly, {}),
+    }
+    variants = {
+        name: Variant(changes, partial(build, env=late.env, learner=learner))
+        for name, (learner, changes) in kinds.items()
+    }
+    return replace(late, variants=variants, seeds=20)
 
 
 def with_actors(config: ActorsConfig, env: str) -> ActorLearner:
@@ -171,6 +276,7 @@ EXPERIMENTS = {
     "impala_actors": two_actors("CartPole-v1"),
     "impala_force": plain("literate_rl/ForceCartPole-v0", 5, episodes=20, goal=475),
     **{f"impala_updates_{n}": behind(updates=n) for n in UPDATES},
+    "impala_places": places(),
     **{f"impala_lag_{lag}": behind(lag=lag) for lag in LAGS},
 }
 

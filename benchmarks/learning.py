@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -222,7 +223,10 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
     if experiment.goal is not None:
         origin["goal"] = f"{experiment.goal:g}"
     curve_path, final_path = paths(name, folder)
-    curves, finals = stored(curve_path, final_path, origin, list(experiment.variants))
+    defaults = defaults_of(experiment.config)
+    curves, finals = stored(
+        curve_path, final_path, origin, list(experiment.variants), defaults
+    )
     done = {(row["variant"], row["seed"]) for row in finals}
     # Seeds outside, variants inside: a stopped experiment has something of each.
     last_seed = experiment.first_seed + experiment.seeds - 1
@@ -260,9 +264,16 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
 
 
 def stored(
-    curve_path: Path, final_path: Path, origin: dict[str, str], variants: list[str]
+    curve_path: Path,
+    final_path: Path,
+    origin: dict[str, str],
+    variants: list[str],
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Table, Table]:
-    """Return the rows that an earlier run with the same settings left."""
+    """Return the rows that an earlier run with the same settings left.
+
+    A setting that did not exist then had what is its default today.
+    """
     if not final_path.exists():
         return [], []
     finals, before = read_table(final_path)
@@ -270,7 +281,8 @@ def stored(
     if any(before.get(key) != origin[key] for key in ("env", "episodes")):
         return [], []
     now = settings_in(origin)
-    if todays_names(settings_in(before), now) != now:
+    then = todays_names(settings_in(before), now)
+    if {**defaults, **then} != now:
         return [], []
     done = {
         (row["variant"], row["seed"]) for row in finals if row["variant"] in variants
@@ -278,6 +290,11 @@ def stored(
     curves = read_table(curve_path)[0] if curve_path.exists() else []
 
     return [row for row in curves if (row["variant"], row["seed"]) in done], finals
+
+
+def defaults_of(config: Any) -> dict[str, str]:
+    """Return the defaults of all settings but the seed, as texts."""
+    return {x.name: str(x.default) for x in fields(config) if x.name != "seed"}
 
 
 def settings_in(origin: dict[str, str]) -> dict[str, str]:

@@ -101,6 +101,20 @@ ABLATIONS = {
     "clone weight 10": {"clone_weight": 10.0},
 }
 
+
+def epochs_apart(*numbers: int) -> dict[str, dict[str, Any]]:
+    """Return PPO with epochs of the policy and epochs of the value, of their own."""
+    return {
+        f"E_pi {policy}, E_V {value}": PPO
+        | {"num_epochs": policy, "value_epochs": value}
+        for policy in numbers
+        for value in numbers
+    }
+
+
+# Does the auxiliary phase do for the value what epochs of its own do?
+PHASE = {"PPG, E_pi 3, E_V 3": {"num_epochs": 3, "value_epochs": 3}}
+
 EXPERIMENTS = {
     "ppg_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),
     # Rewards in units of the deviation of the returns: errors of the values are small.
@@ -109,6 +123,12 @@ EXPERIMENTS = {
         replace(CARTPOLE_CONFIG, scale_reward=True),
         5,
         {"PPG": {}, "PPO": PPO},
+    ),
+    "ppg_cartpole_epochs": compare(
+        CARTPOLE,
+        replace(CARTPOLE_CONFIG, total_steps=50_000),
+        10,
+        epochs_apart(1, 3, 10) | PHASE,
     ),
     "ppg_maze_tuning": replace(compare(MAZE, MAZE_CONFIG, 1, TUNING), first_seed=101),
     "ppg_maze": compare(MAZE, MAZE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.harness import provenance
 from benchmarks.learning import CURVE_COLUMNS, LEARNING, binned, paths
 from benchmarks.store import read_table, write_table
-from literate_rl.workshop.programs import program_path, programs, run_program
+from literate_rl.workshop.programs import program_names, program_path, run_program
 
 SEEDS = 10
 COLUMNS = ("variant", "seed", "return", "area", "cpu_seconds")
@@ -87,7 +87,7 @@ def run(name: str, seeds: int = SEEDS, folder: Path = LEARNING) -> None:
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs")
-    parser.add_argument("names", nargs="*", default=programs(), metavar="NAME")
+    parser.add_argument("names", nargs="*", default=program_names(), metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="run a moment of each")
     arguments = parser.parse_args()
     for name in arguments.names:

@@ -26,11 +26,13 @@ def build(config: SACConfig, env: str) -> Any:
     return make_learner("sac", env, config, {})
 
 
-# Actions from a list; the same with a lower temperature at the start, and with a buffer
-# that forgets nothing.
-LISTED = discrete_sac_settings("CartPole-v1")
-COOL = replace(LISTED, temperature=0.01)
-HOARD = replace(LISTED, buffer_size=100_000)
+# Actions from a list, with the target entropy ½ log 2, and almost sure of them. The
+# second again, with a lower temperature at the start, and with a buffer that forgets
+# nothing.
+LISTED = replace(discrete_sac_settings("CartPole-v1"), target_entropy=None)
+SURE = replace(LISTED, target_entropy=0.1)
+COOL = replace(SURE, temperature=0.01)
+HOARD = replace(SURE, buffer_size=100_000)
 JUDGES = {"off_track": left_the_track, "push": what_a_push_gains}
 # Not searched: those of the paper.
 CHEETAH = SACConfig(
@@ -43,6 +45,16 @@ CHEETAH = SACConfig(
 )
 
 
+# Who decides how random a policy stays? Other units of reward, with a tuned price of
+# entropy and with one that stays.
+FIXED: dict[str, Any] = {"tune": False, "temperature": 0.2}
+UNITS: dict[str, dict[str, Any]] = {
+    "tuned, rewards × 0.1": {"reward_scale": 0.1},
+    "tuned, rewards × 10": {"reward_scale": 10.0},
+    "fixed, rewards × 0.1": {**FIXED, "reward_scale": 0.1},
+    "fixed": FIXED,
+    "fixed, rewards × 10": {**FIXED, "reward_scale": 10.0},
+}
 # What the settings of MountainCarContinuous are good for: each without one of them.
 PARTS: dict[str, dict[str, Any]] = {
     "noise of one step": {"hold": 1},
@@ -72,9 +84,18 @@ EXPERIMENTS = {
         goal=-200,
         variants={"SAC, batches of 256": {"batch_size": 256}},
     ),
+    "sac_units": experiment(
+        "Pendulum-v1",
+        seeds=1,
+        config=replace(sac_settings("Pendulum-v1"), total_steps=3000),
+        variants=UNITS,
+    ),
     "sac_mountain": experiment("MountainCarContinuous-v0", seeds=10, goal=90),
     "sac_mountain_parts": experiment("MountainCarContinuous-v0", 10, variants=PARTS),
     "sac_cartpole": replace(experiment("CartPole-v1", 10, 195, LISTED), judges=JUDGES),
+    "sac_cartpole_sure": replace(
+        experiment("CartPole-v1", 10, 195, SURE), judges=JUDGES
+    ),
     "sac_cartpole_cool": replace(
         experiment("CartPole-v1", 10, 195, COOL), judges=JUDGES
     ),

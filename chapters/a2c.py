@@ -10,10 +10,11 @@
 # # A2C
 #
 # **What is left of PPO without its clip?** After this chapter you can train with the simplest
-# actor-critic algorithm and say what PPO adds to it.
+# actor-critic algorithm, say what PPO adds to it, and name two settings that keep runs from
+# forgetting.
 #
-# It takes about 25 minutes. You need advantages ({doc}`advantages`) and PPO's loss
-# ({doc}`ppo_error`).
+# Reading takes about 30 minutes, without exercises. You need advantages ({doc}`advantages`) and
+# PPO's loss ({doc}`ppo_error`).
 
 # %% tags=["export", "hide-input"]
 """A2C: one step on each rollout, without a clip."""
@@ -68,40 +69,188 @@ __all__ = [
 # on each rollout and throws the rollout away. So there is nothing to clip. Is that enough?
 #
 # The task is CartPole. A rollout has five steps in each of eight environments, so 200,000 steps
-# are 5,000 updates. Each line is one seed. On the right is the same agent with settings that are
-# usual elsewhere. The numbers below belong to the *last* policy of each seed: its mean return over
-# 100 fresh greedy episodes.
+# are 5,000 updates. Each coloured line is one seed. In the middle panel two settings are the usual
+# ones: RMSProp's decay is 0.99 instead of 0.999, and rewards are not multiplied by 0.1. On the
+# right the learning rate is that of Stable-Baselines3 as well, 7e-4 and constant, instead of 1e-3
+# and falling to zero (five seeds). Grey is PPO's mean curve. The numbers below say after how many thousand steps
+# each run first reached 475, and what its *last* policy returns, as a mean over 100 fresh greedy
+# episodes.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with ten curves of the return over 200,000 steps. On the left all rise to nearly 500 and stay. On the right eight do, and two thick ones rise, fall and end far below"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 200,000 steps, with ten, ten and five curves. On the left all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the middle they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. On the right they rise as late, all fall far back on the way, and all end at 500"}}
 import matplotlib.pyplot as plt
+import numpy as np
 
 from literate_rl.workshop.runs import stored_runs
 
 kinds = {
-    "settings of this chapter": stored_runs("a2c_cartpole")["A2C"],
-    "settings usual elsewhere": stored_runs("a2c_plain")["A2C"],
+    "this chapter": stored_runs("a2c_cartpole")["A2C"],
+    "decay 0.99, plain rewards": stored_runs("a2c_plain")["A2C"],
+    "SB3's learning rate as well": stored_runs("a2c_forgetting")[
+        "learning rate of SB3"
+    ],
 }
-fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.6), sharey=True)
+ppo = stored_runs("cartpole")["PPO"]
+fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.6), sharey=True)
+first_at = {}
 for axis, (name, run) in zip(axes, kinds.items(), strict=True):
     forgot = run.final < 475
+    axis.plot(ppo.steps / 1000, np.nanmean(ppo.curves, 0), "0.6")
     axis.plot(run.steps / 1000, run.curves[~forgot].T, "C0", lw=0.9)
     axis.plot(run.steps / 1000, run.curves[forgot].T, "C1", lw=1.8)
-    axis.set(title=name, xlabel="thousand steps")
-    print(f"{name}: return at the end {' '.join(f'{x:.0f}' for x in run.final)}")
+    axis.set_title(name, fontsize=10)
+    axis.set_xlabel("thousand steps")
+    first_at[name] = run.steps[(run.curves >= 475).argmax(1)] // 1000
+    print(f"{name}: 475 after {' '.join(f'{x:.0f}' for x in sorted(first_at[name]))}")
+    print(f"{'':28s}return at the end {' '.join(f'{x:.0f}' for x in run.final)}")
 axes[0].set_ylabel("return while training")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that one step is enough: all ten runs on the left end with the highest return there
-# is, and so do eight on the right. The two thick ones learned the task and forgot it again; the
-# section on settings comes back to them. `python -m benchmarks.a2c_learning` trained all runs.
+# **Notice** first how soon the runs on the left learn. They reach 475 within 24 to 40 thousand
+# steps, those in the middle within 40 to 144: at the median they take four times as long. And one
+# step on each rollout is enough here: all ten runs on the left end with the highest return there is.
+#
+# **Notice** then that the others forget. Nine of ten runs in the middle fall far back on their way,
+# and the two thick ones had learned the task and do not recover in time. All five on the right fall
+# back too, and recover. The section [on forgetting](#why-runs-forget) looks for the reason.
+# `python -m benchmarks.a2c_learning` trained all runs.
 
 # %% tags=["claims"]
-ours, usual = kinds.values()
+ours, plain, sb3 = kinds.values()
+reached, later, latest = first_at.values()
+assert (reached.min(), reached.max()) == (24, 40)
+assert (later.min(), later.max()) == (40, 144)
+assert 3.5 < np.median(later) / np.median(reached) < 4.5, "four times as long"
 assert (ours.final == 500).all(), "all ten runs of this chapter"
-assert (usual.final == 500).sum() == 8, "eight on the right"
-assert (usual.final < 475).sum() == 2, "two of ten forgot"
-assert (usual.curves[usual.final < 475].max(1) > 470).all(), "what they had learned"
+assert (plain.final < 475).sum() == 2, "two of ten in the middle"
+assert (plain.curves[plain.final < 475].max(1) > 470).all(), "what they had learned"
+for falling, low in ((plain, 9), (sb3, 5)):
+    best = np.maximum.accumulate(falling.curves, 1)
+    assert ((falling.curves < best / 2) & (best > 250)).any(1).sum() == low
+assert (sb3.final == 500).all(), "and recover"
+assert len(sb3.final) == 5
+
+# %% [markdown]
+# ## A2C on one page
+#
+# Here is the whole agent of the left panel. It runs from top to bottom, on this page for 5,000
+# steps only. From earlier chapters it takes the collector and `gae`; the rest is written out.
+
+# %% tags=["program"] total_steps=200000
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+from literate_rl.advantages import gae
+from literate_rl.agents import Collector, make_envs
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+env_id, seed, total_steps = "CartPole-v1", 1, 5_000
+num_envs, num_steps, gamma, reward_scale = 8, 5, 0.99, 0.1
+learning_rate, decay, epsilon, max_grad_norm = 1e-3, 0.999, 1e-5, 0.5
+value_weight, entropy_weight = 0.5, 0.0
+
+envs = make_envs(env_id, num_envs)
+obs_size = envs.single_observation_space.shape[0]
+num_actions = int(envs.single_action_space.n)
+
+
+def network(outputs, gain):
+    """Build two hidden layers; `gain` is the scale of the output layer."""
+    layers = nn.Linear(obs_size, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
+    for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
+        nn.init.orthogonal_(layer.weight, scale)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
+torch.manual_seed(seed)
+generator = torch.Generator().manual_seed(seed)
+actor, critic = network(num_actions, gain=0.01), network(1, gain=1.0)
+parameters = [*actor.parameters(), *critic.parameters()]
+optimizer = torch.optim.RMSprop(parameters, learning_rate, decay, epsilon)
+collector = Collector(envs)
+collector.reset(seed)
+
+
+def act(obs):
+    """Sample an action for each observation."""
+    prob = actor(obs).softmax(-1)
+    return torch.multinomial(prob, 1, generator=generator).squeeze(-1)
+
+
+episodes, next_report = [], total_steps // 8
+while collector.step < total_steps:
+    # The learning rate falls to zero in a straight line.
+    rate = learning_rate * (1 - collector.step / total_steps)
+    optimizer.param_groups[0]["lr"] = rate
+
+    # 1. Act for a few steps.
+    batch = collector.collect(act, num_steps)
+
+    # 2. How much better than expected was each action?
+    value = critic(batch.obs)[..., 0]
+    with torch.no_grad():
+        next_value = critic(batch.next_obs)[..., 0]
+    reward, ends = reward_scale * batch.reward, (batch.terminated, batch.truncated)
+    adv = gae(reward, value.detach(), next_value, *ends, gamma, 1.0)
+    target = value.detach() + adv
+
+    # 3. One step of the optimiser on all of it, and the rollout is thrown away.
+    policy = Categorical(logits=actor(batch.obs))
+    policy_loss = -(adv * policy.log_prob(batch.action)).mean()
+    value_loss = (value - target).square().mean()
+    bonus = entropy_weight * policy.entropy().mean()
+    optimizer.zero_grad()
+    (policy_loss + value_weight * value_loss - bonus).backward()
+    nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    optimizer.step()
+
+    # Write down the episodes that ended, and report now and then.
+    returns = batch.episode_return[batch.terminated | batch.truncated]
+    episodes += [(collector.step, x) for x in returns.tolist()]
+    if collector.step >= next_report:
+        recent = [x for _, x in episodes[-20:]]
+        print(f"step {collector.step:7,}: {sum(recent) / max(len(recent), 1):6.1f}")
+        next_report += total_steps // 8
+
+# %% [markdown]
+# **Take this program:** `literate-rl copy a2c > my_a2c.py`. Its curve is the left panel: the folded
+# cell gives the class `A2C`, which this chapter builds, the same start and the same actions, and
+# after 125 updates both have the same weights.
+
+
+# %% tags=["claims"]
+from literate_rl.a2c import A2C, A2CConfig
+from literate_rl.policies import CategoricalActions, Policy, make_policy
+
+
+class Drawn(CategoricalActions):
+    """Samples each action when it is due, as the program does."""
+
+    def noise(self, num_steps, num_envs, generator):
+        self.generator = generator
+        return torch.zeros(num_steps, 1)
+
+    def choose(self, row, noise):
+        prob = row.softmax(-1)
+        return torch.multinomial(prob, 1, generator=self.generator).squeeze(-1)
+
+
+config = A2CConfig(
+    total_steps=total_steps, rmsprop_decay=decay, reward_scale=reward_scale
+)
+torch.manual_seed(seed)
+built = make_policy(envs.single_observation_space, envs.single_action_space)
+twin = Policy(built.network, Drawn(num_actions))
+learner = A2C(twin, make_envs(env_id, num_envs), config)
+learner.runner.collector.reset(seed)
+learner.runner.iteration = 1  # not due for a reset with another seed
+while learner.step < total_steps:
+    learner.iterate()
+assert learner.runner.iteration - 1 == 125, "after 125 updates"
+for ours_now, theirs in zip(parameters, learner.learner.parameters, strict=True):
+    assert torch.allclose(ours_now, theirs, atol=1e-4), "the same weights"
 
 # %% [markdown]
 # Here are both loops in one picture. The first step of PPO is the only one that the clip can
@@ -163,18 +312,17 @@ picture
 #
 # So A2C is PPO with one epoch and one minibatch {cite:p}`huang2022a2c`. What else differs between
 # programs of these names is a matter of settings: the optimiser, the length of the rollout, how
-# advantages are scaled. Here are both gradients, for the same rollout and random advantages:
+# advantages are scaled. Here are both gradients, for the same rollout and random advantages
+# (`make_policy` and `Runner` come from {doc}`policies`):
 
 # %%
 from functools import partial
 
 from literate_rl.a2c import a2c_error
-from literate_rl.agents import make_envs
 from literate_rl.policies import Runner, make_policy
 from literate_rl.ppo_error import policy_error_from_log_prob
 from literate_rl.workshop.runs import flat_env
 
-torch.set_num_threads(1)  # networks as small as these gain nothing from more
 torch.manual_seed(1)
 build_envs = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
 envs = build_envs()
@@ -323,41 +471,9 @@ def a2c_settings(env: str) -> A2CConfig:
 
 # %% [markdown]
 # CartPole has two settings of its own: rewards are multiplied by 0.1 before learning, and the
-# running mean changes ten times more slowly than usual. Why? When every episode goes well,
-# gradients almost vanish, and soon so does the running mean of their squares. Then a gradient that
-# is a little larger causes a very large step. Here a weight has had gradients of 0.1. Now come
-# quiet updates with gradients of 0.0001, and then one of 0.01:
-
-
-# %%
-def step_after(quiet, decay):
-    """Return the size of the last step in learning rates."""
-    square = 0.1**2
-    for gradient in [1e-4] * quiet + [1e-2]:
-        square = decay * square + (1 - decay) * gradient**2
-    return gradient / (square**0.5 + 1e-5)
-
-
-for decay in (0.99, 0.999):
-    steps = [f"{quiet}: {step_after(quiet, decay):.1f}" for quiet in (0, 500, 1000)]
-    print(f"decay {decay}, step after quiet updates: {', '.join(steps)}")
-
-# %% [markdown]
-# **Notice** that with a decay of 0.99 the step after 1,000 quiet updates is eighty times as long
-# as without them. With 0.999 it is not even twice as long. Steps of this kind are the likely
-# reason why two runs forgot; we have not proved it. Smaller rewards are meant to help in another
-# way: the critic's errors are smaller, so they no longer fill the whole gradient, whose norm is
-# clipped to 0.5.
+# running mean changes ten times more slowly than usual. The section [on
+# forgetting](#why-runs-forget) shows what each of them does.
 #
-# The order matters for what the first figure shows. First we ran its ten seeds with the usual
-# settings, and two runs forgot. Then we chose these two settings, the decay and the scale of
-# rewards, from 15 pairs, most of them tried in a fast simulation of CartPole with 8 or 16 other
-# seeds each. So the ten seeds told us to look for other settings, but not which.
-
-# %% tags=["claims"]
-assert 75 < step_after(1000, 0.99) / step_after(0, 0.99) < 90, "eighty times"
-assert step_after(1000, 0.999) < 2 * step_after(0, 0.999), "not even twice"
-
 # %% [markdown]
 # ### The gradient
 #
@@ -526,32 +642,178 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 
 
 # %% [markdown]
-# ## A network of your own
+# ## Why runs forget
 #
-# {doc}`contracts` says what A2C, PPO, A3C and IMPALA require of a network, and
-# {doc}`workshop/own_models` makes a policy of it. Here four algorithms train the same actor,
-# `CategoricalActor` of {doc}`contract_models`, and the same critic, for 60,000 steps with each algorithm's own settings. (A3C is A2C with workers,
-# {doc}`a3c`.) There is one seed each: this is a demonstration, not a comparison. All four learn
-# something. A2C ends at 84 and A3C, with the same settings, near 500; one seed cannot say whether
-# that is luck. (The models have ReLU layers with PyTorch's default initialisation, and A2C's
-# settings were chosen with the networks of {doc}`policies`.)
+# Seed 3 of the middle panel knew the task for 40,000 steps and then lost it for good. Here it is
+# once more, with the norm of its gradients before the clip, and with the largest step that any
+# weight took in an update, in learning rates.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four curves of the return over 60,000 steps: A3C and PPO reach 500 and end there, IMPALA reaches 500 and falls to about 230, A2C rises to about 190 and falls again"}}
-fig, axis = plt.subplots(figsize=(7, 2.6))
-families = stored_runs("a2c_contract")
-for name, run in families.items():
-    axis.plot(run.steps / 1000, run.curves[0], label=name)
-    print(f"{name}: return at the end {run.final[0]:.0f}")
-axis.set(xlabel="thousand steps", ylabel="return while training")
-axis.legend(fontsize=8)
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 200,000 steps of one run. The return rises to 500 at 72,000 steps and falls below 100 after 120,000. The norm of the gradient falls from 15 to a ten-thousandth while the return is 500, and rises to several hundred with the fall. The largest step falls from 4 learning rates to less than a tenth of one, and rises to 3"}}
+experiment = stored_runs("a2c_forgetting")
+forgetful, place = experiment["as it is"], 2  # the third seed
+fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.3))
+columns = {
+    "return": forgetful.curves,
+    "norm of the gradient": forgetful.watched["losses/grad_norm"],
+    "largest step / learning rate": forgetful.watched["losses/largest_step"],
+}
+for axis, (name, values) in zip(axes, columns.items(), strict=True):
+    axis.plot(forgetful.steps / 1000, values[place], "C1")
+    axis.set_title(name, fontsize=10)
+    axis.set_xlabel("thousand steps")
+    axis.set_yscale("linear" if name == "return" else "log")
 fig.tight_layout()
 
+# %% [markdown]
+# This looks like a story about the optimiser. While every episode goes well, gradients almost
+# vanish, and RMSProp's mean of their squares vanishes with them. Then a pole falls, and a gradient
+# of ordinary size is divided by almost nothing. How long can such a step be? A mean that was 0 is
+# $(1 - \beta_v)\, g^2$ after one gradient $g$, with a decay of $\beta_v$, so the step is at most
+#
+# $$
+# \frac{g}{\sqrt{(1 - \beta_v)\, g^2}} = \frac{1}{\sqrt{1 - \beta_v}}
+# $$ (def-longest-step)
+#
+# learning rates long: 10 for a decay of 0.99, and 32 for 0.999. The first step of every run is as
+# long as that, because the mean starts at 0. (Adam corrects its means for that start, RMSProp does
+# not.)
+#
+# Is it the cause? A story that fits is not yet one. So we took the long steps away, in two ways: no
+# weight moves by more than one learning rate in an update (*steps capped*), or $\varepsilon$ stands
+# inside the root, as in TensorFlow, where a small gradient gives a small step. And we changed three
+# other things, one at a time: RMSProp's decay, the size of the rewards, and a critic whose output is
+# multiplied by 10.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Six panels of returns over 200,000 steps. As it is, with capped steps and with epsilon inside the root the runs rise slowly and many fall far back. With decay 0.999 they rise sooner and fall back little. With rewards times 0.1 and with values times 10 they rise to 500 and stay"}}
+ways = {
+    "as it is": plain.curves,
+    "steps capped": experiment["steps capped"].curves,
+    "ε inside the root": experiment["epsilon inside the root"].curves,
+    "decay 0.999": experiment["decay 0.999"].curves,
+    "rewards × 0.1": experiment["rewards times 0.1"].curves,
+    "values × 10": stored_runs("a2c_values")["values times 10"].curves,
+}
+
+
+def forgets(curves):
+    """Say which runs fall below half of their best bin, once that was above 250."""
+    best = np.maximum.accumulate(curves, 1)
+    return ((curves < best / 2) & (best > 250)).any(1)
+
+
+fig, axes = plt.subplots(2, 3, figsize=(7.6, 3.8), sharex=True, sharey=True)
+for axis, (name, curves) in zip(axes.flat, ways.items(), strict=True):
+    axis.plot(forgetful.steps / 1000, curves.T, "C0", lw=0.9)
+    axis.set_title(name, fontsize=10)
+    print(
+        f"{name:18s}{forgets(curves).sum():2d} of {len(curves):2d} runs fall to less than half, ",
+        end="",
+    )
+    print(f"mean return while training {curves.mean():.0f}")
+fig.supxlabel("thousand steps", fontsize=10)
+fig.supylabel("return while training", fontsize=10)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that shorter steps are no cure. With capped steps and with $\varepsilon$ inside the root
+# the runs learn more slowly and still fall, three and four of five. So the story was wrong, or at
+# least not the whole. What helps is smaller rewards (no run falls), larger values (none), and to a
+# lesser degree the longer memory (two of five). The first two have nothing to do with the optimiser's
+# memory. Both make it easier for the *critic* to reach its targets.
+#
+# Why should a critic's size matter? With a discount of 0.99 the value of a good policy is about 100,
+# and a network that starts near 0 gets there in small steps. As long as it has not arrived, what
+# happens is better than what it expects:
+
+# %%
+from dataclasses import replace
+
+from literate_rl.a2c import A2CConfig
+
+
+def look(config):
+    """Train for 16,000 steps; look at a hundred more rollouts without learning."""
+    torch.manual_seed(2)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    agent = A2C(policy, build_envs(), config)
+    while agent.step < 16_000:
+        agent.iterate()
+    shares, values = [], []
+    for _ in range(100):
+        batch = agent.runner.collect()
+        reward, ends = (
+            batch.reward * config.reward_scale,
+            (batch.terminated, batch.truncated),
+        )
+        with torch.no_grad():
+            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
+        adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
+        shares.append((adv > 0).float().mean().item())
+        values.append(value.mean().item() / config.reward_scale)
+    return np.mean(shares), np.mean(values)
+
+
+usual = A2CConfig(seed=2, total_steps=200_000)
+looks = {"rewards as they are": look(usual)}
+looks["this chapter's settings"] = look(
+    replace(usual, rmsprop_decay=0.999, reward_scale=0.1)
+)
+for name, (share, mean_value) in looks.items():
+    print(
+        f"{name:24s}{share:4.0%} of advantages are positive, mean value {mean_value:.0f}"
+    )
+
+# %% [markdown]
+# **Notice** that with rewards as they are nearly every advantage is positive. Whatever was done is
+# praised, so the policy grows sure of actions that are no better than the others. A tenth of the
+# reward asks the critic for values of 10 instead of 100; a longer memory of RMSProp makes the first
+# thousand steps longer; an output times 10 makes every step of the critic ten times as long. All
+# three should let the critic arrive sooner. But the numbers above are for the first two together,
+# and for one seed.
+#
+# Nor is this the whole story. For five runs of the middle panel the gradients were written down, and
+# all five fall. Three fall while their gradients are large, as this story has it. The other two, which
+# never recover, fall from a return of 500, after their gradients had almost vanished. The critic's
+# error is part of those gradients, so their critics had arrived. Why these two fall is open. Long
+# steps of the optimiser are not needed for a fall: runs with capped steps fall as well.
+#
+# The two settings of this chapter were found before this search for a reason. First we ran the ten
+# seeds with the usual settings, and two runs ended low. Then we chose the decay and the scale of
+# rewards from 15 pairs, most of them tried in a fast simulation of CartPole with 8 or 16 other seeds
+# each. So the ten seeds told us to look for other settings, but not which.
+
 # %% tags=["claims"]
-assert list(families) == ["A2C", "A3C", "PPO", "IMPALA"]
-for run in families.values():
-    assert run.final[0] > 3 * run.curves[0, 0], "all four learn something"
-assert round(families["A2C"].final[0]) == 84
-assert families["A3C"].final[0] > 490
+norm, longest = (values[place] for values in list(columns.values())[1:])
+good = forgetful.curves[place] == 500
+assert good.sum() >= 5, "40,000 steps"
+assert norm[good].min() < 2e-4, "gradients almost vanish"
+assert norm[~good][-10:].max() > 100, "and return with the fall"
+assert longest[good].min() < 0.1, "small steps"
+all_norms, falls = columns["norm of the gradient"], forgets(forgetful.curves)
+assert len(falls) == 5 == falls.sum(), "all five fall"
+for curve, norms, end in zip(forgetful.curves, all_norms, forgetful.final, strict=True):
+    best = np.maximum.accumulate(curve)
+    fell = ((curve < best / 2) & (best > 250)).argmax()
+    if end < 475:
+        perfect = np.flatnonzero(curve == 500)
+        assert perfect[-1] < fell, "never recover, fell from a return of 500"
+        assert norms[perfect].min() < 2e-4, "almost vanished"
+        assert norms[perfect[-1]] < 2e-3, "just before the fall"
+    else:
+        assert norms[:fell].min() > 3, "while their gradients are large"
+assert (forgetful.final < 475).sum() == 2, "the two runs"
+assert (round(1 / (1 - 0.99) ** 0.5), round(1 / (1 - 0.999) ** 0.5)) == (10, 32)
+(share_plain, value_plain), (share_ours, value_ours) = looks.values()
+assert share_plain > 0.85, "nearly every advantage is positive"
+assert share_ours < 0.75 < share_plain
+assert value_plain < 60 < value_ours, "the critic has not arrived"
+fallen = {name: int(forgets(curves).sum()) for name, curves in ways.items()}
+assert fallen["as it is"] == 9
+assert (fallen["steps capped"], fallen["ε inside the root"]) == (3, 4)
+assert fallen["rewards × 0.1"] == fallen["values × 10"] == 0, "no run falls"
+assert fallen["decay 0.999"] == 2
+slower = [ways[name].mean() for name in ("steps capped", "ε inside the root")]
+assert max(slower) < ways["as it is"][:5].mean(), "more slowly"
 
 # %% [markdown]
 # ## Traps
@@ -592,28 +854,42 @@ assert step[1] < 0.004, "hardly moves"
 # | steps of the optimiser on it | 1 | [1](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L143-L144) | [1](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L213) | [5 for the actor, 10 for the critic](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L39-L40) |
 # | what follows a time limit | the critic's value | [the critic's value](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/on_policy_algorithm.py#L234-L245) | [nothing](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/runner.py#L61-L67) | [nothing](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L275) |
 # | advantages are scaled | no | [no](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L83) | [no](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L93) | [yes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L48) |
-# | learning rate | falls to 0 | [constant](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L70) | [falls to 0](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L129) | [constant](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L41-L42) |
+# | learning rate | 1e-3, falls to 0 | [7e-4, constant](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L70) | [7e-4, falls to 0](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L129) | [1e-3, constant](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L41-L42) |
 # | optimiser | RMSProp, $\varepsilon$ outside the root | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L127) | [RMSProp, inside](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L84) | [the user's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L32) |
 # | entropy weight | 0 | [0](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L74) | [0.01](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L126) | [none](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L43) |
 # | norm of a clipped gradient | 0.5 | [0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L76) | [0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L127) | [not clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L45) |
 #
 # We read the code at the linked commits, and give the defaults.
+
+# %% [markdown]
+# ## When to use it
 #
-# ## On the best device
-
-# %%
-from literate_rl.agents import best_device
-from literate_rl.workshop.runs import fit
-
-policy = make_policy(envs.single_observation_space, envs.single_action_space)
-learner = A2C(policy.to(best_device()), build_envs(), A2CConfig(total_steps=2_000))
-last = fit(learner, progress=False)[-1]
-print(
-    f"{last['step']} steps in {learner.runner.iteration} updates on {best_device().type}"
-)
+# A2C is the smallest actor-critic agent that learns, and the best one to change: one loss, one step,
+# nothing between the gradient and the weights. On CartPole, with rewards scaled for it, it is even
+# ahead of PPO: its mean curve is at 450 after 24,000 steps, PPO's after 44,000. But that took two
+# settings that the task told us to look for. On a task that you do not know yet, prefer PPO, which
+# normalises its advantages itself (rewards only with `scale_reward=True`) and learns several times
+# from what it collected.
+#
+# - **Use it for**: a first baseline, and changes of your own, where steps are cheap
+# - **Rather than**: {doc}`ppo`, but only where the agent has to be small; {doc}`a3c`, where one process is enough
+# - **Costs**: 24,000 to 40,000 steps to a return of 475 on CartPole, about 3 CPU seconds
+# - **First settings**: `learning_rate=1e-3`, `rmsprop_decay=0.999`, `reward_scale=0.1`
+# - **Decided by**: [why runs forget](#why-runs-forget), and four agents in {doc}`ppo_evidence`
 
 # %% tags=["claims"]
-assert (last["step"], learner.runner.iteration) == (2_000, 50), "40 steps in an update"
+from literate_rl.ppo import PPOConfig
+
+assert PPOConfig().normalize_advantage, "normalises its advantages itself"
+assert not PPOConfig().scale_reward, "rewards only if asked"
+a_run = np.median(ours.cpu_seconds)
+assert 2 < a_run * 32_000 / 200_000 < 4, "about 3 CPU seconds"
+mean_curves = [np.nanmean(run.curves, 0) for run in (ours, ppo)]
+at_450 = [
+    run.steps[(curve >= 450).argmax()]
+    for run, curve in zip((ours, ppo), mean_curves, strict=True)
+]
+assert at_450 == [24_000, 44_000], "after 24,000 steps, PPO's after 44,000"
 
 # %% [markdown]
 # ## Summary
@@ -621,8 +897,10 @@ assert (last["step"], learner.runner.iteration) == (2_000, 50), "40 steps in an 
 # - A2C takes one step on each rollout, so there is nothing to clip.
 # - Its gradient is PPO's where the ratio is 1, and in general only there.
 # - A target is the sum of the rewards up to the end of the rollout and the critic's value there.
-# - RMSProp forgets how large gradients once were. After quiet updates its steps can be far too
-#   long.
+# - With rewards as they are the critic is behind at first, and nearly every action is praised. With
+#   smaller rewards, or with larger values, no run forgot.
+# - Two of five runs that we looked into forgot after their critic had arrived. Why is open.
+# - RMSProp's steps can be $1 / \sqrt{1 - \beta_v}$ learning rates long, the first ones always are.
 #
 # ## Exercises
 #
@@ -719,11 +997,13 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 grade(answer, returns_of, *cases)
 
 # %% [markdown]
-# ### Exercise 3: experiment
+# ### Exercise 3: guess, then train
 #
-# How many quiet updates does it take until `step_after` exceeds 5 learning rates, with a decay of
-# 0.99 and with one of 0.999? A run on CartPole has 5,000 updates. Guess first; then let `answer`
-# return both numbers as a list.
+# The learning rate is 1e-3. What do 40,000 steps make of a rate ten times smaller, and of one ten
+# times larger? Guess first. Let `answer` return three words in this order, for the rates 1e-4, 1e-3
+# and 1e-2: `"slow"`, `"learns"` or `"falls"`. Then the grader trains all three, some fifteen
+# seconds, and prints the mean return of the last 20 episodes: below 30 a run has fallen to one side,
+# below 200 it is slow.
 
 
 # %%
@@ -732,40 +1012,42 @@ def answer():
 
 
 # %% tags=["hide-input"]
-from bisect import bisect
+from literate_rl.a2c import a2c_settings
+from literate_rl.workshop.exercises import grade
+from literate_rl.workshop.runs import fit
 
 
-def first_of(decay):
-    """Return the smallest number, found by halving an interval."""
-    return bisect(range(100_000), 5, key=lambda quiet: step_after(quiet, decay))
+def word(rate):
+    """Train with a learning rate, and say what became of it."""
+    settings = {"seed": 3, "total_steps": 40_000, "learning_rate": rate}
+    config = replace(a2c_settings("CartPole-v1"), **settings)
+    torch.manual_seed(3)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    history = fit(A2C(policy, build_envs(), config), progress=False)
+    returns = [row["charts/episodic_return"] for row in history]
+    last = np.mean([x for x in returns if x == x][-20:])
+    print(f"rate {rate:g}: return {last:.0f}")
+    return "falls" if last < 30 else "slow" if last < 200 else "learns"
 
 
-def quiet_updates():
-    return [first_of(0.99), first_of(0.999)]
+def trained():
+    tried = answer()
+    return tried if tried is ... else [word(rate) for rate in (1e-4, 1e-3, 1e-2)]
 
 
-grade(answer, quiet_updates, ())
+grade(answer, trained, ())
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer():
-    # With 0.999 the mean takes ten times as long to forget, longer than the run.
-    # (The second search starts late to save time.)
-    return [
-        next(q for q in range(10_000) if step_after(q, 0.99) > 5),
-        next(q for q in range(7_500, 10_000) if step_after(q, 0.999) > 5),
-    ]
+    # A hundred steps in the wrong direction are soon taken, and nothing brings them back.
+    return ["slow", "learns", "falls"]
 
 
-grade(answer, quiet_updates, ())
-
-# %% tags=["claims"]
-fast, slow = answer()
-assert 9 * fast < slow < 10 * fast, "ten times as long"
-assert fast < 5_000 < slow, "longer than the run"
+grade(answer, trained, ())
 
 # %% [markdown]
 # ## References
 #
 # A2C is the synchronous form of A3C, which {cite:t}`mnih2016` introduced. {cite:t}`huang2022a2c`
-# show with code that A2C is a special case of PPO. The contract is Machin's.
+# show with code that A2C is a special case of PPO.

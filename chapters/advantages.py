@@ -11,7 +11,7 @@
 #
 # **Was this action better than what the policy usually does here?** After this chapter
 # you can answer that for every step of a rollout, and say what the answer costs: bias or
-# noise. It takes about 25 minutes. You need to know returns, and the flags `terminated`
+# variance. It takes about 25 minutes, reading, without exercises. You need to know returns, and the flags `terminated`
 # and `truncated` ({doc}`agents`). The policy gradient ({doc}`policy_gradient`) weights
 # every action by the number that we are about to compute.
 
@@ -36,18 +36,20 @@ from literate_rl.workshop.signatures import (
 __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 
 # %% [markdown]
-# ## One dial between bias and noise
+# ## One dial between bias and variance
 #
 # The **advantage** of an action is how much more it earns, on average, than the policy usually
 # earns in that state: its expected return minus the value of the state. The value is the same for
 # every action of the state. So the question is how to estimate the return of one action, and
-# there are two witnesses. The rewards that follow are right on average, but noisy. A **critic**,
+# there are two witnesses. The rewards that follow are right on average, but they vary. A **critic**,
 # a network that estimates the value $V(s)$ of a state, is steady but may be wrong. A number
 # $\lambda$ from 0 to 1 says how much to rely on the rewards.
 #
-# Drag the slider below the two pictures. Each dot is one estimate of the same return, and
-# the dashed line is the truth. On the left the critic is right. On the right it is wrong:
-# for every state it sees only half of what is still to come.
+# Drag the slider below the pictures. In the first two each dot is one estimate of the same
+# return, and the dashed line is the truth. In the first the critic is right. In the second it is
+# wrong: for every state it sees only half of what is still to come. The third shows how far the
+# estimate looks ahead: how much weight the rewards of the first $n$ steps have as a return of
+# their own, after which the critic is asked.
 
 # %% tags=["hide-input"]
 import torch
@@ -104,28 +106,44 @@ def frame(lambda_):
             )
         )
         readout.append(
-            f"{name}: off by {mean - truth:+.1f} on average, noise {deviation:.1f}"
+            f"{name}: off by {mean - truth:+.1f} on average, "
+            f"standard deviation {deviation:.1f}"
         )
+    # The return of all steps gets what is left.
+    weights = [(1 - lambda_) * lambda_**n for n in range(num_steps - 1)]
+    pictures.append(
+        plot(
+            "Weight of each n",
+            "Bars over n from 1 to 30. They fall by the factor λ from one to the next, "
+            "and the last one has all that is left.",
+            Axis("n rewards, then the critic", 0, 31, ticks=(1, 10, 20, 30)),
+            Axis("weight", 0, 1, ticks=(0, 0.5, 1)),
+            Mark(
+                "bars", range(1, 31), [*weights, lambda_ ** (num_steps - 1)], "accent"
+            ),
+            width=380,
+        )
+    )
     return pictures, "\n".join(readout).replace("-0.0", "0.0").replace("-", "−")
 
 
-dial("Bias and noise of a return over λ", frame, {"λ": lambdas}, start=(0.9,))
+dial("Bias and variance of a return over λ", frame, {"λ": lambdas}, start=(0.9,))
 
 # %% [markdown]
 # Forty of 20,000 estimates are drawn; the short bar is the mean of all. **Notice** the two ends.
-# At $\lambda = 0$ the estimate relies on the critic after a single reward: little noise, but all
+# At $\lambda = 0$ the estimate relies on the critic after a single reward: little spread, but all
 # of the critic's error. At $\lambda = 1$ it relies on the rewards alone: no error on average, but
-# several times the noise. The noise is the same in both pictures, because both see the same
-# rewards. The noise grows slowly at first: even $\lambda = 0.9$ looks only about $1 / (1 - 0.9) =
-# 10$ steps ahead.
+# several times the standard deviation. That is the same in both pictures, because both see the same
+# rewards. It grows slowly at first: even $\lambda = 0.9$ looks only about $1 / (1 - 0.9) = 10$
+# steps ahead, as the bars say. At 1 the whole weight is on the longest return.
 
 # %% tags=["claims"]
 right, wrong = (torch.stack(clouds) for clouds in estimates.values())
-assert right.std(1)[-1] > 3 * right.std(1)[0], "at 1 there is several times the noise"
+assert right.std(1)[-1] > 3 * right.std(1)[0], "several times as much"
 assert wrong.mean(1)[0] < truth - 1.5, "at 0 there is all of the critic's error"
 assert (right.mean(1) - truth).abs().max() < 0.05, "the right critic has no error"
 assert (wrong.mean(1)[-1] - truth).abs() < 0.05, "at 1 there is no error on average"
-assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the same"
+assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the same in both"
 
 # %% [markdown]
 # ## What one step teaches
@@ -167,7 +185,7 @@ assert torch.allclose(right.std(1), wrong.std(1), rtol=1e-3), "the noise is the 
 #
 # The critic's error now enters with the factor $\gamma^n$, and not at all if the episode
 # terminates first. In exchange, $n$ random rewards vary more than one. That is **variance**, the
-# noise of the dial.
+# spread in the dial.
 #
 # Rather than choose one $n$, average over all of them, with weights that fall by a factor
 # $\lambda$ from one to the next. The result is the **$\lambda$-return**,
@@ -344,11 +362,10 @@ def lambda_returns(
 
 
 # %% [markdown]
-# For completeness, {eq}`n-step-return` in code. Here the loop runs over $n$ and not over
-# time.
+# (For completeness, the folded cell has {eq}`n-step-return` in code.)
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 @checked
 def n_step_returns(
     reward: Float[Tensor, "T B"],
@@ -380,9 +397,10 @@ def n_step_returns(
 # %% [markdown]
 # ## Which λ is best?
 #
-# That depends on how good the critic is. On the ring of {doc}`exact_values` we can compute it,
-# because there the truth is known. The robot breaks down with probability $p = 0.02$ and goes
-# right with probability 0.8, and $\gamma = 0.99$. In cell $s$, action $a$ earns on average
+# That depends on how good the critic is. On the ring of {doc}`exact_values`, a small world of a
+# later page, we can compute it, because there the truth is known. It has five cells in a circle, and
+# each step from cell 0 pays 1. The robot breaks down with probability $p = 0.02$ and goes right with
+# probability 0.8, and $\gamma = 0.99$. In cell $s$, action $a$ earns on average
 #
 # $$
 # Q(s, a) = r_s + \gamma \, (1 - p)\, V(s_a) ,
@@ -467,17 +485,18 @@ fig.tight_layout()
 # %% [markdown]
 # The whole error is the root of the mean squared error over cells, actions and critics.
 # **Notice** on the left that with exact values $\lambda = 0$ is best: each further reward
-# only adds noise. **Notice** on the right that with wrong values the best $\lambda$ lies
-# in between. As it grows, the bias falls and the noise rises. A little bias is left even
+# only adds variance. **Notice** on the right that with wrong values the best $\lambda$ lies
+# in between. As it grows, the bias falls and the variance rises. A little bias is left even
 # at 1, because returns that the time limit or the end of the batch cuts short still end in
 # a value.
 #
 # On this small ring 0.7 is better than 0.95, the default of `gae` and of most code. The worse the
 # critic, the closer the best $\lambda$ is to 1. A larger batch moves it towards 1 too: averaging
-# over more steps removes noise but no bias. So $\lambda$ is a setting to tune, and 0.95 is where
+# over more steps removes variance but no bias. So $\lambda$ is a setting to tune, and 0.95 is where
 # people start.
 
 # %% tags=["claims"]
+assert reward_of_cell.tolist() == [1, 0, 0, 0, 0], "five cells, and cell 0 pays 1"
 total = {name: part.sum(1) for name, part in parts.items()}
 assert total["exact values"].argmin() == 0, "with exact values 0 is best"
 assert 0 < total["wrong values"].argmin() < len(grid) - 1, "the best lies in between"
@@ -488,7 +507,7 @@ assert all(x[0.7] < x[0.95] for x in at.values()), (
 assert (np.diff(parts["wrong values"][:, 0]) < 0).all(), "the bias falls"
 of_nine = parts["wrong values"] @ [1, 1 / 9]  # a mean over nine has the same bias
 assert of_nine.argmin() > total["wrong values"].argmin(), "more steps want more λ"
-assert (np.diff(parts["exact values"][:, 1]) > 0).all(), "each reward adds noise"
+assert (np.diff(parts["exact values"][:, 1]) > 0).all(), "each reward adds variance"
 assert 0.2 < np.sqrt(parts["wrong values"][-1, 0]) < 0.6, "a little bias is left at 1"
 
 # %% [markdown]
@@ -524,7 +543,7 @@ for name, flags in {"two flags": (never, ended), "one flag": (ended, never)}.ite
 # With one flag the step at the limit misses the whole value of the future, about 20 for a robot
 # that never breaks down, and its action is blamed for it. The step before misses $\gamma \lambda$
 # of that, and so on. The end of every episode looks like a series of mistakes. With two flags
-# only noise is left.
+# only chance is left.
 
 # %% tags=["claims"]
 assert max(map(abs, rows["two flags"])) < 0.1, "two flags are right"
@@ -691,6 +710,58 @@ grade(answer, best_lambda, ())
 
 # %% tags=["claims"]
 assert answer() < grid[total["wrong values"].argmin()], "a better critic wants less λ"
+
+# %% [markdown]
+# ### Exercise 4: write it from nothing
+#
+# Close the book, so to speak, and write `gae` with PyTorch alone: no function of this chapter. All
+# tensors are $(T, B)$, rewards, values and next values of floats, the two flags of truth values. The
+# cases have names, so the verdict tells which of them fails and where.
+
+
+# %%
+def answer(reward, value, next_value, terminated, truncated, gamma, lambda_):
+    return ...
+
+
+# %% tags=["hide-input"]
+def rollout(*ends, wild=False):
+    """Return six steps of two environments; ends are (step, copy, which flag)."""
+    numbers = torch.randn(3, 6, 2, generator=torch.Generator().manual_seed(7))
+    flags = torch.zeros(2, 6, 2, dtype=torch.bool)
+    for step, copy, flag in ends:
+        flags[flag, step, copy] = True
+    if wild:  # what stands behind an end may be anything
+        numbers[2][flags[0]] = torch.nan
+    return (*numbers, *flags, 0.9, 0.8)
+
+
+by_hand = {
+    "no end": rollout(),
+    "a terminated step": rollout((2, 0, 0)),
+    "a truncated step": rollout((2, 0, 1)),
+    "both flags in one step": rollout((2, 0, 0), (2, 0, 1)),
+    "ends in both environments": rollout((1, 0, 0), (3, 1, 1), (5, 0, 1)),
+    "a next value that is no number": rollout((2, 0, 0), wild=True),
+}
+grade(answer, gae, by_hand)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(reward, value, next_value, terminated, truncated, gamma, lambda_):
+    # Termination takes the future away. Filled in, not multiplied: 0 times NaN is NaN.
+    future = next_value.masked_fill(terminated, 0.0)
+    error = reward + gamma * future - value
+    # After an end of either kind the next row belongs to another episode.
+    goes_on = (~(terminated | truncated)).float()
+    adv, later = torch.zeros_like(error), torch.zeros_like(error[0])
+    for t in reversed(range(len(error))):
+        later = error[t] + gamma * lambda_ * goes_on[t] * later
+        adv[t] = later
+    return adv
+
+
+grade(answer, gae, by_hand)
 
 # %% [markdown]
 # ## References

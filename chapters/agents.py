@@ -12,8 +12,8 @@
 # **What does an agent optimise, and what goes wrong at the end of an episode?** After this
 # chapter you can say what a return, a value and an advantage are, run an agent in many
 # environments at once, and treat the two ways in which an episode ends as two different
-# things. It takes about 30 minutes. You need Python and a little PyTorch, no reinforcement
-# learning.
+# things. It takes about 35 minutes, reading, without exercises. You need Python and a little
+# PyTorch, no reinforcement learning.
 
 # %% tags=["export", "hide-input"]
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
@@ -266,7 +266,7 @@ for gamma in discounts[2:]:
 # | **policy based** | the policy itself | **REINFORCE, {doc}`next chapter <policy_gradient>`** | |
 # | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | {doc}`A2C <a2c>`, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, {doc}`DDPG <ddpg>`, {doc}`TD3 <td3>`, {doc}`SAC <sac>` |
 #
-# The next chapter stands in the middle row. From there the book goes to the row below, then to
+# The next chapter is in the middle row. From there the book goes to the row below, then to
 # the row above, with DQN and its relatives, and at last to DDPG, TD3 and SAC. SARSA is another
 # well-known algorithm; you need not know it.
 #
@@ -333,17 +333,18 @@ picture
 #
 # ### How to read the code
 #
-# On the website the code of the package stands on the right, what it does on the left. In a
-# signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$ rows,
-# one for each step, and $B$ columns, one for each environment; the same letter is the same size.
-# `@checked` holds each call to its signature and names the argument that does not fit
-# ({doc}`workshop/signatures` builds it). `Bool` holds truth values, `Fraction` is a number from 0
-# to 1, `Count` a whole number from 1 on. A star, as in `"*B"`, stands for any number of
-# dimensions, and `""` for a single number. Functions whose names begin with `check` only
-# complain, early and clearly. Those of the loop below are in {doc}`workshop/episodes`, with its
-# small helpers: `env_maker` turns an id into a function that makes the environment, `on_cpu` and
-# `plain_actions` turn actions into what `envs.step` takes, `resets_later` reads when copies are
-# reset, and `EpisodeCounter` adds up the rewards and the steps of each episode.
+# On the website the code of the package is on the right, what it does on the left. Three things
+# help to read it.
+#
+# - In a signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$
+#   rows, one for each step, and $B$ columns, one for each environment; the same letter is the same
+#   size. A star, as in `"*B"`, means any number of dimensions, and `""` a single number. `Bool` holds
+#   truth values, `Fraction` is a number from 0 to 1, `Count` a whole number from 1 on.
+# - `@checked` holds each call to its signature and names the argument that does not fit
+#   ({doc}`workshop/signatures` builds it). Functions whose names begin with `check` only complain,
+#   early and clearly.
+# - The small helpers of the loop below are in {doc}`workshop/episodes`. Their names say what they do;
+#   you need not look.
 
 
 # %% tags=["export"]
@@ -638,7 +639,7 @@ class Collector:
     def take_step(self, act: Callable[..., Tensor]) -> tuple[NDArray[Any], ...]:
         """Go round the loop once; return a row of each field up to ``real``.
 
-        Where there are masks, they stand behind it.
+        Where there are masks, they come last.
         """
         # What is written down is copied: agents and environments have arrays of their
         # own, which they may write to and use again.
@@ -775,7 +776,7 @@ print("loss as written:   ", as_written)
 print("loss as meant:     ", as_meant)
 
 # %% [markdown]
-# This is why `@checked` stands above the functions of this book that compute with tensors.
+# This is why the functions of this book that compute with tensors have `@checked` above them.
 
 # %% tags=["claims"]
 assert as_written == 2.5, "the values are perfect"
@@ -830,7 +831,7 @@ print(f"{tuple(on_device.shape)} returns computed on {on_device.device.type}:", 
 print("same numbers:", torch.allclose(on_device.cpu(), returns))
 
 # %% [markdown]
-# Most chapters have a cell like this one. No chapter needs a GPU.
+# Some chapters have a cell like this one. No chapter needs a GPU.
 #
 # ## Summary
 #
@@ -854,13 +855,13 @@ print("same numbers:", torch.allclose(on_device.cpu(), returns))
 # %% tags=["hide-input"]
 predict(
     "An agent has learned to hold the pole for ever. CartPole's limit of 500 steps ends "
-    "every episode, γ = 0.99, and the code takes that end for a termination. Which values does "
-    "such code learn for the last state before the limit, and for one 300 steps earlier?",
+    "every episode, γ = 0.99, and the code treats that end as a termination. Which returns does "
+    "such code compute for the last state before the limit, and for one 300 steps earlier?",
     ["100 and 100", "1 and about 95", "1 and 1"],
     right="1 and about 95",
     because="One reward is left, then the world seems to end. 300 steps earlier 301 rewards "
-    "are left, and 1 − 0.99³⁰¹ is 0.95. So the same pole, at the same angle, has many values, "
-    "and the network does not see which one is wanted: the step number is not in its input.",
+    "are left, and 1 − 0.99³⁰¹ is 0.95. So the same pole, at the same angle, has many returns as "
+    "targets, and a network learns none of them but a mean: the step number is not in its input.",
 )
 
 # %% tags=["claims"]

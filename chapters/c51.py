@@ -11,8 +11,9 @@
 #
 # **Why learn how likely each return is, if only the mean decides what to do?** After this chapter
 # you can send a distribution of returns through the Bellman equation, put it back on a fixed grid
-# without changing its mean, and write the loss from which a network learns it. It takes about 25
-# minutes. You need {doc}`dqn`. The agent that learns in this way is that of {doc}`rainbow`.
+# without changing its mean, write the loss from which a network learns it, and say what this can
+# and what it cannot do for an agent. It takes about 20 minutes to read, without exercises. You
+# need {doc}`dqn`. The agent that learns in this way is that of {doc}`rainbow`.
 
 # %% tags=["export", "hide-input"]
 """C51: distributions of returns, moved, projected onto atoms and compared."""
@@ -75,9 +76,9 @@ def panel(name, prob):
         name,
         f"{name}: a bar for each return, and the mean.",
         Axis("return", -43, 25, ticks=(-40, -20, 0, 20)),
-        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
-        Mark("bars", atoms.tolist(), prob.clamp(0, 1).tolist(), "accent"),
-        Mark("line dashed", [mean, mean], [0, 1], "quiet"),
+        Axis("probability", 0, 0.6, ticks=(0, 0.3, 0.6)),
+        Mark("bars", atoms.tolist(), prob.clamp_min(0).tolist(), "accent"),
+        Mark("line dashed", [mean, mean], [0, 0.6], "quiet"),
         width=330,
     )
 
@@ -93,18 +94,19 @@ dial("Two ways home", two_ways, {"chance of falling": falls}, start=(0.1,))
 
 # %% [markdown]
 # **Notice** the setting 0.1. The two means are nearly the same, so to DQN the two ways are worth
-# nearly the same. But they are very different. The return of the path is nearly always somewhere
-# around its mean. The return of the bridge is about 16 or below −19, and its mean never occurs.
+# nearly the same. But they are very different. The path's return is nearly always close to its
+# mean. The return of the bridge is about 16 or below −19, and its mean never occurs.
 #
-# A **distribution** of returns says all of this. It also gives the network more to learn from: a
-# value is one number for a state and an action, and a distribution about fifty.
+# A **distribution** of returns says all of this, to a hiker who dislikes rivers. But our agents act
+# by the mean. Do they learn anything better from fifty numbers than from one? First we learn the
+# fifty; then the question has a short answer.
 
 # %% tags=["claims"]
 bridge = bridges[falls.index(0.1)]
 assert abs((path - bridge) @ atoms) < 1.0, "nearly the same means"
 middle = (atoms > -19) & (atoms < 15)
 assert bridge[middle].sum() < 1e-6, "its mean never happens"
-assert path[(atoms > -6) & (atoms < 12)].sum() > 0.95, "around its mean"
+assert path[(atoms > -6) & (atoms < 12)].sum() > 0.95, "close to its mean"
 for prob in (path, *bridges):
     assert abs(prob.sum() - 1) < 1e-9
 slow = torch.tensor(0.0)
@@ -146,8 +148,8 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 #
 # Here $\gamma'$ is $\gamma$, or $\gamma^m$ after a window of $m$ steps, or 0 after a termination:
 # what {doc}`windows` calls `discount`. After a window, $r$ is the discounted sum of its rewards.
-# Each moved atom carries its probability with it. We call the two together a *piece*. The pieces
-# hardly ever land on atoms again. So each is divided between the two atoms around it, with more
+# Each moved atom carries its probability with it (papers say *mass*). We call the two together a
+# *piece*. The pieces hardly ever land on atoms again. So each is divided between the two atoms around it, with more
 # for the nearer one. An atom $x_j$ gets
 #
 # $$
@@ -173,12 +175,12 @@ def moved(reward, power):
 
 def atoms_plot(name, places, heights, tone):
     pieces = zip(places, heights, strict=True)
-    rises = [Mark("line thick", [x, x], [0, y], tone) for x, y in pieces]
+    rises = [Mark("line thick", [x, x], [0, min(y, 0.4)], tone) for x, y in pieces]
     return plot(
         name,
         f"{name}: an upright line for each piece, as high as its probability.",
         Axis("return", -0.4, 10.4, ticks=range(0, 11, 2)),
-        Axis("probability", 0, 1, ticks=(0, 0.5, 1)),
+        Axis("probability", 0, 0.4, ticks=(0, 0.2, 0.4)),
         *rises,
         width=330,
     )
@@ -187,14 +189,15 @@ def atoms_plot(name, places, heights, tone):
 def projected(reward, power):
     places, after = moved(reward, power)
     mean, exact = (after @ few).item(), (reward + power * (before @ few)).item()
-    readout = (
-        f"mass {after.sum():.3f}; mean {mean:.2f}, "
-        f"reward plus discount times the mean before: {exact:.2f}"
-    ).replace("-", "−")
+    readout = f"mass {after.sum():.3f}; mean {mean:.2f}, "
+    readout += f"reward plus discount times the mean before: {exact:.2f}"
+    if (highest := after.max().item()) > 0.4:
+        readout += f"\nThe tallest line goes on to {highest:.2f}."
+    readout = readout.replace("-", "−")
     pictures = [
         atoms_plot("Where the pieces land", places.tolist(), before[0].tolist(), ""),
         atoms_plot(
-            "What the atoms get", few.tolist(), after.clamp(0, 1).tolist(), "accent"
+            "What the atoms get", few.tolist(), after.clamp_min(0).tolist(), "accent"
         ),
     ]
     return pictures, readout
@@ -212,7 +215,9 @@ dial("Move, then share out", projected, knobs, start=(0.5, 0.9))
 # \tilde x) / \Delta$ of it and the atom above $(\tilde x - x_j) / \Delta$. Then the mean is where
 # it was, at $\tilde x$, because $x_j (x_{j+1} - \tilde x) + x_{j+1} (\tilde x - x_j) = \Delta
 # \tilde x$. If pieces are clipped the mean is wrong, for instance with reward 4 and discount 1.
-# So the support has to be wide enough.
+# So the support has to be wide enough. (**Quantile regression** {cite:p}`dabney2018` needs no
+# support. It turns the bar chart around: the probabilities are fixed, and what the network learns
+# is where the bars stand.)
 #
 # With discount 0 everything lands at the reward, or at the nearer end of the support.
 
@@ -397,6 +402,74 @@ assert (learned - path).abs().sum() / 2 < 0.05, "can hardly be told apart"
 assert abs((learned - path) @ atoms) < 0.2
 
 # %% [markdown]
+# ## The same mean
+#
+# Now the question of this chapter: does an agent that acts by the mean gain anything? Here a table
+# of distributions and a table of values learn from the same steps of the path. Both move a tenth
+# of the way towards their target, and they begin with the same means.
+
+# %%
+double = torch.float64
+table = torch.full((8, num_atoms), 1 / num_atoms, dtype=double)
+values, apart = table @ atoms, 0.0
+for _ in range(3000):
+    state = int(torch.randint(8, (), generator=generator))
+    leads_on = bool(torch.rand((), generator=generator) < 0.8)
+    following = min(state + leads_on, 7)
+    reward, power = (19.0, 0.0) if leads_on and state == 7 else (-1.0, discount)
+    # C51 moves a distribution, TD moves a value.
+    moves = torch.tensor([[reward], [power]], dtype=double)
+    target = project_distribution(table[following, None], *moves, low, high)[0]
+    table[state] += 0.1 * (target - table[state])
+    values[state] += 0.1 * (reward + power * values[following] - values[state])
+    apart = max(apart, (table @ atoms - values).abs().max().item())
+print(f"value of the first state: {values[0]:.2f}, mean of its distribution", end=" ")
+print(f"{table[0] @ atoms:.2f}\nlargest difference in 3000 updates: {apart:.0e}")
+
+# %% [markdown]
+# **Notice** the last number. The two are the same after every update, but for rounding. They have to
+# be: the projection keeps the mean, and the mean of a weighted sum is the weighted sum of the means.
+# So *fifty numbers instead of one teach this table nothing about the mean*. {cite:t}`lyle2019` prove
+# it in general, and for linear functions with a loss that suits them.
+#
+# This is so for tables of probabilities that move a share of the way towards their target, as here.
+# With C51's own loss, on logits, even a table's mean moves otherwise: two targets of the same mean
+# can move it in opposite directions. So what C51 gains on Atari must come from its loss or from its
+# network, and which of them counts is open. The **loss** is that of a classification, whose gradient
+# $q - \hat q$ never exceeds 1, however large the returns are. {cite:t}`farebrother2024` keep this loss
+# and give up the distributions: their targets are values, each spread over the atoms as a narrow bell
+# curve. Large networks learn better from these than from a squared error. The network may gain
+# **features**: to predict fifty numbers, the hidden layers have to tell states apart that have the
+# same mean.
+#
+# And our tasks? In the ablation of {doc}`rainbow_evidence`, on CartPole, we see no difference. Without
+# distributions the mean return while training differs by +43 (95 percent interval −20 to 106), that
+# of the last policy by −35 (−149 to 79). So learn distributions if the network is large, or if you
+# need the distribution itself, for instance to act with care. For a small task begin with a value.
+# (What a network has learned about a falling pole is drawn in {doc}`rainbow`.)
+
+# %% tags=["claims"]
+from literate_rl.evaluation import paired_difference
+from literate_rl.workshop.runs import stored_runs
+
+assert apart < 1e-11, "the same, but for rounding"
+five = torch.arange(5, dtype=double)
+logit = torch.tensor([0.3, 0.1, -0.2, 0.4, 0.1], dtype=double)
+before_step, moves_of_mean = logit.softmax(-1), []
+for target in ([0, 0, 1, 0, 0], [0.5, 0, 0, 0, 0.5]):
+    target = torch.tensor(target, dtype=double)
+    assert target @ five == 2, "of the same mean"
+    after_step = (logit - 0.1 * (before_step - target)).softmax(-1)
+    moves_of_mean.append((after_step - before_step) @ five)
+assert moves_of_mean[0] > 0 > moves_of_mean[1], "in opposite directions"
+both = stored_runs("rainbow_ablation")
+plain, whole = both["without distributions"], both["all six parts"]
+gap = paired_difference(plain.area, whole.area)
+assert [round(x) for x in (gap.mean, gap.low, gap.high)] == [43, -20, 106]
+gap = paired_difference(plain.final, whole.final)
+assert [round(x) for x in (gap.mean, gap.low, gap.high)] == [-35, -149, 79]
+
+# %% [markdown]
 # ## Traps
 #
 # ### Trap: a network that cannot unlearn
@@ -467,21 +540,6 @@ assert rounded(before, place).sum() == 0
 
 # %% [markdown]
 # We read the code at the linked commits.
-#
-# ## On the best device
-#
-# Target and error are computed where the network is. Here a network that thinks all returns are
-# equally likely meets a target.
-
-# %%
-from literate_rl.agents import best_device
-
-device = best_device()
-logit = torch.zeros(1, 11, device=device)
-one_more = torch.ones(1, device=device)
-target = project_distribution(before.float().to(device), one_more, one_more, 0.0, 10.0)
-error = categorical_error(logit.log_softmax(-1), target)
-print(f"on {device.type}: {error.item():.3f}")
 
 # %% [markdown]
 # ## Summary
@@ -491,8 +549,10 @@ print(f"on {device.type}: {error.item():.3f}")
 # - Moved atoms are divided between their neighbours. This keeps the mass and, inside the support,
 #   the mean.
 # - The error is a KL divergence with the gradient $q - \hat q$. Its logarithms come from logits.
-# - The agent still takes the action with the largest mean. The rest of the distribution is there
-#   to learn from.
+# - The agent still takes the action with the largest mean, and in a table that moves a share of the
+#   way this mean is exactly the value that TD learns. What C51 gains must come from its loss or from
+#   its network.
+# - On CartPole we see no difference.
 #
 # ## Exercises
 #
@@ -633,5 +693,6 @@ assert max(means) - min(means) < 1e-6, "the mean is right for any number of atom
 # %% [markdown]
 # ## References
 #
-# Distributions of returns and C51 are from {cite:t}`bellemare2017`. {doc}`rainbow` puts them into
-# an agent; {cite:t}`hessel2018` measured what they add there.
+# Distributions of returns and C51 are from {cite:t}`bellemare2017`. {cite:t}`lyle2019` compare them
+# with values, {cite:t}`farebrother2024` keep only the loss, {cite:t}`dabney2018` learn quantiles.
+# {doc}`rainbow` puts distributions into an agent; {cite:t}`hessel2018` measured what they add there.

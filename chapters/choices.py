@@ -11,8 +11,8 @@
 #
 # **How does a policy walk, aim and shoot in one step?** It makes three choices, each from a short
 # list. After this chapter you can build a policy for such actions, say why the logarithm of its
-# probability is a sum, and name the one thing that such a policy cannot do. It takes about 15 minutes. You need
-# {doc}`policies`: rows of logits, and the race that draws an action.
+# probability is a sum, and name the one thing that such a policy cannot do. It takes about 20 minutes. You need
+# {doc}`policies`: logits, and the race that draws an action.
 
 # %% tags=["export", "hide-input"]
 """Several choices at once: a product of categorical distributions."""
@@ -130,8 +130,33 @@ assert len(lines) == 1, "does not depend on its move"
 # `MultiBinary`, where every $N_k$ is 2. Our class takes both, and `Tuple` and `Dict` spaces that
 # hold nothing but choices.
 #
-# A row holds the logits of all choices one after another. For the formulas they should stand in a
-# table with a line for each choice. Where a list is shorter than the longest one, the table is
+# Here it is for the game above, beside the same sums over its nine combinations by hand. (`make_policy`
+# of {doc}`policies` chooses the class by the action space.)
+
+# %%
+from literate_rl.choices import ChoiceActions  # built below
+
+game = ChoiceActions(spaces.MultiDiscrete([3, 3]))
+row = torch.tensor([[0.0, 0.5, 2.0, 0.5, 0.0, 1.0]], dtype=torch.float64)
+other = torch.zeros(1, 6, dtype=torch.float64)
+every = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+joint = game.log_prob(row.expand(9, -1), every)
+joint_other = game.log_prob(other.expand(9, -1), every)
+found = {
+    "sum of all probabilities": (joint.exp().sum(), torch.ones(())),
+    "entropy": (-(joint.exp() * joint).sum(), game.entropy(row)),
+    "divergence": ((joint.exp() * (joint - joint_other)).sum(), game.kl(row, other)),
+}
+for name, (by_hand, ours) in found.items():
+    print(f"{name}: {by_hand.item():.4f} by hand, {ours.item():.4f} by the formula")
+
+# %% tags=["claims"]
+for by_hand, ours in found.values():
+    assert abs(by_hand.item() - ours.item()) < 1e-12, "the same sums"
+
+# %% [markdown]
+# The network returns the logits of all choices one after another. For the formulas the class arranges
+# them in a table with a row for each choice. Where a list is shorter than the longest one, its row is
 # filled up with $-\infty$: options that are never drawn.
 
 
@@ -173,19 +198,19 @@ class ChoiceActions:
             raise refused(wanted, space, "shape")
         self.sizes, self.start = sizes.tolist(), starts
         self.num_logits = sum(self.sizes)
-        # Where in a row the options of each choice stand. What is left over in a line
-        # points behind the end.
+        # Where the logits of each choice stand, a table row for each. What is left over
+        # in a table row points behind the end.
         self.place = torch.full((len(sizes), max(self.sizes)), self.num_logits)
         logits = torch.arange(self.num_logits).split(self.sizes)
-        for line, own in zip(self.place, logits, strict=True):
-            line[: len(own)] = own
+        for table_row, own in zip(self.place, logits, strict=True):
+            table_row[: len(own)] = own
 
     def log_probs(self, row: Tensor) -> Tensor:
         """Return the log-probabilities of all options, ``(*B, K, N)``."""
         return self.table(row).log_softmax(-1)
 
     def table(self, row: Tensor) -> Tensor:
-        """Return logits with a line for each choice, ``(*B, K, N)``."""
+        """Return logits with a table row for each choice, ``(*B, K, N)``."""
         wanted, given = self.num_logits, row.shape[-1]
         check_that(given == wanted, f"row must have {wanted} logits, got {given}")
         filled = nn.functional.pad(row, (0, 1), value=-math.inf)
@@ -269,31 +294,6 @@ def surprise(log_prob: Tensor) -> Tensor:
     likely = log_prob.clamp(min=LOG_OF_NOTHING)
     return -(log_prob.exp() * likely).sum((-2, -1))
 
-
-# %% [markdown]
-# `make_policy` ({doc}`policies`) finds all this in the action space. Here is a policy for the game
-# above, and the same sums over its nine combinations by hand:
-
-# %%
-from literate_rl.choices import ChoiceActions
-
-game = ChoiceActions(spaces.MultiDiscrete([3, 3]))
-row = torch.tensor([[0.0, 0.5, 2.0, 0.5, 0.0, 1.0]], dtype=torch.float64)
-other = torch.zeros(1, 6, dtype=torch.float64)
-every = torch.cartesian_prod(torch.arange(3), torch.arange(3))
-joint = game.log_prob(row.expand(9, -1), every)
-joint_other = game.log_prob(other.expand(9, -1), every)
-found = {
-    "sum of all probabilities": (joint.exp().sum(), torch.ones(())),
-    "entropy": (-(joint.exp() * joint).sum(), game.entropy(row)),
-    "divergence": ((joint.exp() * (joint - joint_other)).sum(), game.kl(row, other)),
-}
-for name, (by_hand, ours) in found.items():
-    print(f"{name}: {by_hand.item():.4f} by hand, {ours.item():.4f} by the formula")
-
-# %% tags=["claims"]
-for by_hand, ours in found.values():
-    assert abs(by_hand.item() - ours.item()) < 1e-12, "the same sums"
 
 # %% [markdown]
 # ## Eight switches
@@ -414,20 +414,24 @@ assert share[64] > 0.6, "most of the batch"
 #
 # The code was read at the linked commit.
 #
-# ## One decision to take home
+# ## When to use it
 #
-# **Several choices if there are hundreds of combinations, one list if there are a few, and between
-# them the experiment.** A list can express everything, including that two choices belong together,
-# and any agent for lists takes it. Choices scale, and PPO, A2C, A3C, IMPALA and PPG take them. Where
-# the best option of one choice depends on another choice, they can put all their probability on *one*
-# good combination in each state, but they cannot mix two. The experiment that decides: both, as
-# above, on your task. {doc}`/docs/spaces` shows which agent takes which actions.
+# A list can express everything, including that two choices belong together, and any agent for lists
+# takes it. Choices scale. Where the best option of one choice depends on another choice, they can put
+# all their probability on *one* good combination in each state, but they cannot mix two.
+#
+# - **Use it for**: hundreds of combinations and more
+# - **Rather than**: one list of all combinations, which suits a few; between them, try both
+# - **Costs**: with eight switches a fifth of the steps that the list takes; one seed each
+# - **First settings**: `learning_rate` by the share that is clipped, `clip_ratio`, `entropy_weight`
+# - **Decided by**: eight switches, both ways, in {doc}`choices`; {doc}`/docs/spaces` shows which agent
+#   takes which actions
 #
 # ## Summary
 #
 # - Several choices are drawn independently, each from a softmax of its own.
 # - The log-probability of the action, its entropy and its divergence are sums over the choices.
-# - A row has the logits of all choices, a sum of list lengths instead of a product.
+# - The network returns the logits of all choices, a sum of list lengths instead of a product.
 # - No such policy can say that two choices belong together.
 #
 # ## Exercises

@@ -14,7 +14,7 @@
 # stay in a box. You have a correct model for each of the six roles, and you can find and fix the
 # mistakes in the models of others.
 #
-# It takes about 30 minutes. You need {doc}`contracts`, and the Gaussian policy of
+# Reading takes about 15 minutes, without exercises. You need {doc}`contracts`, and the Gaussian policy of
 # {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
@@ -84,6 +84,15 @@ def areas(sigma, mean):
     return [torch.trapezoid(x, action).item() for x in densities(u, sigma, mean)]
 
 
+def entropies(sigma, mean):
+    """Return the entropy before the squash, by its formula, and that of the actions."""
+    u = mean + torch.linspace(-8, 8, 4001, dtype=torch.float64).unsqueeze(-1) * sigma
+    log_prob = densities(u, sigma, mean)[0].log()
+    weight = torch.distributions.Normal(mean, sigma).log_prob(u).exp().squeeze(-1)
+    after = -torch.trapezoid(weight * log_prob, u.squeeze(-1)).item()
+    return 0.5 * math.log(2 * math.pi * math.e) + math.log(sigma), after
+
+
 def frame(sigma, mean):
     bars = torch.histc((mean + sigma * eta).tanh(), 25, -1, 1) / len(eta) * 25 / 2
     right, wrong = densities(torch.atanh(points).unsqueeze(-1), sigma, mean)
@@ -99,7 +108,11 @@ def frame(sigma, mean):
         width=460,
     )
     with_it, without = areas(sigma, mean)
-    return [picture], f"area with the Jacobian {with_it:.2f}, without it {without:.2f}"
+    before, after = entropies(sigma, mean)
+    return [picture], (
+        f"area with the Jacobian {with_it:.2f}, without it {without:.2f}\n"
+        f"entropy of u {before:.2f}, of the actions {after:.2f}"
+    )
 
 
 dial("A density and its squash", frame, {"σ": sigmas, "μ": means}, start=(0.7, 0.0))
@@ -133,6 +146,9 @@ for mean in means:
     assert abs(right - 1).max() < 0.01, "with the Jacobian the area is 1"
     assert wrong.max() < 0.97, "without it never"
 assert torch.tensor([areas(sigma, 0.0)[1] for sigma in sigmas]).diff().max() < 0
+before, after = torch.tensor([entropies(sigma, 0.0) for sigma in sigmas]).T
+assert before.diff().min() > 0, "that of u grows without limit"
+assert after.argmax() < len(sigmas) - 1, "the true one falls once σ is large"
 assert torch.tensor(9.1).tanh() == 1 > torch.tensor(8.5).tanh()
 
 # %% [markdown]
@@ -152,8 +168,8 @@ print(inspect.getsource(squashed_log_prob))
 #
 # The second is the entropy: no formula is known for that of a squashed Gaussian. That of the
 # Gaussian before the squash is often returned instead. It grows without limit as $\sigma$ grows,
-# while the true one falls once $\sigma$ is large, so an entropy bonus on it drives the actions to
-# the edges of the box. We use minus the log-probability of a fresh sample. On average it is the
+# while the true one falls once $\sigma$ is large (the dial prints both), so an entropy bonus on it
+# drives the actions to the edges of the box. We use minus the log-probability of a fresh sample. On average it is the
 # entropy, and through $u_j = \mu_j + \sigma_j \eta_j$ its gradient is right too.
 
 

@@ -11,25 +11,28 @@
 #
 # **Which agent for continuous actions, and what does each of its parts buy?** This page shows
 # measurements and no new code: four agents on one pendulum, a body with six joints, a car that
-# has to swing, and two variations. After it you know which agent to try first, and how little a
-# small task can say about it. It takes about 15 minutes. You need {doc}`td3`, {doc}`sac`,
-# {doc}`discrete_sac` and the paired differences of {doc}`evaluation`.
+# has to swing, two variations, and a seed that failed. After it you know which agent to try first, and
+# how little a small task can say about it. It takes about 10 minutes, reading, without exercises.
+# You need {doc}`td3`, {doc}`sac`, {doc}`discrete_sac` and the paired differences of {doc}`evaluation`.
 #
-# In short: on the pendulum only TD3 stands out, because it learns more slowly; on a larger body
-# seeds differ so much that a few of them rank nobody; and where the reward is far away, it is the
-# noise that decides, and not the length of the targets.
+# In short: on the pendulum only TD3 stands out, because its older copies follow more slowly; on a
+# larger body seeds differ so much that a few of them rank nobody; and where the reward is far away,
+# it is the noise that decides, and not the length of the targets.
 
 # %% tags=["hide-input"]
+from itertools import combinations
+
 import gymnasium as gym
 import matplotlib.pyplot as plt
 import numpy as np
 
 from literate_rl.ddpg import ddpg_settings
+from literate_rl.discrete_sac import discrete_sac_settings
 from literate_rl.evaluation import paired_difference
 from literate_rl.sac import sac_settings
 from literate_rl.td3 import hddpg_settings, td3_settings
-from literate_rl.workshop.pictures import predict
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.workshop.pictures import AGENT_COLOURS, predict
+from literate_rl.workshop.runs import results_folder, stored_runs
 
 # %% [markdown]
 # ## Four agents, one pendulum
@@ -37,26 +40,27 @@ from literate_rl.workshop.runs import stored_runs
 # DDPG, HDDPG, TD3 and SAC, with ten seeds each. Their layers are equally wide, their batches
 # equally large, and their critics take the same number of updates. (TD3 and SAC have two critics,
 # and TD3's actor takes half as many steps.) Thin lines are runs, thick ones are means. The
-# printed lines say after how many steps the return while training first exceeds −300, as the
-# median of ten, and by how much the mean returns of two agents differ over the whole training,
+# printed lines say after how many steps the return while training first exceeds −300 and how many CPU
+# seconds a whole run of 10,000 steps took, as medians of ten, and by how much the mean returns of two agents differ over the whole training,
 # seed by seed.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of four agents over 10,000 steps of Pendulum. DDPG, HDDPG and SAC rise together after about 3,000 steps and are at -200 after 5,000. TD3 rises some 2,000 steps later. All four end near -150"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Returns of four agents over 10,000 steps of Pendulum. All fall from -1100 to -1500 in the first 2,000 steps. DDPG, HDDPG and SAC rise together after about 3,000 steps and are at -200 after 5,000. TD3 rises some 2,000 steps later. All four end near -150"}}
 runs = stored_runs("ddpg_pendulum") | stored_runs("sac_pendulum")
 fig, axis = plt.subplots(figsize=(7, 3))
-for number, (name, found) in enumerate(runs.items()):
-    steps = found.steps / 1000
-    axis.plot(steps, found.curves.T, color=f"C{number}", alpha=0.2, linewidth=0.6)
-    axis.plot(
-        steps, found.curves.mean(0), color=f"C{number}", linewidth=2.5, label=name
-    )
+for name, found in runs.items():
+    steps, color = found.steps / 1000, AGENT_COLOURS[name]
+    axis.plot(steps, found.curves.T, color=color, alpha=0.2, linewidth=0.6)
+    axis.plot(steps, found.curves.mean(0), color=color, linewidth=2.5, label=name)
 axis.set(xlabel="thousand steps", ylabel="return while training")
 axis.legend()
 fig.tight_layout()
 learned = {}
 for name, found in runs.items():
     learned[name] = found.steps[(found.curves > -300).argmax(1)]
-    print(f"{name:6s} above −300 after {np.median(learned[name]):,.0f} steps")
+    print(
+        f"{name:6s} above −300 after {np.median(learned[name]):,.0f} steps,"
+        f" {np.median(found.cpu_seconds):.0f} s"
+    )
 gaps = {}
 for first, second in (("HDDPG", "DDPG"), ("SAC", "DDPG"), ("TD3", "DDPG")):
     gaps[first] = gap = paired_difference(runs[first].area, runs[second].area)
@@ -66,12 +70,15 @@ for first, second in (("HDDPG", "DDPG"), ("SAC", "DDPG"), ("TD3", "DDPG")):
 
 # %% [markdown]
 # **Notice** that three of the four cannot be told apart: the intervals for HDDPG and for SAC
-# contain zero. TD3 takes longer, with every seed. {doc}`td3` shows why: its actor moves only at
-# every second update, and the pendulum forgives an actor that moves at every one. What the delay
-# is for, a slower and safer walk, has little to prove where 29 of the 30 hasty runs arrive as
-# well.
+# contain zero. TD3 takes longer, with every seed. {doc}`td3` measures why: with its delay the older
+# copies follow at half the speed. If they get their speed back ($\tau$ = 0.01), about four fifths of
+# the difference is gone (five seeds, the first 4,800 steps), and the actor still waits.
 #
-# SAC differs in another way: nobody chose its noise. On this task that costs nothing.
+# All four first get *worse*, for some 1,000 steps, down to −1,500; random torques earn about −1,200.
+# And a run of any of them takes less than a minute.
+#
+# SAC differs in another way: nobody chose its noise, only a target entropy. On this task that costs
+# nothing.
 
 # %% tags=["claims"]
 assert [len(found.final) for found in runs.values()] == [10] * 4, "ten seeds each"
@@ -84,8 +91,23 @@ for name in ("HDDPG", "SAC"):
     assert gaps[name].low < 0 < gaps[name].high, "cannot be told apart"
 assert (runs["TD3"].area < runs["DDPG"].area).all(), "with every seed"
 assert gaps["TD3"].high < -200
-hasty = np.concatenate([runs[name].final for name in ("DDPG", "HDDPG", "SAC")])
-assert ((hasty > -200).sum(), len(hasty)) == (29, 30), "29 of the 30 hasty runs"
+# Each reaches to step 4,800.
+copies = stored_runs("td3_copies")["faster copies"].curves[:, :24].mean(1)
+slow, fast = (runs[name].curves[:5, :12].mean(1) for name in ("TD3", "DDPG"))
+back = paired_difference(copies, slow).mean / paired_difference(fast, slow).mean
+assert 0.77 < back < 0.83, "about four fifths"
+lowest = [found.curves.mean(0).min() for found in runs.values()]
+assert all(-1600 < x < -1450 for x in lowest), "down to −1,500"
+pendulum, random_returns = gym.make("Pendulum-v1"), []
+pendulum.action_space.seed(0)
+for seed in range(100):
+    _, total, over = pendulum.reset(seed=seed), 0.0, False
+    while not over:
+        _, reward, _, over, _ = pendulum.step(pendulum.action_space.sample())
+        total += reward
+    random_returns.append(total)
+assert abs(np.mean(random_returns) + 1200) < 60, "random torques"
+assert all(np.median(found.cpu_seconds) < 60 for found in runs.values())
 assert np.median(learned["SAC"]) == min(map(np.median, learned.values())), "none faster"
 
 # %% [markdown]
@@ -94,16 +116,18 @@ assert np.median(learned["SAC"]) == min(map(np.median, learned.values())), "none
 # *HalfCheetah* is a flat animal with six motors, in the physics of MuJoCo. It is paid for speed.
 # Observations have 17 numbers and actions six, so here a critic's landscape has six dimensions.
 # The agents have layers and batches of 256, as in the paper on SAC, and learn after every step, for
-# 100,000 steps. That is a tenth of what is usual: {cite:t}`fujimoto2018` report 9,637 for TD3 after
+# 100,000 steps. They differ in two more settings, each as in its paper or its chapter: the learning
+# rate is $10^{-3}$ for TD3 and $3 \cdot 10^{-4}$ for SAC, and TD3 acts at random for 5,000 steps
+# where SAC draws from its policy. The length is a tenth of what is usual: {cite:t}`fujimoto2018` report 9,637 for TD3 after
 # a million (on an older version of the task). Nothing was tuned.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns over 100,000 steps of HalfCheetah, five runs each of TD3 and of SAC. They start below zero; one run of TD3 stays near 1,000 for most of the time, the others climb to between 3,700 and 5,700. Right: the returns of the last policies as dots, and as crosses those of the peer, which lie in the same range"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns over 100,000 steps of HalfCheetah, five runs each of TD3 and of SAC. They start below zero; one run of TD3 stays near 1,000 for half of the time, the others climb to between 3,700 and 5,700. Right: the returns of the last policies as dots, and as crosses those of the peer, which lie in the same range"}}
 cheetah = stored_runs("td3_cheetah") | stored_runs("sac_cheetah")
 peer = [stored_runs(f"{name}_cheetah_peer") for name in ("td3", "sac")]
 peer = [found.final for (found,) in (runs.values() for runs in peer)]
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.8), width_ratios=(2, 1))
 for number, (name, found) in enumerate(cheetah.items()):
-    color = f"C{number + 2}"
+    color = AGENT_COLOURS[name]
     lines = axes[0].plot(found.steps / 1000, found.curves.T, color=color, linewidth=1)
     lines[0].set_label(name)
     axes[1].plot([number] * len(found.final), found.final, "o", color=color, alpha=0.7)
@@ -119,13 +143,14 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** the five runs of TD3. They are one program with five seeds, and they end between 1,870
 # and 5,852. One of them is stuck near 1,000 for half of its training. Those of SAC end between
-# 4,104 and 6,182. Pair each run of one agent with each of the other: SAC is ahead in 16 of 25
-# pairs. So the runs show that both agents learn to run, and how far seeds differ; they cannot say
-# which agent is better.
+# 4,104 and 6,182.
 #
 # The crosses are runs of Stable-Baselines3 with the same settings, five of each agent. All of them
 # lie between our worst and our best run of the same agent, so as far as such few runs can tell,
-# both programs learn alike.
+# both programs learn alike. That makes ten runs of each agent. Pair each run of one with each of
+# the other: SAC is ahead in 74 of 100 pairs. If both agents were alike, a result so far from 50 would
+# come up in one of thirteen experiments. So these runs suggest that SAC learns faster, with this pair
+# of learning rates, and do not prove it.
 #
 # `python -m benchmarks.ddpg_learning td3_cheetah` and
 # `python -m benchmarks.sac_learning sac_cheetah` train them, in some twenty minutes each, and need
@@ -135,7 +160,16 @@ fig.tight_layout()
 td3, soft = (np.sort(found.final) for found in cheetah.values())
 assert td3.round().tolist() == [1870, 4134, 4214, 5409, 5852]
 assert (len(soft), soft.min().round(), soft.max().round()) == (5, 4104, 6182)
-assert (soft[:, None] > td3).sum() == 16, "16 of 25 pairs"
+all_td3, all_soft = (np.append(x, y) for x, y in zip((td3, soft), peer, strict=True))
+assert (all_soft[:, None] > all_td3).sum() == 74, "74 of 100 pairs"
+ranks = [sum(some) for some in combinations(range(1, 21), 10)]
+seen_rank = 74 + sum(range(1, 11))
+extreme = 2 * np.mean(np.array(ranks) >= seen_rank)
+assert round(1 / extreme) == 13, "one of thirteen experiments"
+folder = results_folder() / "learning"
+for name, rate in (("td3", "0.001"), ("sac", "0.0003")):
+    text = (folder / f"{name}_cheetah.csv").read_text("utf-8")
+    assert f" learning_rate={rate} " in text
 stuck = cheetah["TD3"].curves[cheetah["TD3"].final.argmin()]
 assert ((stuck > 800) & (stuck < 1100)).sum() > 12, "for half of its training"
 assert min(td3.min(), soft.min()) > 1500, "both learn to run"
@@ -149,7 +183,10 @@ for ours, theirs in zip((td3, soft), peer, strict=True):
 #
 # In *MountainCarContinuous* a weak car has to swing itself up to a flag, which pays 100, and each
 # push costs a little. A noise that is new at every step hardly moves the car. With `hold=20` the
-# same noise is used for 20 steps, and so long a push may swing it far enough, by chance. The
+# same noise is used for 20 steps, an action repeat of the noise, and so long a push may swing it far
+# enough, by chance. (Only SAC has this setting. Other noises that last are Ornstein–Uhlenbeck noise,
+# {doc}`ddpg`, coloured noise {cite:p}`eberhard2023`, and gSDE, a noise in the last layer
+# {cite:p}`raffin2021`.) The
 # targets of {doc}`sac` have 20 steps here too, to carry the news of the flag back to the valley.
 # Here are ten runs as they are set, ten whose noise lasts for one step, and ten whose targets have
 # one step:
@@ -159,7 +196,7 @@ climbed = stored_runs("sac_mountain") | stored_runs("sac_mountain_parts")
 climbed = {"both of 20 steps": climbed.pop("SAC"), **climbed}
 fig, axes = plt.subplots(1, 3, figsize=(8, 2.6), sharey=True)
 for number, (name, found) in enumerate(climbed.items()):
-    axis, color = axes[number], f"C{number + 3}"
+    axis, color = axes[number], AGENT_COLOURS["SAC"]
     steps = found.steps / 1000
     axis.plot(steps, found.curves.T, color=color, alpha=0.35, linewidth=0.8)
     axis.plot(steps, found.curves.mean(0), color=color, linewidth=2.5)
@@ -201,8 +238,7 @@ assert (car.hold, car.num_steps, car.temperature, car.tune) == (20, 20, 0.1, Fal
 # %% [markdown]
 # ## Two variations
 #
-# **Priorities.** A memory may draw surprising steps more often ({doc}`replay`). Here TD3 learns on
-# the pendulum with and without priorities, the same three seeds.
+# **Priorities.** Replay can favour surprising steps ({doc}`replay`). Here TD3 learns on the pendulum with and without priorities, the same three seeds.
 #
 # **Actions from a list.** DDPG and TD3 are made for numbers, but an actor may also return
 # probabilities, and then the critic is climbed through those ({doc}`ddpg`). Here are both on
@@ -236,13 +272,45 @@ for name, found in listed.items():
 #
 # DDPG balances the pole with two of three seeds, TD3 with one. The other three runs fail from the
 # first steps to the last: they end near 10, the return of an agent that always pushes to the same
-# side. A likely reason is a corner. An actor that climbs a critic which hardly knows anything
-# soon gives one action a probability near 1. There the slope of the softmax, $p_j (1 - p_j)$, is
-# nearly 0: at 0.9999 one ten-thousandth is left. The actor can hardly walk back, and it hardly
-# ever takes the other action, so its critic learns nothing new about that. In SAC the entropy
-# pays for leaving the corner (one of its runs fails too, but does not end near 10), and DQN has
-# no actor that could be caught in one. DDPG and TD3 were not tuned for this task, the other two
-# were, and three seeds are few.
+# side. What holds the one of DDPG there? Here are its three runs again, for 4,000 steps, looked at in 400
+# states that random pushes visit. On the left is the probability of the action that the actor finds
+# less likely, as the median over the states. On the right is the share of states in which it would
+# rather push right.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: the probability of the less likely action falls from one half to below a hundred thousandth in all three runs. Right: at first all three push right in all states. Two come down to about one half, the third, dotted, stays at one"}}
+corner = stored_runs("ddpg_corner")["DDPG"]
+other, right, against, slope = (
+    corner.watched[name] for name in ("other", "right", "against", "slope")
+)
+caught = corner.curves[:, -1] < 30
+fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.8))
+for axis, curves in zip(axes, (other, right), strict=True):
+    for which, look, label in ((~caught, "-", "learns"), (caught, ":", "caught")):
+        lines = axis.plot(
+            corner.steps / 1000, curves[which].T, look, color=AGENT_COLOURS["DDPG"]
+        )
+        lines[0].set_label(label)
+    axis.set_xlabel("thousand steps")
+axes[0].set(ylabel="probability of the other action", yscale="log")
+axes[1].set(ylabel="share of states: right")
+axes[0].legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** on the left that all three run into a **corner**: the actor climbs a critic that hardly
+# knows anything, and soon gives one action nearly all the probability. (The softmax *saturates* is the
+# usual word.) After 1,100 steps all three push right in every one of the states. On the way back stands
+# the slope of the softmax, $p_j (1 - p_j)$: where the other action has a probability of $10^{-5}$, a
+# hundred thousandth of the critic's slope is left. Two actors find their way out. They become as sure
+# as before, but of left in one half of the states and of right in the other. The third was deeper in:
+# after 1,100 steps the other action has a probability of $5 \cdot 10^{-6}$ there, where the two that get
+# out have $10^{-3}$ and $2 \cdot 10^{-4}$. Later, after 1,600 steps, when one of these is out and one on
+# its way, the gradient of the third is a hundred times shorter than theirs, and it goes on shrinking.
+#
+# Its critic has not lost the other action from sight: in more than half of the states it prefers it.
+# Right or wrong, it would send the actor back. The actor cannot hear it. In SAC the entropy pays for
+# leaving the corner, and DQN has no actor that could be caught in one. (DDPG and TD3 were not tuned for
+# this task, the other two were, and three seeds are few.)
 
 # %% tags=["claims"]
 assert [len(found.final) for found in listed.values()] == [3, 3, 10, 10]
@@ -264,21 +332,102 @@ for seed in range(20):
     pole.reset(seed=seed)
     lengths.append(1 + sum(1 for _ in iter(lambda: pole.step(1)[2], True)))
 assert 9 <= np.mean(lengths) < 11, "always to the same side"
+assert caught.tolist() == [False, False, True]
+early, later = (np.searchsorted(corner.steps, x) for x in (1120, 1600))
+assert (right[:, early] == 1).all(), "all three push right"
+assert (other[:, early] < 1e-3).all(), "nearly all the probability"
+depth = [float(f"{x:.0e}") for x in other[:, early]]
+assert depth == [1e-3, 2e-4, 5e-6], "deeper in"
+assert right[0, later] < 0.5, "out"
+assert other[1, later] > 10 * other[1, early], "on its way"
+assert (other[:, -1] < 1e-5).all(), "as sure as before"
+assert (abs(right[~caught, -1] - 0.5) < 0.1).all(), "left in one half of the states"
+assert (right[caught] == 1).all()
+assert slope[caught, later].max() < slope[~caught, later].min() / 100, "shorter"
+assert (np.diff(slope[caught, later:]) < 0).all(), "goes on shrinking"
+assert (against[caught, early:] > 0.5).all(), "it prefers it"
+
+# %% [markdown]
+# ## A seed that failed
+#
+# With a target entropy of 0.1 nats, nearly sure of each action, nine of ten runs of discrete SAC end
+# above 460 on CartPole, and the fourth seed at 182. In all of its greedy episodes the pole stands to
+# the end. It is the cart that leaves the track: the pole leans a little to one side, and the cart
+# drifts there for nearly 200 steps. Such a mistake is hard to see, because a single push changes
+# little: where the cart is more than 0.6 from the middle, the better of the two pushes gains a fifth of
+# a step.
+#
+# Three cures were tried, ten seeds each. A *cooler* start, at a temperature of 0.01 instead of 0.05: at
+# the end of the weak run a nat was worth 0.26 steps, more than a push can gain. A buffer of *all
+# steps* instead of the last 4,000. And the default target of {doc}`discrete_sac`, $\tfrac12 \log 2 =
+# 0.35$ nats, which makes the policy *more* random:
+
+# %% tags=["hide-input"]
+starts = {
+    "½ log 2": stored_runs("sac_cartpole")["SAC"],
+    "0.1": stored_runs("sac_cartpole_sure")["SAC"],
+    "0.1, cooler": stored_runs("sac_cartpole_cool")["SAC"],
+    "0.1, all steps": stored_runs("sac_cartpole_hoard")["SAC"],
+}
+for name, found in starts.items():
+    print(f"{name:15s}", *(f"{x:4.0f}" for x in found.final))
+
+# %% [markdown]
+# Each column is a seed, 100 greedy episodes each. **Notice** that the cooler start lifts the fourth
+# seed and lets two others drift. With all steps the fourth seed stays where it was. With the default
+# it balances for 435 steps, and no run is below that. Each change deals the seeds anew: the cooler start
+# cures the fourth best of all and spoils two others. At 475 steps or above are eight of ten runs with
+# the default and seven with each of the others. We keep the default because its worst run is the least
+# bad, and not because the cause is known. (One weak run in ten is rare enough that ten seeds cannot
+# prove a difference: the interval of the means contains zero.)
+
+# %% tags=["claims"]
+half, sure, cool, hoard = (found.final for found in starts.values())
+run = starts["0.1"]
+assert {len(x) for x in (half, sure, cool, hoard)} == {10}
+assert sure.argmin() == 3, "the fourth seed"
+assert round(sure[3]) == 182
+assert (sure > 460).sum() == 9
+assert run.judged["off_track"][3] == 1, "it is the cart that leaves the track"
+assert 0.15 < run.judged["push"][3] < 0.25, "a fifth of a step"
+alpha = run.watched["charts/alpha"][3, -1]
+assert round(alpha / 0.05, 2) == 0.26, "what a nat is worth, in scaled rewards"
+assert cool[3] == 500, "lifted"
+assert [*cool.argsort()[:2]] == [7, 0], "two others"
+assert (starts["0.1, cooler"].judged["off_track"][cool < 400] > 0.8).all(), "drift"
+assert hoard.argmin() == 3, "stays where it was"
+assert hoard[3] < 195
+assert (half.argmin(), round(half.min())) == (3, 435), "no run is below that"
+assert [(x >= 475).sum() for x in (half, sure, cool, hoard)] == [8, 7, 7, 7]
+assert max(half[3], sure[3], hoard[3]) < cool[3], "the fourth best of all"
+assert half.min() > max(x.min() for x in (sure, cool, hoard)), "the least bad"
+cure = paired_difference(half, sure)
+assert cure.low < 0 < cure.high, "cannot prove a difference"
+settings = discrete_sac_settings("CartPole-v1")
+assert (settings.target_entropy, settings.buffer_size) == (None, 4000)
 
 # %% [markdown]
 # ## Which one first?
 #
-# For numbers in a box try SAC first: nobody has to choose its noise, and on the pendulum no agent
-# learned faster. If its draws are in the way, because the task wants one exact action, try TD3.
-# (That is advice; no run here shows it.) For actions from a list {doc}`dqn` or {doc}`ppo` are
-# simpler. And if nothing is learned at all, look at the exploration before you change the agent.
+# For numbers in a box try SAC first: what has to be chosen is a target entropy, which has a default
+# that serves, and on the pendulum no agent learned faster. If its draws are in the way, because the
+# task wants one exact action, try TD3, with $\tau$ doubled. (That is advice; no run here shows it.)
+# For actions from a list {doc}`dqn` or {doc}`ppo` are simpler. And if nothing is learned at all, look
+# at the exploration before you change the agent.
+#
+# This book ends here with single critics and twins. If steps are dear, the next thing to read about
+# is the **replay ratio**, updates for each step: REDQ takes twenty, with ten critics
+# {cite:p}`chen2021`, DroQ with dropout and layer norm in two {cite:p}`hiraoka2022`, and TQC cuts the
+# highest of many quantiles {cite:p}`kuznetsov2020`.
 #
 # ## Summary
 #
 # - On a small task most agents arrive. It can show that one is broken, hardly that one is better.
 # - On a larger one seeds may differ by a factor of three. A few of them rank nobody.
-# - TD3's delay costs steps where nothing goes wrong.
+# - TD3's delay slows down the older copies. If you delay, double $\tau$.
 # - Where the reward is far away, a noise that lasts decides whether anything is learned.
+# - An actor that saturates early may not come back: its gradient is nearly gone, whatever the critic
+#   says.
 #
 # ## Exercise: predict
 

@@ -11,7 +11,8 @@
 #
 # **What changes when the actions can be counted?** After this chapter you can say why SAC needs
 # no draw when its actions come from a list, compute its losses exactly, and choose a target
-# entropy for any number of actions. It takes about 20 minutes. You need {doc}`sac`.
+# entropy for any number of actions. It takes about 25 minutes, reading, without exercises. You need
+# {doc}`sac`.
 
 # %% tags=["export", "hide-input"]
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
@@ -57,8 +58,8 @@ __all__ = [
 # ## Draw one, or add up all
 #
 # In {doc}`sac` an action is a row of numbers, and nobody can add up over all such rows. So one
-# action is drawn, and what it says about the state stands for all: its value, and $-\alpha$ times
-# its log-density. On average that is right.
+# action is drawn, and its estimate stands in for the expectation: its value, and $-\alpha$ times its
+# log-density. On average that is right.
 #
 # But often the actions are a list: left and right, or the buttons of a game. A list can be added
 # up, and a sum has no noise. How much noise has a single draw?
@@ -117,8 +118,8 @@ dial("One draw or all", draws_frame, {"policy's temperature": policies}, start=(
 # $Q - \alpha \log p$ is $\alpha \log Z$ for every action.
 #
 # Any other policy has noise. A more random one draws bad actions as well. A greedier one is sure
-# of the first action, but now and then it draws another, and is paid far too much for the
-# surprise. A policy that still learns is one of these others. A sum has no noise for any of them.
+# of the first action, but now and then it draws another, whose $-\alpha \log \pi$ is far too large.
+# A policy that still learns is one of these others. A sum has no noise for any of them.
 
 # %% tags=["claims"]
 noises = []
@@ -130,7 +131,7 @@ assert noises[best] < 1e-9, "no noise at 0.2"
 log_z = np.log(np.exp(worth / price).sum())
 assert np.allclose(draws_of(price)[1], price * log_z), "α log Z for every action"
 assert min(noises[:best] + noises[best + 1 :]) > 0.02, "any other policy has noise"
-assert draws_of(0.1)[1][1:].min() > 1.3, "paid far too much"
+assert draws_of(0.1)[1][1:].min() > 1.3, "far too large"
 
 # %% [markdown]
 # The actor needs more than a value: it needs a gradient. With numbers in a box the gradient goes
@@ -178,32 +179,52 @@ lower = (draws - exact.item()) * (torch.eye(4)[drawn] - log_prob.exp())[:, 0]
 assert 0.8 < lower.std() / slope[0, 0] < 1.6, "to about the size of the slope"
 
 # %% [markdown]
-# ## What changes in the program
+# ## Discrete SAC on one page
 #
-# Here is what discrete SAC does with a batch, for the two actions of CartPole. It takes the place
-# of steps 2 to 4 of the program in {doc}`sac`; step 5 stays as it is.
+# Here is the whole agent. It is the program of {doc}`sac` with sums in the places of draws. CartPole
+# needs four environments and targets of 20 steps to be learned so fast ({doc}`dqn`), and its rewards
+# are scaled.
 
-# %%
+# %% tags=["program"] total_steps=20000
 import copy
+import math
 
+import torch
 from torch import nn
 
-learning_rate, target_entropy = 1e-3, 0.1  # in nats; the most is log 2 = 0.69
+from literate_rl.agents import Collector, make_envs
+from literate_rl.replay import ReplayBuffer
+
+torch.set_num_threads(1)  # the networks are too small to be shared out
+
+env_id, seed, total_steps = "CartPole-v1", 1, 5_000
+num_envs, batch_size, buffer_size, num_steps = 4, 128, 4000, 20
+first_update, learning_rate, gamma, tau, reward_scale = 1000, 1e-3, 0.99, 0.02, 0.05
 
 
-def network():
-    """Build two hidden layers, then a number for each of the two actions."""
-    first, second = nn.Linear(4, 64), nn.Linear(64, 64)
-    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, 2))
+def network(inputs, outputs):
+    """Build two hidden layers, then a number for each action."""
+    first, second = nn.Linear(inputs, 128), nn.Linear(128, 128)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(128, outputs))
 
 
-torch.manual_seed(1)
-actor = network()  # from a state to the logits of the actions
-critics = nn.ModuleList([network(), network()])  # from a state to the values of all
+envs = make_envs(env_id, num_envs)
+sizes = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
+target_entropy = math.log(sizes[1]) / 2  # half of the largest entropy
+torch.manual_seed(seed)
+generator = torch.Generator().manual_seed(seed)
+actor = network(*sizes)  # from a state to the logits of all actions
+critics = nn.ModuleList([network(*sizes) for _ in range(2)])  # to the values of all
 older_critics = copy.deepcopy(critics)
-log_alpha = torch.zeros((), requires_grad=True)
+log_alpha = torch.tensor(0.05).log().requires_grad_()  # the temperature's logarithm
 critic_optimizer = torch.optim.Adam(critics.parameters(), learning_rate)
 actor_optimizer = torch.optim.Adam([*actor.parameters(), log_alpha], learning_rate)
+
+
+def act(obs):
+    """Draw an action for each observation."""
+    prob = actor(obs).softmax(-1)
+    return torch.multinomial(prob, 1, generator=generator).squeeze(-1)
 
 
 def lowest(critics, obs):
@@ -211,15 +232,29 @@ def lowest(critics, obs):
     return torch.stack([critic(obs) for critic in critics]).amin(0)
 
 
-def learn(batch):
-    """Let the critics learn, then the actor and the temperature."""
+collector, buffer, episodes = Collector(envs), ReplayBuffer(buffer_size), []
+collector.reset(seed=seed)
+while collector.step < total_steps:
+    # 1. Act once in each environment. The last steps are remembered.
+    step = collector.collect(act, 1)
+    buffer.push(step)
+    ended = step.terminated | step.truncated
+    episodes += [(collector.step, x) for x in step.episode_return[ended].tolist()]
+    if episodes and collector.step % (total_steps // 5) < num_envs:
+        last = [x for _, x in episodes[-20:]]
+        print(f"step {collector.step:6d}: mean return {sum(last) / len(last):.0f}")
+    if collector.step <= first_update:
+        continue
+    batch = buffer.sample(batch_size, generator, num_steps, gamma)
     alpha = log_alpha.detach().exp()
+
     # 2. The critics' target: a sum over all actions of the next state.
     with torch.no_grad():
         log_prob = actor(batch.next_obs).log_softmax(-1)
         soft = lowest(older_critics, batch.next_obs) - alpha * log_prob
-        target = batch.reward + batch.discount * (log_prob.exp() * soft).sum(-1)
-    # Each critic returns all values; the one of the action taken is compared.
+        soft_value = (log_prob.exp() * soft).sum(-1)
+        target = reward_scale * batch.reward + batch.discount * soft_value
+    # Each critic returns all values; that of the action taken is compared.
     taken = batch.action.unsqueeze(-1)
     q = torch.cat([critic(batch.obs).gather(-1, taken) for critic in critics], -1)
     critic_optimizer.zero_grad()
@@ -228,9 +263,8 @@ def learn(batch):
 
     # 3. The actor climbs the same sum. To it the values are constants.
     log_prob = actor(batch.obs).log_softmax(-1)
-    with torch.no_grad():
-        values = lowest(critics, batch.obs)
-    actor_loss = -(log_prob.exp() * (values - alpha * log_prob)).sum(-1).mean()
+    soft = lowest(critics, batch.obs).detach() - alpha * log_prob
+    actor_loss = -(log_prob.exp() * soft).sum(-1).mean()
     # 4. The entropy is a sum too.
     entropy = -(log_prob.exp() * log_prob).sum(-1).mean().detach()
     alpha_loss = log_alpha * (entropy - target_entropy)
@@ -238,9 +272,12 @@ def learn(batch):
     (actor_loss + alpha_loss).backward()
     actor_optimizer.step()
 
+    # 5. The older critics follow slowly.
+    for old, new in zip(older_critics.parameters(), critics.parameters(), strict=True):
+        old.data.lerp_(new.data, tau)
 
 # %% [markdown]
-# Nothing is drawn here, and nothing is squashed. Three things are new:
+# In steps 2 to 4 nothing is drawn, and nothing is squashed. Three things are new:
 #
 # 1. **The expectation is a sum.** So are the entropy and the actor's gradient.
 # 2. **A critic returns the values of all actions** at once, like that of {doc}`dqn`.
@@ -283,10 +320,11 @@ def expected_soft_value(
 
 # %% [markdown]
 # The policy's row holds a logit for each action. It acts by a draw, like every policy
-# ({doc}`policies`), and it learns from all log-probabilities.
+# ({doc}`policies`), and it learns from all log-probabilities. The folded cells have the class, and
+# what the agent asks of a policy.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class DiscreteSoftPolicy(Policy):
     """A policy over a list of actions, with critics and a temperature.
 
@@ -310,10 +348,6 @@ class DiscreteSoftPolicy(Policy):
     ) -> Tensor:
         """Return the log-probabilities of all actions; nothing is drawn."""
         return self.legal(self(obs), mask).log_softmax(-1)
-
-
-# %% [markdown]
-# The agent asks for these three things, and for nothing that only our own policy has.
 
 
 # %% tags=["export", "hide-input"]
@@ -386,8 +420,8 @@ dial("What a target entropy asks for", share_frame, sliders, start=(6, 0.98))
 # %% [markdown]
 # **Notice** the share 0.98, which the paper proposes {cite:p}`christodoulou2019`. With $N = 2$ more
 # than eight of ten actions are random, with $N = 18$ about nine of ten. Where one action is much
-# better than the others, no agent can earn much like that. The temperature rises until the policy
-# gives in. Users have asked about it
+# better than the others, no agent can earn much like that while it trains. The temperature rises
+# until the policy gives in. Users have asked about it
 # ([one](https://github.com/toshikwa/sac-discrete.pytorch/issues/15),
 # [another](https://github.com/p-christ/Deep-Reinforcement-Learning-Algorithms-with-PyTorch/issues/88)),
 # and the paper's author
@@ -400,7 +434,7 @@ dial("What a target entropy asks for", share_frame, sliders, start=(6, 0.98))
 # Our default is the middle, where two to three of ten actions are random:
 #
 # $$
-# \bar H = \tfrac12 \log N .
+# H^\star = \tfrac12 \log N .
 # $$ (list-entropy)
 
 # %% tags=["claims"]
@@ -412,6 +446,54 @@ asked = {
 assert asked[2, 0.98] > 0.8, "more than eight of ten"
 assert 0.85 < asked[18, 0.98] < 0.95, "about nine of ten"
 assert all(0.2 < asked[number, 0.5] < 0.35 for number in numbers), "two to three"
+
+
+# %% [markdown]
+# A dial shows what a target asks for, not what it is good for. Here are agents with two targets on
+# CartPole, ten seeds each: 0.1 nats, nearly sure, and half of $\log 2$, our default. Nothing else
+# differs.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: mean returns while training over 20,000 steps of CartPole for two targets, which rise together to above 400. Right: the returns of the last greedy policies as dots. With half of log 2 the lowest is at 435, with 0.1 at 182"}}
+import matplotlib.pyplot as plt
+
+from literate_rl.evaluation import paired_difference
+from literate_rl.workshop.pictures import AGENT_COLOURS
+from literate_rl.workshop.runs import stored_runs
+
+targets = {
+    "0.1": stored_runs("sac_cartpole_sure")["SAC"],
+    "½ log 2": stored_runs("sac_cartpole")["SAC"],
+}
+fig, axes = plt.subplots(1, 2, figsize=(7.6, 2.6), width_ratios=(3, 2))
+color = AGENT_COLOURS["discrete SAC"]
+for place, (name, found) in enumerate(targets.items()):
+    mean, look = found.curves.mean(0), ("--", "-")[place]
+    axes[0].plot(found.steps / 1000, mean, look, color=color, label=name)
+    axes[1].plot([place] * len(found.final), found.final, "o", color=color, alpha=0.5)
+    print(f"{name:8s}", *(f"{x:.0f}" for x in found.final))
+axes[0].set(xlabel="thousand steps", ylabel="return while training", ylim=(0, 520))
+axes[0].legend(title="target entropy", fontsize=8)
+axes[1].set(xticks=range(2), xticklabels=list(targets), xlim=(-0.5, 1.5))
+axes[1].set(xlabel="target entropy", ylabel="last policies, greedy", ylim=(0, 520))
+fig.tight_layout()
+sure, half = targets.values()
+gain = paired_difference(half.area, sure.area)
+print(f"while training: {gain.mean:+.0f} ({gain.low:.0f} to {gain.high:.0f})")
+
+# %% [markdown]
+# Each column is a seed, the mean of 100 greedy episodes. **Notice** that the weak run of the agent that
+# is nearly sure, the fourth, ends at 435 with the default, and that no run of the default is weaker.
+# While training no difference is seen, although the default takes random actions more often. Ten
+# seeds do not prove that the default is better; {doc}`control_evidence` tells how long the weak run was
+# looked into before anybody tried it.
+
+# %% tags=["claims"]
+assert len(sure.final) == len(half.final) == 10
+assert sure.final.argmin() == 3, "the fourth"
+assert round(sure.final.min()) == 182
+assert half.final.argmin() == 3
+assert round(half.final.min()) == 435, "no run of the default is weaker"
+assert gain.low < 0 < gain.high, "no difference is seen"
 
 
 # %% tags=["export"]
@@ -577,44 +659,10 @@ def make_discrete_sac_policy(
 
 
 # %% [markdown]
-# `DiscreteSAC` does what `learn` does further above. The folded cell gives both the same ten
-# batches and compares their weights.
-
-# %% tags=["claims"]
-from literate_rl.agents import make_envs
-
-torch.manual_seed(1)
-envs = make_envs("CartPole-v1", 1)
-both = envs.single_observation_space, envs.single_action_space
-settings = SACConfig(target_entropy=target_entropy, tau=0.005)
-learner = DiscreteSAC(make_discrete_sac_policy(*both), envs, settings)
-for _ in range(10):
-    obs, next_obs = torch.randn(2, 128, 4)
-    action, reward = torch.randint(2, (128,)), torch.rand(128)
-    discount, weight = torch.full((128,), 0.99), torch.ones(128)
-    batch = Batch(obs, action, reward, next_obs, discount, weight, torch.arange(128))
-    learner.sample = lambda batch=batch: batch
-    learner.learn()
-    learn(batch)
-    with torch.no_grad():
-        for old, new in zip(
-            older_critics.parameters(), critics.parameters(), strict=True
-        ):
-            old.lerp_(new, settings.tau)
-    policy = learner.policy
-    theirs = (
-        *policy.network.parameters(),
-        *policy.critics.parameters(),
-        policy.log_alpha,
-    )
-    ours = *actor.parameters(), *critics.parameters(), log_alpha
-    for x, y in zip(ours, theirs, strict=True):
-        assert torch.allclose(x, y, atol=1e-5), "the same weights"
-
-# %% [markdown]
 # ## Settings
 #
-# They are those of {doc}`sac`. One of them, `hold`, does nothing for a list.
+# They are those of {doc}`sac`. One of them, `hold`, does nothing for a list. On CartPole the learning
+# rate falls to zero (`anneal`), which the program above leaves out.
 
 
 # %% tags=["export"]
@@ -634,7 +682,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "reward_scale": 0.05,
         "log_interval": 1000,
         "temperature": 0.05,
-        "target_entropy": 0.1,
     },
 }
 
@@ -649,116 +696,29 @@ def discrete_sac_settings(env: str) -> SACConfig:
 
 
 # %% [markdown]
-# ## An agent that forgets
-#
-# In CartPole we ask for a policy that is nearly sure. The target entropy is 0.1, as random as
-# $\varepsilon = 0.04$ (the default would be as random as 0.22). And there are 20 steps in a
-# target. Such long targets have a catch: the steps after the first were chosen by the policy of
-# that time ({doc}`dqn`). A policy that is nearly sure hardly ever takes its other action. Most of
-# what the buffer knows about that action is old, and what followed it was played by a worse
-# policy. The critic may blame the action for that.
-#
-# So this agent forgets: its buffer holds the last 4,000 steps. Here are ten runs with it, and ten
-# with a buffer for all 20,000 steps:
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two sets of ten thin curves and their means over 20,000 steps of CartPole. Most come close to 500, those of the short memory earlier; one of each set stays below 200"}}
-import matplotlib.pyplot as plt
-
-from literate_rl.workshop.runs import stored_runs
-
-memories = {
-    "all steps": stored_runs("sac_cartpole_hoard")["SAC"],
-    "4,000 steps": stored_runs("sac_cartpole")["SAC"],
-}
-fig, axis = plt.subplots(figsize=(7, 2.6))
-for (name, found), color in zip(memories.items(), ("C0", "C1"), strict=True):
-    steps = found.steps / 1000
-    axis.plot(steps, found.curves.T, color=color, alpha=0.3, linewidth=0.7)
-    axis.plot(steps, found.curves.mean(0), color=color, linewidth=2.5, label=name)
-    print(f"{name:12s}", *(f"{x:.0f}" for x in np.sort(found.final)))
-axis.set(xlabel="thousand steps", ylabel="return while training", ylim=(0, 520))
-axis.legend(title="the buffer holds")
-fig.tight_layout()
-
-# %% [markdown]
-# The printed returns are those of the last policies, in 100 greedy episodes. **Notice** that no
-# seed ends lower with the short memory, and that nine of its ten policies balance for more than
-# 460 of at most 500 steps. On average they balance for 23 steps more. But ten pairs do not prove
-# it: the 95 percent interval of the difference includes 0 ({doc}`evaluation`).
-#
-# Something else has changed too. In the second half of the training the agents with the long
-# memory are as random as they should be. Those with the short one stay at about 0.2 nats, twice
-# their target. So it may be this that helps. And with either memory one seed stays below 195, our
-# goal for every run.
+# `DiscreteSAC` learns as the program at the top does. The folded cell gives it ten batches of the
+# program, and compares weights and temperatures.
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
+from dataclasses import replace
 
-long, short = (found.final for found in memories.values())
-difference = paired_difference(short, long)
-assert round(difference.mean) == 23, "on average"
-assert difference.low < 0 < difference.high, "ten pairs do not prove it"
-too_random = [x.watched["charts/entropy"][:, 12:].mean() for x in memories.values()]
-assert abs(too_random[0] - 0.1) < 0.02, "as random as they should be"
-assert 0.17 < too_random[1] < 0.23, "about twice their target"
-assert len(long) == len(short) == 10
-assert (short >= long).all(), "no seed ends lower"
-assert (short > 460).sum() == 9
-for nats, epsilon in ((0.1, 0.04), (0.5 * math.log(2), 0.22)):
-    assert abs(epsilon_of(with_entropy(nats, 2), 2) - epsilon) < 0.005
-assert short.argmin() == long.argmin(), "one seed"
-assert max(short.min(), long.min()) < 195, "stays below the goal with both"
+from literate_rl.workshop.programs import drawn_batches
 
-# %% [markdown]
-# ## A cart that drifts
-#
-# What holds that run back? In all of its greedy episodes the pole stands to the end. It is the
-# cart that leaves the track: the pole leans a little to one side, and the cart drifts there for
-# nearly 200 steps. Such a mistake is hard to see, because a single push changes little. Where the
-# cart is more than 0.6 from the middle, the better of the two pushes gains a fifth of a step.
-#
-# And what is the policy paid for being random? Rewards are scaled by 0.05, and the temperature of
-# this run ends at 0.013. So a nat is worth as much as $0.013 / 0.05 = 0.26$ steps, more than a
-# push can gain. At this price the best policy is not far from a coin. And the price falls slowly:
-# in all of the second half the entropy is above its target, but Adam moves $\log \alpha$ by about
-# one learning rate in each update, and the learning rate falls too.
-#
-# If this is the reason, a lower price should help. So here are ten runs with a temperature of 0.01
-# at the start instead of 0.05, and how many of their hundred episodes end beside the track:
-
-# %% tags=["hide-input"]
-starts = {
-    0.05: stored_runs("sac_cartpole")["SAC"],
-    0.01: stored_runs("sac_cartpole_cool")["SAC"],
-}
-for start, found in starts.items():
-    print(f"from {start}:", *(f"{x:4.0f}" for x in found.final))
-    print("  off track", *(f"{100 * x:3.0f}%" for x in found.judged["off_track"]))
-
-# %% [markdown]
-# Each column is a seed. **Notice** that the weak run, with the fourth seed, is good now, and that
-# two others, with the first and the eighth seed, have become weak. Seven of ten runs end at
-# 497 or above with either price. On average no difference is seen: −11 steps with the lower one,
-# with a 95 percent interval from −110 to 88. So we keep 0.05. The price is not what holds the
-# agent back, or not alone. What the weak runs of both rows share is the drift.
-
-# %% tags=["claims"]
-first, cool = (found.final for found in starts.values())
-run = starts[0.05]
-assert first.argmin() == 3, "the run of the section above"
-assert run.judged["off_track"][3] == 1, "it is the cart that leaves the track"
-assert 170 < first[3] < 200, "nearly 200 steps"
-assert 0.15 < run.judged["push"][3] < 0.25, "a fifth of a step"
-assert round(run.watched["charts/alpha"][3, -1], 3) == 0.013
-assert (run.watched["charts/entropy"][3, 12:] > 0.2).all(), "in all of the second half"
-assert cool[3] == 500, "cured"
-assert [*cool.argsort()[:2]] == [7, 0], "the first and the eighth seed"
-assert ((cool >= 497).sum(), (first >= 497).sum()) == (7, 7)
-lower = paired_difference(cool, first)
-assert [round(x) for x in (lower.mean, lower.low, lower.high)] == [-11, -110, 88]
-drifting = [found.judged["off_track"] for found in starts.values()]
-for final, off in zip((first, cool), drifting, strict=True):
-    assert (off[final < 400] > 0.8).all(), "what the weak runs share is the drift"
+batches, names = drawn_batches("discrete_sac", total_steps=1040)
+both = envs.single_observation_space, envs.single_action_space
+settings = replace(discrete_sac_settings("CartPole-v1"), anneal=False)
+torch.manual_seed(1)
+learner = DiscreteSAC(make_discrete_sac_policy(*both, settings.hidden), envs, settings)
+for batch, _ in batches:
+    scaled = batch._replace(reward=batch.reward * settings.reward_scale)
+    learner.sample = lambda batch=scaled: batch
+    learner.learn()
+ours = [*names["actor"].parameters(), *names["critics"].parameters()]
+policy = learner.policy
+theirs = [*policy.network.parameters(), *policy.critics.parameters(), policy.log_alpha]
+assert len(batches) == 10
+for x, y in zip([*ours, names["log_alpha"]], theirs, strict=True):
+    assert torch.allclose(x, y, atol=1e-5), "the same weights"
 
 # %% [markdown]
 # ## Traps
@@ -794,29 +754,34 @@ assert abs(right - 10) + abs(wrong - 2.5) < 1e-4
 # We read the code at the linked commits. Stable-Baselines3 and Spinning Up have SAC for numbers
 # in a box only.
 #
-# ## On the best device
+# ## When to use it
 #
-# A short run: the entropy falls from that of a fresh policy towards its target.
+# For actions from a list {doc}`dqn` and {doc}`ppo` are simpler, and PPO needs less time for each step.
+# Discrete SAC took the fewest steps of the three to a return of 400 on CartPole, each with its own
+# settings: its learning rate falls over 20,000 steps, that of DQN over 50,000, so part of the difference
+# may be the schedule. Prefer it where steps are dear and where it should be you who says how random the
+# agent stays; the actor and two critics are what it costs.
+#
+# - **Use it for**: actions from a list, where steps are dear or a certain randomness is wanted
+# - **Rather than**: {doc}`dqn`, whose random actions do not know which actions are nearly as good
+# - **Costs**: about 9,000 steps to a return of 400 on CartPole; 16 CPU seconds for 20,000 steps
+# - **First settings**: `num_steps=20`, `reward_scale=0.05`, `anneal=True`
+# - **Decided by**: two targets on CartPole in {doc}`discrete_sac`, ten seeds each
 
-# %%
-from dataclasses import replace
-
-from literate_rl.agents import best_device
-from literate_rl.workshop.runs import fit
-
-short = replace(discrete_sac_settings("CartPole-v1"), total_steps=4000)
-envs = make_envs("CartPole-v1", short.num_envs)
-torch.manual_seed(short.seed)
-both = envs.single_observation_space, envs.single_action_space
-policy = make_discrete_sac_policy(*both, short.hidden).to(best_device())
-history = fit(DiscreteSAC(policy, envs, short), progress=False)
-print(f"{history[-1]['step']} steps on {best_device().type}")
-print("entropy:", *(f"{row['charts/entropy']:.2f}" for row in history))
 
 # %% tags=["claims"]
-seen = [row["charts/entropy"] for row in history]
-assert math.log(2) > seen[0] > seen[-1] + 0.15, "it falls"
-assert abs(seen[-1] - short.target_entropy) < 0.15, "towards its target"
+def reached(runs):
+    """Return after how many steps the return exceeds 400, as the median."""
+    above = runs.curves > 400
+    steps = runs.steps[above.argmax(1)]
+    return np.median(np.where(above.any(1), steps, np.inf))
+
+
+others = stored_runs("dqn_cartpole")["DQN"], stored_runs("cartpole")["PPO"]
+assert reached(half) < min(map(reached, others)), "the fewest steps of the three"
+assert round(reached(half), -3) == 9000
+assert 12 < np.median(half.cpu_seconds) < 20
+
 
 # %% [markdown]
 # ## Summary
@@ -825,8 +790,8 @@ assert abs(seen[-1] - short.target_entropy) < 0.15, "towards its target"
 #   sums over all of them, without the noise of a draw.
 # - The gradient goes through the probabilities. Nothing has to be reparametrised.
 # - A critic returns the values of all actions; the minimum of two counts for each action.
-# - The entropy of a list lies between 0 and $\log N$. A target of $0.98 \log N$ is an almost
-#   uniform policy.
+# - The entropy of a list lies between 0 and $\log N$. Half of it is a good target to begin with;
+#   $0.98 \log N$ asks for an almost uniform policy.
 # - The weights sum to 1: a sum over actions, never a mean.
 #
 # ## Exercises
@@ -923,6 +888,62 @@ grade(answer, nats_of_epsilon, ())
 # %% tags=["claims"]
 assert answer() == nats_of_epsilon() == 0.42
 assert 0.2 < answer() / math.log(6) < 0.27, "about a quarter"
+
+# %% [markdown]
+# ### Exercise 4: guess, then train
+#
+# With a target entropy of 0.1 nats the fourth seed ended at 182 here. It nearly always took the action
+# that it preferred. Which other target would you give it, in nats? Guess, then put in a number. The
+# grader trains all 20,000 steps, for some twenty seconds, and wants 20 greedy episodes of 300 steps on
+# average.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+from literate_rl.evaluation import evaluate
+from literate_rl.workshop.runs import fit
+
+
+def balances():
+    """Train the fourth seed, and return whether its last policy is good."""
+    target = answer()
+    if target is ...:
+        return ...
+    config = replace(
+        discrete_sac_settings("CartPole-v1"), seed=4, target_entropy=target
+    )
+    envs = make_envs("CartPole-v1", config.num_envs)
+    torch.manual_seed(config.seed)
+    both = envs.single_observation_space, envs.single_action_space
+    policy = make_discrete_sac_policy(*both, config.hidden)
+    fit(DiscreteSAC(policy, envs, config), progress=False)
+    mean = evaluate(policy, "CartPole-v1", 20, 1_000_000).mean().item()
+    print(f"trained: {mean:.0f} of 500 steps")
+    return mean >= 300
+
+
+grade(balances, lambda: True, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # Half of the largest entropy, the default: this seed then balanced for 435 steps. The cause
+    # is not known: with a target of 0.1 and `temperature=0.01`, a cooler start, it balanced for 500,
+    # and two other seeds got worse.
+    return math.log(2) / 2
+
+
+grade(balances, lambda: True, ())
+
+# %% tags=["claims"]
+cooler = stored_runs("sac_cartpole_cool")["SAC"]
+assert round(half.final[3]) == 435
+assert round(cooler.final[3]) == 500
+assert (cooler.final < 400).sum() == 2, "two other seeds"
 
 # %% [markdown]
 # ## References

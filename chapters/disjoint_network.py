@@ -13,7 +13,7 @@
 # at the same states, so they could share their first layers. But then each would train these
 # layers for its own purpose and change what the other sees. After this chapter you can build a
 # network that keeps the two apart and still lets the policy profit, and say for each loss which
-# weights it moves. It takes about 20 minutes. You need {doc}`policies` and {doc}`ppo`. The next
+# weights it moves. It takes about 30 minutes. You need {doc}`policies` and {doc}`ppo`. The next
 # chapter, {doc}`ppg`, trains the network.
 
 # %% tags=["export", "hide-input"]
@@ -84,7 +84,7 @@ picture
 
 # %% [markdown]
 # **Notice** what the auxiliary value is attached to: the encoder of the policy, in both
-# arrangements. Nobody uses its estimates. It is there for its gradient, which teaches the
+# arrangements. Its estimates are never used. It is there for its gradient, which teaches the
 # policy's encoder what matters for the return. The value whose estimates *are* used sends no
 # gradient there.
 #
@@ -188,14 +188,6 @@ _ = axes[1].legend()
 # features learn nothing. The disjoint network has the best of both. After 200 steps its
 # features explain more than 95 % of the return's variance, and its policy has moved by less than
 # a hundredth of a nat.
-#
-# It is the second loss that holds the policy still, and that loss could be added to one encoder
-# as well. But an agent needs a value all the time, even while its policy learns, and then nothing
-# may hold the policy. With an auxiliary value the teaching can wait. Phasic policy gradient
-# therefore takes turns. In a **policy phase** the policy and the value learn, as in PPO, and the
-# auxiliary value is not needed. In an **auxiliary phase** the auxiliary value teaches the
-# features while the policy is held, as here, and the value is trained further. The next chapter
-# is about these phases; this one is about the network.
 
 # %% tags=["claims"]
 shares, drifts = ({n: r[:, :, i] for n, r in curves.items()} for i in (1, 2))
@@ -207,6 +199,43 @@ assert (shares["disjoint"][:, -1] > 0.95).all(), "more than 95 %"
 assert (drifts["disjoint"][:, -1] < 0.01).all(), "a hundredth of a nat"
 
 # %% [markdown]
+# ### Why a second value?
+#
+# It is the second loss that holds the policy still. One encoder could be held as well, but only
+# while the policy does not learn. The value, though, must learn all the time. The auxiliary value
+# can wait for a phase of its own:
+
+# %% tags=["hide-input"]
+picture = Picture(
+    "Who learns when",
+    "Three lanes over two policy phases and one auxiliary phase. The policy learns in the "
+    "policy phases and is held in the auxiliary phase. The value learns in all three. The "
+    "auxiliary value waits in the policy phases and learns in the auxiliary phase.",
+)
+for column, name in enumerate(("policy phase", "policy phase", "auxiliary phase")):
+    picture.text(173 + 104 * column, 18, name, "quiet")
+for lane, (name, cells) in enumerate(
+    {
+        "policy": ("learns", "learns", "held"),
+        "value": ("learns", "learns", "learns"),
+        "auxiliary value": ("waits", "waits", "learns"),
+    }.items()
+):
+    y = 52 + 46 * lane
+    picture.text(4, y, name, anchor="start")
+    for column, word in enumerate(cells):
+        tone = {"held": "accent", "waits": "quiet"}.get(word, "second")
+        picture.box(173 + 104 * column, y, word, tone, width=96)
+picture
+
+# %% [markdown]
+# **Notice** the last column. Whatever teaches the policy's encoder may do so there and only there,
+# because only there the policy is held. The value learns in every column, so its gradient must stay
+# out of the policy's encoder, at least in the first two. This is how phasic policy gradient takes
+# turns: in a **policy phase** policy and value learn as in PPO; in an **auxiliary phase** the
+# auxiliary value teaches the features while the policy is held, and the value is trained further.
+# The next chapter is about these phases; this one is about the network.
+#
 # ## In symbols
 #
 # Let $y_\pi$ be the features of the policy's encoder and $y_V$ those of the value's encoder.
@@ -243,7 +272,7 @@ assert 0.5 < sizes[0] / sizes[1] < 0.55, "little more than half the weights"
 # ## Line by line: encoder
 #
 # An encoder is made from the space of the observations. That space may be a nest
-# ({doc}`hybrid_policy`), whose innermost spaces are its **leaves**. `flat`
+# ({doc}`encoders`), whose innermost spaces are its **leaves**. `flat`
 # ({doc}`workshop/nests`) puts all parts of an observation into one vector. The layers are those
 # of {doc}`policies`: weights that start orthogonal, biases that start at zero, and tanh.
 
@@ -291,7 +320,8 @@ class EncodingNetwork(nn.Module):
 
 # %% [markdown]
 # The argument `state` is not the state $s$ of the environment. It is what an encoder with a
-# memory keeps from step to step. Ours has no memory, and its `state` is the empty tuple.
+# memory ({doc}`workshop/networks`) keeps from step to step. Ours has no memory, and its `state` is
+# the empty tuple.
 #
 # ## Line by line: policy heads
 #
@@ -360,7 +390,7 @@ class NormalProjectionNetwork(nn.Module):
 # ## Line by line: the three heads
 #
 # The network comes in two parts. `Heads` has all the weights and returns nothing but tensors;
-# why that matters is shown [below](#several-processes). Its last argument, `detach`, says when
+# several processes that train together need that ({doc}`workshop/networks`). `detach` says when
 # the value head of the shared arrangement is cut off. The answer of the picture above is
 # "always". Two more are possible, and a [dial](#when-to-cut) compares them.
 
@@ -547,9 +577,9 @@ print("auxiliary value that is not required:", aux)
 # The paper and its authors' code differ. In the shared arrangement of the paper (section 3.6) the
 # value's gradient is cut off in the policy phase only; *in the auxiliary phase it flows into all
 # parameters*. In the code the value head is cut off in both phases. ALF, the library that this
-# network's interface comes from, follows the code. Somebody asked why ([issue
-# 7](https://github.com/openai/phasic-policy-gradient/issues/7) of the code's repository); the
-# question is open.
+# network's interface comes from, follows the code. Why the two differ was
+# [asked](https://github.com/openai/phasic-policy-gradient/issues/7) in the code's repository and
+# not answered.
 #
 # So `detach` offers three answers: `"always"` as in the code, `"policy_phase"` as in the paper,
 # and `"never"`, which is the ordinary shared network of many PPO implementations. The dial
@@ -652,144 +682,6 @@ assert (errors["always"] > 2 * errors["policy_phase"]).all(), "late"
 assert errors["always"][1] < 0.5 * errors["always"][0], "not lost"
 
 # %% [markdown]
-# ## Several processes
-#
-# You may skip this section unless you train in several processes; it shows why the weights live
-# in `heads`. Each process has a copy of the network and computes the gradient of its own part of
-# the batch, and all of them average their gradients:
-#
-# $$
-# \frac{1}{n_{\text{proc}}} \sum_{i=1}^{n_{\text{proc}}} \nabla \mathcal L^{(i)} .
-# $$ (def-averaged-gradient)
-#
-# For parts of equal size this is the gradient of the mean loss over the whole batch. PyTorch's
-# `DistributedDataParallel` (DDP) wraps a module and averages each gradient as soon as it is
-# there. So it has to know which gradients will come. It waits for *all* parameters, unless
-# `find_unused_parameters` tells it to search the graph of the outputs first.
-#
-# In the policy phase the auxiliary head has no loss, and no gradient of it will ever come.
-# ALF's [documentation](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L237-L243)
-# says that this is why the policy phase leaves the auxiliary value out: DDP then does not wait.
-# We ask PyTorch itself. The folded cell starts a program in two processes. Each row takes two
-# steps of the policy phase and one of the auxiliary phase.
-
-# %% tags=["hide-input"]
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-program = '''
-from itertools import product
-from textwrap import shorten
-import torch
-import torch.distributed as dist
-from gymnasium import spaces
-from torch.nn.parallel import DistributedDataParallel
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork
-
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-batch = torch.randn(8, 4)
-
-def phases(wrapped, require_aux, search, zero=False):
-    """Take two steps of the policy phase and one of the auxiliary phase."""
-    network = DisjointPolicyValueNetwork(spaces.Box(-1, 1, (4,)), spaces.Discrete(3))
-    wrap = lambda module: DistributedDataParallel(module, find_unused_parameters=search)
-    if wrapped == "all":
-        network = wrap(network)
-    else:
-        network.heads = wrap(network.heads)
-    try:
-        for _ in range(2):
-            (policy, value, aux), _ = network(batch, require_aux=require_aux)
-            loss = policy.log_prob(torch.zeros(8)).mean() + value.mean()
-            (loss + 0 * aux.sum() if zero else loss).backward()
-        (policy, value, aux), _ = network(batch)
-        (policy.entropy() + value + aux).mean().backward()
-    except RuntimeError as error:
-        return "fails: " + shorten(str(error), 52, placeholder=" …")
-    return "works"
-
-rows = list(product((False, True), ("heads", "all"), (False, True), (False,)))
-for search, wrapped, require_aux, zero in [*rows, *product((False,), ("heads", "all"), (True,), (True,))]:
-    answer = phases(wrapped, require_aux, search, zero) + ", with 0 times the auxiliary value" * zero
-    if dist.get_rank() == 0:
-        print(f"{search!s:8s}{wrapped:9s}{require_aux!s:13s}{answer}", flush=True)
-dist.destroy_process_group()
-'''
-launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "two_processes.py"
-    path.write_text(program, "utf-8")
-    command = [*launch, "--nproc-per-node=2", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-assert done.returncode == 0, done.stderr
-print("search  wrapped  require_aux  what happens", done.stdout, sep="\n")
-
-# %% [markdown]
-# - **Without the search** it fails, with and without `require_aux`. The weights of the auxiliary
-#   head are parameters of the module even when it returns nothing, and DDP waits for their
-#   gradients. The documented reason does not hold for today's PyTorch.
-# - **With the search** it works if `heads` is wrapped. It fails if the whole network is: the
-#   search looks for tensors in tuples, lists, dictionaries and dataclasses, and a distribution
-#   is none of these. That is why the weights live in `heads`.
-# - **With a weight of zero** it works without the search. If the auxiliary value enters the loss
-#   times zero, its head gets a gradient, of zeros. The search walks through the graph in every
-#   step; the weight of zero costs no more than one small head.
-#
-# After `network.heads = DistributedDataParallel(network.heads)` the network is called as before.
-
-# %% tags=["claims"]
-rows = [line.split(maxsplit=3) for line in done.stdout.strip().splitlines()]
-for search, wrapped, _, answer in rows[:8]:
-    right = "works" if search == "True" and wrapped == "heads" else "fails"
-    assert answer.startswith(right), "the search and the heads, both are needed"
-assert all("works, with 0 times" in row[3] for row in rows[8:]), "or a loss of zero"
-
-# %% [markdown]
-# ## Encoders with a memory
-#
-# You may skip this section: no agent of this book has a memory. Where a single observation
-# does not show the state, an encoder may keep a state of its own, such as the *gated recurrent
-# unit* {cite:p}`cho2014` in the folded cell. It is called with the state that it returned for
-# the step before, and with `()` at the start of an episode. The network hands on a triple,
-# in the order of its heads. The auxiliary value shares the policy's memory, so its entry is
-# always `()`. Below, the same observation gets two values, because the steps before it differed.
-
-# %% tags=["hide-input"]
-from torch import nn
-
-
-class Remembering(nn.Module):
-    """An encoder that remembers its own features."""
-
-    def __init__(self, observation_spec, output_size=8):
-        super().__init__()
-        self.output_size = output_size
-        self.memory = nn.GRUCell(spaces.flatdim(observation_spec), output_size)
-
-    def forward(self, observation, state=()):
-        memory = self.memory(observation, state if len(state) else None)
-        return memory, memory
-
-
-recurrent = DisjointPolicyValueNetwork(box, three, Remembering)
-nothing = torch.zeros(1, 4)
-found = []
-with torch.no_grad():
-    for first in (-torch.ones(1, 4), torch.ones(1, 4)):
-        _, state = recurrent(first)
-        (_, value, _), after = recurrent(nothing, state)
-        found.append(value.item())
-        print(f"after {first[0].tolist()}: value of nothing {found[-1]:+.3f}")
-print("states:", [tuple(x.shape) if len(x) else x for x in after])
-
-# %% tags=["claims"]
-assert abs(found[0] - found[1]) > 0.01, "two values for the same observation"
-assert after[2] == (), "the auxiliary value has no memory of its own"
-
-# %% [markdown]
 # ## Traps
 #
 # ### Trap: the triple in another order
@@ -881,7 +773,7 @@ print("on one device:", kind.logits.device == value.device)
 # - The auxiliary value sits on the policy's encoder and is there for its gradient only.
 # - The value that is used has an encoder of its own, or it is cut off from a shared one.
 # - `detach` says when: in the paper in the policy phase, in its authors' code always.
-# - All weights live in `heads`, which returns tensors, so that DDP can find them.
+# - The value must learn all the time, the auxiliary value can wait until the policy is held.
 #
 # ## Exercises
 #
@@ -985,5 +877,4 @@ grade(succeeds, lambda: True, ())
 # The three heads and both arrangements are from {cite:t}`cobbe2021`. Auxiliary tasks that teach
 # an agent's features became known with {cite:t}`jaderberg2017`. {cite:t}`raileanu2021` separate
 # policy and value as well, and let the policy's network predict advantages. Linear probes are
-# from {cite:t}`alain2017`, the gated recurrent unit from {cite:t}`cho2014`. The names and
-# arguments of the network are those of the library ALF.
+# from {cite:t}`alain2017`. The names and arguments of the network are those of the library ALF.

@@ -12,7 +12,7 @@
 # **Has the agent learned, or was I lucky?** Train the same agent twice, with nothing
 # changed but the seed of its random numbers, and you get two results.
 #
-# In 25 minutes you will be able to say what a trained agent is worth, what a training method is
+# In 30 minutes of reading, without exercises, you will be able to say what a trained agent is worth, what a training method is
 # worth, which of two methods is better, and how sure you can be. You need episodes and returns
 # ({doc}`agents`) and the agents of {doc}`policy_gradient`.
 
@@ -159,7 +159,7 @@ assert (without.min().round(), without.max()) == (111, 500), "what the picture s
 # Two kinds of luck are mixed in such a number. An *episode* depends on its start. A *training
 # run* depends on its seed: on the first weights, the actions that were drawn, the starts of all
 # its episodes. Against the luck of episodes it helps to play more of them, which is cheap.
-# Against the luck of seeds nothing helps but to train more agents, and that is not cheap.
+# Only more training runs average out the luck of the seed, and they are not cheap.
 
 # %% [markdown]
 # ## What is one agent worth?
@@ -168,9 +168,10 @@ assert (without.min().round(), without.max()) == (111, 500), "what the picture s
 # trying. To learn what it *can* do, we let it do what it thinks best in each state: it
 # acts **greedily**.
 #
-# From {doc}`policies` on, every policy of this book has the two methods that are needed here.
-# `act(obs, noise)` chooses the actions: only the noise makes it act differently each time, and
-# greedy means a noise of zero. `to_env` writes the actions as the environment wants them.
+# Two methods of a policy are needed here, and the small class below, `Pusher`, is all that it
+# takes. `act(obs, noise)` chooses the actions: only the random numbers `noise` make it act
+# differently each time, and greedy means that they are zero. `to_env` writes the actions as the
+# environment wants them.
 
 
 # %% tags=["export"]
@@ -273,7 +274,7 @@ print(f"within 50 of it: {np.mean(abs(returns - returns.mean()) < 50):.0%}")
 
 # %% [markdown]
 # **Notice** that hardly any episode is near the mean: in almost all of them the pole either
-# stands until the end or falls within 150 steps. So look at the returns before you average them,
+# stays up until the end or falls within 150 steps. So look at the returns before you average them,
 # and at the agent too: `record_video` ({doc}`workshop/runs`) films it. And say how many episodes
 # you played: a mean of ten may be off by more than a hundred here.
 
@@ -287,7 +288,7 @@ assert 2 * returns.std() / math.sqrt(10) > 120, "two standard errors of ten"
 #
 # An agent's seed is not part of the method. Nobody who trains REINFORCE with another seed will
 # get *your* weights. So the question is what one may expect over all seeds. The method has an
-# expected result, and each seed gives us one noisy look at it. The stored runs again, each result
+# expected result, and each seed gives us one result around it. The stored runs again, each result
 # the mean of 100 greedy episodes:
 
 # %%
@@ -295,7 +296,7 @@ print("no baseline:", *sorted(without.round().astype(int).tolist()))
 print(f"mean {without.mean():.0f}, standard deviation {without.std(ddof=1):.0f}")
 
 # %% [markdown]
-# One of these numbers cannot stand for the list, and the best one least of all. We report
+# One of these numbers cannot represent the list, and the best one least of all. We report
 # all of them, or their mean and how sure we are of it.
 #
 # Let $R_1, \dots, R_M$ be the results of $M$ seeds, with mean $\bar R$ and standard
@@ -352,11 +353,11 @@ def t_interval(
 #
 # Both integrals can be done by hand, two powers at a time: $n \int_0^\varphi \cos^n = \cos^{n-1}
 # \varphi \, \sin \varphi + (n - 1) \int_0^\varphi \cos^{n-2}$. The angle at which the quotient is
-# 0.95 is found by halving an interval until nothing is left of it. The code calls $M - 1$, the
-# degrees of freedom, `freedom`.
+# 0.95 is found by halving an interval until nothing is left of it. The folded code calls $M - 1$,
+# the degrees of freedom, `freedom`.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 def t_share(angle: float, freedom: int) -> float:
     """Return the chance that the mean is off by no more than a bound.
 
@@ -496,12 +497,44 @@ assert five.low < 0 < five.high, "five seeds do not see it"
 # These are the rules of this book:
 #
 # - ten seeds or more for a claim about learning; with five to nine, a claim only where all seeds
-#   agree, and else no more than a hint; under five, the results and no interval;
+#   agree, and else no more than a hint; with fewer than five, show the results and give no
+#   interval;
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #
-# Now we can tell learning from luck. A return minus a value was a better weight than a return. Is
-# there one that is better still? That is {doc}`advantages`.
+# Papers that compare agents on many tasks often report two other numbers, which
+# {cite:t}`agarwal2021` recommend for few seeds on each. The **interquartile mean**, IQM, leaves out
+# the lowest and the highest quarter of all results and takes the mean of the rest: one run that went
+# wrong moves it less than a mean, and it uses more of the results than the median does. The
+# **probability of improvement** is how often a run of ours beats a run of theirs. For the two agents
+# above:
+
+
+# %%
+def iqm(results):
+    """Return the mean of the middle half; the number of results is a multiple of 4."""
+    return np.sort(results)[len(results) // 4 : -len(results) // 4].mean()
+
+
+ours, theirs = with_baseline[:, None], without[None]
+improves = ((ours > theirs) + 0.5 * (ours == theirs)).mean()
+print(f"IQM {iqm(with_baseline):.0f} and {iqm(without):.0f}")
+print(f"means {with_baseline.mean():.0f} and {without.mean():.0f}")
+print(f"probability of improvement {improves:.0%}")
+
+# %% [markdown]
+# **Notice** that by the IQM the gain is only half as large as by the means. What the baseline
+# changes most is how many runs go wrong, and these are what the IQM leaves out. So say which number
+# you report, and why.
+
+# %% tags=["claims"]
+by_iqm = iqm(with_baseline) - iqm(without)
+by_mean = with_baseline.mean() - without.mean()
+assert 0.4 < by_iqm / by_mean < 0.6, "half as large"
+
+# %% [markdown]
+# Now we can tell learning from luck. So far each batch was used for one update and thrown away. May
+# it be used ten times? That is {doc}`ppo_error`.
 #
 # ## Traps
 #
@@ -544,7 +577,7 @@ assert by_end < 0.5 * returns.mean()
 # ### Trap: the best of many
 #
 # A run is evaluated every now and then, and the best evaluation is reported. Or several seeds are
-# tried, and the best seed is shown. Both are the highest of several noisy numbers, which is too
+# tried, and the best seed is shown. Both are the highest of several chance numbers, which is too
 # high on average. Take the policy from above, which does not learn. Evaluate it 50 times on 10
 # episodes and keep the best. (To save time, the episodes are drawn from the 200 that it has just
 # played.)
@@ -640,21 +673,6 @@ assert round(t_quantile(0.95, 2), 1) == 4.3
 #
 # The files were read, not run. An empty field was not looked up.
 #
-# ## On the best device
-#
-# `evaluate` takes the observations to the policy's device and brings the actions back.
-
-# %%
-from literate_rl.agents import best_device
-
-device = best_device()
-on_cpu = evaluate(pusher, "CartPole-v1", 4, seed=5)
-on_device = evaluate(pusher.to(device), "CartPole-v1", 4, seed=5)
-pusher.cpu()
-print(f"returns on {device.type}:", on_device)
-print("returns on cpu: ", on_cpu)
-
-# %% [markdown]
 # ## Summary
 #
 # - Evaluate greedily, in new episodes, and fix which of them count before you start.

@@ -12,10 +12,9 @@
 # **How does a policy choose between "accelerate by this much", "turn by that much" and "stop"?**
 # It chooses a type and the numbers that go with it, and the hard part is that most of the numbers
 # do not count. After this chapter you can build a policy for such actions, sample from it, and
-# compute its log-probability, its entropy and its divergence without a NaN. It takes about 30
+# compute its log-probability, its entropy and its divergence without a NaN. It takes about 35
 # minutes. You need {doc}`policies`: rows of numbers, the race that draws an action, and Gaussian
-# actions. {doc}`hybrid_policy` makes a policy of this one's distribution, and {doc}`hybrid_ppo`
-# trains it.
+# actions. {doc}`hybrid_ppo` turns this distribution into a policy and trains it.
 
 # %% tags=["export", "hide-input"]
 """Hybrid actions: a type and its arguments, as one distribution."""
@@ -415,10 +414,11 @@ def draw(
     prob: Tensor, mu: Tensor, sigma: Tensor, generator: torch.Generator | None
 ) -> ttorch.Tensor:
     """Draw types from probabilities, and arguments from means and deviations."""
-    # The race. For $v$ uniform in $(0, 1)$, the length of a track $-\log v$ is
-    # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$,
-    # and so the smallest $p_k / \log v_k$. The lower end of the interval keeps $\log v$
-    # finite: a type of probability 0 then can never win, not even a tie.
+    # The race. With $v_k$ uniform in $(0, 1)$, the length $-\log v_k$ of a track is
+    # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$.
+    # That is the smallest $p_k / \log v_k$, because $\log v_k$ is negative. At
+    # $v_k = 0$ the quotient of every type would be 0, and a type of probability 0 could
+    # win a tie; so the draw starts at the smallest positive number.
     tiny = torch.finfo(prob.dtype).tiny
     chance = prob.new_empty(prob.shape).uniform_(tiny, 1.0, generator=generator)
     action_type = (prob / chance.log_()).argmin(-1)
@@ -527,8 +527,47 @@ for name, tree in (("all six", action), ("action[1:3]", action[1:3])):
 # $$ (hybrid-log-prob)
 #
 # A question that comes up again and again: *what is the log-probability of a type that has no
-# argument?* The sum is empty, and the answer is $\log p_k$.
-#
+# argument?* The sum is empty, and the answer is $\log p_k$. Here is the density of one state, with a
+# panel for each type:
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels under each other over the same axis. Accelerate: a wide bell over the power with area 0.30. Turn: a narrower, higher bell over the angle with area 0.50. Stop: no curve, but one bar of height 0.20 at a point"}}
+import matplotlib.pyplot as plt
+import numpy as np
+
+prob = torch.tensor([0.2, 0.7, -0.2]).softmax(-1).tolist()
+bells = [(0.4, 0.8), (-0.3, 0.6)]
+u = np.linspace(-3.0, 3.0, 301)
+fig, axes = plt.subplots(3, 1, figsize=(7, 3.6), sharex=True, layout="constrained")
+areas = []
+for k, (axis, name) in enumerate(zip(axes, ("power", "angle", ""), strict=True)):
+    if name:
+        mu, sigma = bells[k]
+        f = np.exp(-0.5 * ((u - mu) / sigma) ** 2) / (sigma * np.sqrt(2 * np.pi))
+        axis.fill_between(u, prob[k] * f, color=f"C{k}", alpha=0.6)
+        areas.append(prob[k] * f.sum() * (u[1] - u[0]))
+        axis.set_ylabel(f"density\nof the {name}")
+    else:
+        axis.bar(0, prob[k], width=0.05, color=f"C{k}")
+        areas.append(prob[k])
+        axis.set_ylabel("probability")
+    axis.set_title(
+        f"{types[k]}: area {areas[k]:.2f}".replace("stop: area", "stop:"), size=9
+    )
+    axis.set(ylim=(0, 0.38))
+_ = axes[-1].set_xlabel("argument $u$")
+
+# %% [markdown]
+# **Notice** that the area of a panel is the probability of its type, and that all three together make
+# 1. *Stop* has no argument to be spread over, so its probability sits in one point. That is why its
+# log-probability is that of the type alone.
+
+# %% tags=["claims"]
+assert np.allclose(areas, prob, atol=1e-3), "the probability of its type"
+assert [round(area, 2) for area in areas] == [0.3, 0.5, 0.2], (
+    "and in the alternative text"
+)
+
+# %% [markdown]
 # The entropy is the expectation of $-\log \pi$. A normal distribution has the entropy
 # $H_j = \log \sigma_j + \tfrac12 \log(2 \pi e)$. An argument contributes to the whole
 # only as often as its types are chosen,
@@ -555,8 +594,8 @@ for name, tree in (("all six", action), ("action[1:3]", action[1:3])):
 # ## Line by line
 #
 # Three kinds of numbers must do no harm. An argument that *does not count* may hold
-# anything, even a NaN. A logit of minus infinity takes a type away. And a standard
-# deviation may be tiny. It is not enough that the results come out right: $0 \cdot \infty$
+# anything, even a NaN. A logit may be minus infinity, where a state forbids a type. And a
+# standard deviation may be tiny. It is not enough that the results come out right: $0 \cdot \infty$
 # can hide in the backward pass as well. The cure is to replace a dangerous number *before*
 # it enters a formula, not to hide the result afterwards.
 #
@@ -612,8 +651,8 @@ class HybridDistribution:
     """The distribution of hybrid actions, one for each state of a batch.
 
     Args:
-        logit: What describes the policy. A logit of minus infinity takes the type away
-            at that state.
+        logit: What describes the policy. A logit of minus infinity forbids the type at
+            that state.
         mask: Which type (row) uses which argument (column), a table of zeros and ones.
         name: What error messages call ``logit``.
 
@@ -683,7 +722,7 @@ class HybridDistribution:
     def log_prob(self, action: HybridAction) -> Float[Tensor, "B"]:
         """Return the joint log-density of the type and of its arguments.
 
-        It is minus infinity for a type that was taken away.
+        It is minus infinity for a forbidden type.
         """
         # The two parts of {eq}`hybrid-log-prob`.
         of_type, of_args = self.log_prob_of_heads(action)
@@ -694,8 +733,8 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # The first sum of {eq}`hybrid-entropy`. For a type that was taken away $p_k$ is
-        # 0 and its logarithm minus infinity. The product has to be 0, so a very large
+        # The first sum of {eq}`hybrid-entropy`. For a forbidden type $p_k$ is 0 and its
+        # logarithm minus infinity. The product has to be 0, so a very large
         # number stands for infinity.
         log_prob = self.type_log_prob.clamp(min=LOG_OF_NOTHING)
         of_type = -(self.prob * log_prob).sum(-1)
@@ -709,7 +748,7 @@ class HybridDistribution:
         """Return the divergence from this distribution to another one, in nats.
 
         Both have the same mask. The divergence is infinite where the other one has
-        taken away a type that this one may choose.
+        forbidden a type that this one may choose.
         """
         here, there = self.mask.tolist(), other.mask.tolist()
         check_that(

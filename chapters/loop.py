@@ -10,9 +10,9 @@
 # # One loop for all
 #
 # **What changes from DQN to SAC, and what stays?** After this chapter you can read the loop that
-# seven agents of this book share, and write an eighth agent in twenty lines. It takes about 15
-# minutes. You need {doc}`dqn`. (Agents that learn from fresh rollouts share less, the `Runner` of
-# {doc}`policies`.)
+# seven agents of this book share, and write an eighth agent in twenty lines. It takes about 25
+# minutes to read, without the exercise. You need {doc}`dqn`. (Agents that learn from fresh rollouts
+# share less, the `Runner` of {doc}`policies`.)
 
 # %% tags=["export", "hide-input"]
 """One loop for every agent that learns from remembered steps."""
@@ -59,7 +59,8 @@ __all__ = ["OffPolicy", "OffPolicyConfig", "QError", "linear_schedule"]
 #
 # An agent that learns from old steps does three things in turn. It acts in its environments. It
 # learns values from a batch of what it remembers. And now and then an actor, if there is one,
-# climbs these values, and an older copy follows. Three settings say how often. Drag them.
+# climbs these values, and an older copy (the target network) follows. Three settings say how often.
+# Drag them.
 
 # %% tags=["hide-input"]
 from literate_rl.loop import OffPolicyConfig

@@ -11,8 +11,8 @@
 #
 # **How can a policy learn from data that an older policy collected?** After this chapter you can
 # correct such data with clipped ratios, say what each of the three clips costs and what it buys,
-# and compute the losses for any kind of action. It takes about 35 minutes. You need to know the
-# advantages of {doc}`advantages` and the ratio of {doc}`ppo_error`.
+# and compute the losses for any kind of action. Reading takes about 35 minutes, without exercises.
+# You need to know the advantages of {doc}`advantages` and the ratio of {doc}`ppo_error`.
 
 # %% tags=["export", "hide-input"]
 """V-trace: values and policy gradients from data of an older policy."""
@@ -538,6 +538,57 @@ assert trade[12, 0.1][0] > 0.88 > 0.75 > trade[12, 5][0], "0.7 of it instead of 
 assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 
 # %% [markdown]
+# ## Four corrections in one formula
+#
+# V-trace has relatives, and they differ in two factors only. Let an *estimate* be a value $V(s_t)$
+# or the value of an action, $Q(s_t, a_t)$. Each method adds to it weighted TD errors,
+#
+# $$
+# \sum_{k \ge 0} \gamma^k \, \Bigl( \prod_i c_i \Bigr) \, w_{t+k} \, \delta_{t+k} ,
+# $$ (def-four-corrections)
+#
+# where the product has a factor for each action between the estimate and the TD error.
+#
+# | method | estimates | weight $w$ of a TD error | factor $c$ of an action |
+# |---|---|---|---|
+# | importance sampling {cite:p}`precup2000` | $V$ | $e^{\ell}$ | $e^{\ell}$ |
+# | **V-trace** {cite:p}`espeholt2018` | $V$ | $\min(\bar\rho, e^{\ell})$ | $\lambda \min(\bar c, e^{\ell})$ |
+# | Retrace {cite:p}`munos2016` | $Q$ | 1 | $\lambda \min(1, e^{\ell})$ |
+# | tree backup {cite:p}`precup2000` | $Q$ | 1 | $\lambda\, \pi(a)$ |
+# | no correction | $V$ | 1 | $\lambda$ |
+#
+# Why does $Q$ need no weight? Its action $a_t$ is given, so nothing has to be made likely or unlikely.
+# And its TD error, $r + \gamma \sum_a \pi(a) Q(s', a) - Q(s, a)$, asks today's policy what comes next. So
+# its mean is zero at the right values whatever the factors are, and Retrace and tree backup settle at
+# the values of $\pi$, for any old policy. The factors only decide how fast. Tree backup does not even
+# need to know $\pi_{\text{old}}$, but where today's policy is undecided it cuts early: with ten equally
+# likely actions a step passes on a tenth. The price of $Q$ is a network that has a value for each
+# action; a critic of states has only $V$, and V-trace is what is left for it.
+
+# %% tags=["claims"]
+value_of_pi = closed_form(pi)
+right_q = torch.tensor(R + gamma * P @ value_of_pi)
+next_mean = torch.tensor(value_of_pi)[state[1:]]
+q_error = torch.tensor(R)[taken] + gamma * next_mean - right_q[taken]
+ratio_of = torch.tensor(pi / pi_old)[taken]
+for factor in (
+    ratio_of.clamp(max=1),
+    torch.tensor(pi)[taken],
+    torch.ones_like(ratio_of),
+):
+    # Given the first action, the factors are those of the actions after it.
+    passed = torch.cat([gamma * factor[1:], torch.zeros_like(factor[:1])])
+    seen = torch.tensor(pi_old)[taken]
+    seen = (seen * torch.tensor(P)[*taken, state[1:]]).prod(0)
+    corrections = vtrace_loop(torch.ones_like(q_error), q_error, passed)[0]
+    for start in range(num_states):
+        for first in range(num_actions):
+            rows = (taken[0][0] == start) & (taken[1][0] == first)
+            assert abs((seen * corrections)[rows].sum()) < 1e-10, (
+                "at rest at the values"
+            )
+
+# %% [markdown]
 # ## The losses
 #
 # An agent has three losses, as in {doc}`ppo_error`. The policy follows the weighted advantages.
@@ -813,8 +864,8 @@ assert leaking.flatten().tolist() == [100] * 6, "without"
 # ### Trap: a truncation that reads the next episode
 #
 # Now a time limit cuts the first episode off. It has a future, worth 1, and the state that it led
-# to is not in the unroll: the next row is the next episode. TorchRL took that row for the
-# successor [until 2026](https://github.com/pytorch/rl/issues/4209).
+# to is not in the unroll: the next row is the next episode. TorchRL treated that row as
+# the successor [until 2026](https://github.com/pytorch/rl/issues/4209).
 
 # %%
 _, wrong = vtrace(*steps, never, end, 1.0, 1.0)
@@ -949,8 +1000,12 @@ def old_data(seed, rho, c):
     return (*numbers, *flags, rho, c)
 
 
-cases = [old_data(0, 1.0, 1.0), old_data(1, 2.0, 0.5), old_data(2, 5.0, 1.0)]
-grade(answer, targets, *cases)
+cases = {
+    "ρ̄ = 1, c̄ = 1": old_data(0, 1.0, 1.0),
+    "ρ̄ = 2, c̄ = 0.5": old_data(1, 2.0, 0.5),
+    "ρ̄ = 5, c̄ = 1": old_data(2, 5.0, 1.0),
+}
+grade(answer, targets, cases)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -964,7 +1019,7 @@ def answer(log_ratio, reward, value, next_value, terminated, truncated, rho, c):
     return value + vtrace_loop(ratio.clamp(max=rho), td_error, passed_on)
 
 
-grade(answer, targets, *cases)
+grade(answer, targets, cases)
 
 # %% [markdown]
 # ### Exercise 3: experiment

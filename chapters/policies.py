@@ -14,8 +14,9 @@
 # chapter you can write an action distribution, build a policy for any environment with discrete
 # or continuous actions, and train both kinds with the same loop.
 #
-# It takes about 25 minutes. You need the rollouts of {doc}`agents` and the advantages of
-# {doc}`advantages`.
+# It takes about 45 minutes, reading, without exercises. You need the rollouts of {doc}`agents` and
+# the advantages of {doc}`advantages`. The second half of {doc}`ppo` uses what is built here: the
+# policy, the runner, and the running moments.
 
 # %% tags=["export", "hide-input"]
 """Policies: a network, and an action distribution that knows what its output means."""
@@ -83,8 +84,8 @@ __all__ = [
 # %% [markdown]
 # ## A race
 #
-# So far `torch.multinomial` drew the actions, with random numbers that we never saw. It is better
-# to draw these numbers first: then a run has the same ones on every device, and leaving them out
+# In the programs so far `torch.multinomial` drew the actions, with random numbers that we never
+# saw. It is better to draw these numbers first: then a run has the same ones on every device, and leaving them out
 # gives the greedy action. How do random numbers become an action?
 #
 # A network gives three actions a, b and c their logits, and softmax turns them into
@@ -97,7 +98,7 @@ import torch
 
 from literate_rl.workshop.pictures import Axis, Mark, dial, plot
 
-torch.set_num_threads(1)  # the networks of this book are too small to be shared out
+torch.set_num_threads(1)  # the networks are too small for several threads to pay
 names = {0: "a", 1: "b", 2: "c"}
 tracks = torch.empty(20_000, 3).exponential_(generator=torch.Generator().manual_seed(4))
 thirds = [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0]
@@ -176,9 +177,9 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # | `legal(row, mask)` | the row without what is not allowed ({doc}`masks`) | the logits left | none |
 #
 # Here $N$ is the number of actions to choose from and $A$ how many numbers a continuous action
-# has. The **Kullback–Leibler divergence**, KL for short, from a policy to another one is the mean
-# of the difference of their log-probabilities, over the actions of the first. It is zero if the
-# two agree, and {doc}`ppo_error` needs it.
+# has. The KL divergence from a policy to another one, which {doc}`ppo_error` estimates from a batch,
+# is the mean of the difference of their log-probabilities, over the actions of the first. Here it
+# is exact.
 #
 # For a Gaussian policy with means $\mu_j$ and standard deviations $\sigma_j$ the function of
 # noise is well known (the "reparametrisation"). With $\eta_j \sim \mathcal N(0, 1)$,
@@ -267,8 +268,7 @@ class CategoricalActions:
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.numpy() + self.start
-        return names
+        return action.numpy() + self.start
 
 
 def chosen(log_prob: Tensor, action: Tensor) -> Tensor:
@@ -374,8 +374,7 @@ class GaussianActions:
     def to_env(self, action: Tensor) -> NDArray[np.floating]:
         """Stretch actions from -1..1 to the box, and clip what lies outside."""
         stretched = self.middle + self.half_width * action.numpy()
-        clipped: NDArray[np.floating] = stretched.clip(self.low, self.high)
-        return clipped.astype(self.low.dtype)
+        return stretched.clip(self.low, self.high).astype(self.low.dtype)
 
 
 # %% [markdown]
@@ -404,7 +403,7 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
 class ActorCritic(nn.Module):
     """Two networks side by side: ``actor`` for the rows, ``critic`` for the values.
 
-    The critic's values stand in a last dimension 1. Both networks see the observations
+    The critic's values have a last dimension of 1. Both networks see the observations
     through ``normalizer``.
     """
 
@@ -417,13 +416,11 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows of observations."""
-        row: Tensor = self.actor(self.normalizer(obs))
-        return row
+        return self.actor(self.normalizer(obs))
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations."""
-        value: Tensor = self.critic(self.normalizer(obs))
-        return value.squeeze(-1)
+        return self.critic(self.normalizer(obs)).squeeze(-1)
 
 
 # %% [markdown]
@@ -479,21 +476,18 @@ class Policy(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows that describe the policy at observations."""
-        row: Tensor = self.network(obs)
-        return row
+        return self.network(obs)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations."""
-        value: Tensor = self.network.value(obs)
-        return value
+        return self.network.value(obs)
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
         # All random numbers of a rollout are drawn at once, in one call.
-        noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
-        return noise
+        return self.actions.noise(num_steps, num_envs, generator)
 
     def legal(self, row: Tensor, mask: Tensor | None) -> Tensor:
         """Return rows that leave out what is illegal; with None, rows as they are."""
@@ -501,23 +495,20 @@ class Policy(nn.Module):
             return row
         if not hasattr(self.actions, "legal"):
             refuse_mask(mask, self.actions)
-        left: Tensor = self.actions.legal(row, mask)
-        return left
+        return self.actions.legal(row, mask)
 
     def act(
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
-        action: Tensor = self.actions.choose(self.legal(self(obs), mask), noise)
-        return action
+        return self.actions.choose(self.legal(self(obs), mask), noise)
 
     def evaluate_actions(
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies."""
         row = self.legal(self(obs), mask)
-        terms: tuple[Tensor, Tensor] = self.actions.evaluate(row, action)
-        return terms
+        return self.actions.evaluate(row, action)
 
     def to_env(self, action: Tensor) -> Any:
         """Return the actions as vector environments take them."""
@@ -556,7 +547,7 @@ def make_actions(
 def behind(
     front: list[nn.Module], size: int, hidden: int, outputs: int, gain: float
 ) -> nn.Sequential:
-    """Build what stands behind an ``entrance``; ``gain`` as in ``mlp``."""
+    """Build what comes after an ``entrance``; ``gain`` as in ``mlp``."""
     # The features of a picture come from hidden layers already, and yours as you like.
     if front and isinstance(front[0], PictureEncoder | ShapedEncoder):
         return nn.Sequential(*front, orthogonal(nn.Linear(size, outputs), gain))
@@ -722,12 +713,11 @@ class Runner:
 # %% [markdown]
 # ## One learner, two kinds of action
 #
-# Here is A2C, the advantage actor-critic: one update for each rollout, with the advantages of
-# {doc}`advantages`. It trains on CartPole, where the cart is pushed to the left or to the right,
-# and on the same cart with a push of any strength. Look for a line that knows which one it is.
-# Three details are new. The advantages are scaled to mean 0 and standard deviation 1, so that one
-# learning rate fits many tasks. The squared error of the values counts a quarter. And a gradient
-# longer than 0.5 is cut to that length. {doc}`ppo` does the same.
+# Here is A2C once more, the advantage actor-critic of {doc}`a2c`: one update for each rollout. It
+# trains on CartPole, where the cart is pushed to the left or to the right, and on the same cart with
+# a push of any strength. Look for a line that knows which one it is. As in {doc}`ppo`, the
+# advantages are scaled to mean 0 and standard deviation 1 and the gradient is clipped; Adam is the
+# optimiser.
 
 # %%
 from functools import partial
@@ -787,9 +777,8 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** that both learn: from about twenty steps an episode they climb to more than 150 at
 # their best, with the same code. Only the policy knows what its actions are. (One seed each: a
-# demonstration, not a comparison.) The curves are restless. An update that goes too far makes a
-# worse policy, and that policy collects the data of the next one. How far may an update go? That
-# is the question of {doc}`ppo_error`.
+# demonstration, not a comparison. The curves are restless, and a clip would not help: with one
+# update for each rollout it has nothing to hold. {doc}`a2c` has ten seeds, and what calms them.)
 
 # %% tags=["claims"]
 for _, (_, ended) in trained.values():
@@ -798,7 +787,7 @@ for _, (_, ended) in trained.values():
     assert later.max() > 150, "to more than 150"
 
 # %% [markdown]
-# ## Numbers of a convenient size
+# ## Normalisation
 #
 # Networks learn best from numbers around 1. An environment may well give us thousandths or
 # thousands. So with `normalize` of `make_policy` a policy keeps the mean and the variance of what
@@ -961,22 +950,6 @@ assert moves == [0.5, -2.0]
 #
 # The code was read at the linked commits.
 #
-# ## On the best device
-#
-# The noise is drawn on the CPU, so that a run has the same random numbers on every device. The
-# rest follows the network.
-
-# %%
-from literate_rl.agents import best_device
-
-device = best_device()
-policy = trained["left or right"][0].to(device)
-noise = policy.noise(5, 2, torch.Generator().manual_seed(1)).to(device)
-print(
-    f"on {device.type}:", policy.act(torch.zeros(5, 2, 4, device=device), noise).cpu()
-)
-
-# %% [markdown]
 # ## Summary
 #
 # - A policy is a network and an action distribution. The network makes a row of numbers, the

@@ -12,7 +12,7 @@
 # **How does a network learn to act if nobody tells it the right action?** It tries, and makes
 # more likely what turned out well. After this chapter you have trained an agent, can derive the
 # policy gradient with nothing left out, and know what a baseline and an entropy bonus do. It
-# takes about 50 minutes. You need {doc}`agents` and derivatives of logarithms.
+# takes about 40 minutes, reading, without exercises. You need {doc}`agents` and derivatives of logarithms.
 
 # %% tags=["export", "hide-input"]
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
@@ -99,7 +99,7 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that nobody told this agent what to do, and that its last fifty episodes were several
-# times as long as its first twenty. This is **REINFORCE** {cite:p}`williams1992`, the oldest
+# times as long as its first twenty. This is **REINFORCE** {cite:p}`williams1992`, the plainest
 # policy gradient method. It explores because it draws its actions at random, and it is on-policy:
 # each batch is used for one update and thrown away. The number 0.02 is the **learning rate**,
 # which sets the size of its updates. (One shortcut: at CartPole's limit of 500 steps this loop
@@ -155,7 +155,7 @@ assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as l
 # The vector $\nabla \log \pi_\theta(a)$ is called the **score** of the action. It is the
 # direction in which $\theta$ has to move to make the action more likely. So the recipe is: draw
 # an action, see what it pays, and go in the direction of its score, the further the more it paid.
-# We do not even need $Q(a)$: a single payment has this mean, and may stand in for it.
+# We do not even need $Q(a)$: a single payment has this mean, and may take its place.
 #
 # One fact about the score carries the rest of this chapter: **its mean is zero**.
 #
@@ -300,10 +300,11 @@ def categorical_log_prob(
 # **The sum over $t$ matters.** Every decision of the episode has a share in its return.
 # ({doc}`exact_values` shows what happens without it.)
 #
-# **The past drops out.** In {eq}`def-whole-return` an action is praised for the whole return,
-# also for rewards that were paid before it was chosen. When $a_t$ is drawn, an earlier reward
+# **The past drops out.** Which of the actions earned a reward? That is the problem of **credit
+# assignment**. In {eq}`def-whole-return` an action is credited with the whole return, also with
+# rewards that were paid before it was chosen. When $a_t$ is drawn, an earlier reward
 # is a fixed number. The score of $a_t$ has mean zero by {eq}`def-score-mean`, and so has its
-# product with a fixed number. Earlier rewards contribute noise and nothing else, and we leave
+# product with a fixed number. Earlier rewards contribute variance and nothing else, and we leave
 # them out. What remains at step $t$ are the rewards from $t$ on, $\gamma^t r_t +
 # \gamma^{t+1} r_{t+1} + \dots = \gamma^t G_t$.
 #
@@ -384,11 +385,11 @@ def policy_gradient_error(
 
 
 # %% [markdown]
-# ## How noisy is it?
+# ## How much does it vary?
 #
 # The third question was why the curve is so rough. A gradient that is estimated from a few
-# episodes is noisy, and each update follows the noise too. All baselines give the same mean, so
-# choose the one with the least noise. In one state, the variance of the estimate $(G - \bar G)\,
+# episodes has a large variance, and each update follows the chance in it too. All baselines give
+# the same mean, so choose the one with the least variance. In one state, the variance of the estimate $(G - \bar G)\,
 # \nabla \log \pi_\theta(a)$, summed over its components, is
 #
 # $$
@@ -439,7 +440,7 @@ def optimal_baseline(
 
 # %% [markdown]
 # How little the best baseline gains over the value, and how much both gain over none, is measured
-# in {doc}`exact_values`. That is why everybody uses the value: it is nearly as good, and we want
+# in {doc}`exact_values`. That is why most programs use the value: it is nearly as good, and we want
 # to know it anyway.
 #
 # ## Entropy
@@ -610,14 +611,16 @@ losses = {"minus the value": train(1, True), "no baseline": train(1, False)}
 # stored. The losses on the right are those of the cell above.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return over environment steps, thin lines for 20 seeds and a thick line for their mean. With the value as a baseline the mean rises to over 400, without a baseline to below 350, and the thin lines spread more widely. Right: the losses of one seed. With the baseline the loss is near zero after a few updates, without one it rises."}}
+from literate_rl.workshop.pictures import AGENT_COLOURS
 from literate_rl.workshop.runs import stored_runs
 
 stored = stored_runs("reinforce")
+colours = [AGENT_COLOURS[f"REINFORCE{x}"] for x in (" with baseline", "")]
 fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3))
-for number, (name, run) in enumerate(stored.items()):
-    left.plot(run.steps, run.curves.T, color=f"C{number}", lw=0.5, alpha=0.3)
-    left.plot(run.steps, run.curves.mean(0), color=f"C{number}", lw=2, label=name)
-    right.plot(losses[name], color=f"C{number}")
+for colour, (name, run) in zip(colours, stored.items(), strict=True):
+    left.plot(run.steps, run.curves.T, color=colour, lw=0.5, alpha=0.3)
+    left.plot(run.steps, run.curves.mean(0), color=colour, lw=2, label=name)
+    right.plot(losses[name], color=colour)
 left.set_xlabel("environment steps")
 left.set_ylabel("return")
 left.legend(fontsize=8, loc="upper left")
@@ -700,35 +703,11 @@ assert abs(settled["attached"] - prob @ q_value - entropy) < 1e-6
 #
 # The code was read at the linked commits.
 #
-# ## On the best device
-#
-# The functions run where their tensors are.
-
-# %%
-from literate_rl.agents import best_device
-
-device = best_device()
-generator = torch.Generator().manual_seed(0)
-logit = torch.randn(512, 6, generator=generator)
-action = torch.randint(0, 6, (512,), generator=generator)
-adv = torch.randn(512, generator=generator)
-
-gradients = []
-for place in (torch.device("cpu"), device):
-    leaf = logit.to(place, copy=True).requires_grad_()
-    log_prob = categorical_log_prob(leaf, action.to(place))
-    loss = policy_gradient_error(log_prob, adv.to(place))
-    total = loss - 0.01 * categorical_entropy(leaf).mean()
-    gradients.append(torch.autograd.grad(total, leaf)[0].cpu())
-print(f"loss and entropy of 512 samples on {device.type}:", end=" ")
-print("same gradient:", torch.allclose(*gradients, atol=1e-7))
-
-# %% [markdown]
 # ## Summary
 #
 # - To climb a mean that we can only sample, weight the score of each action with its return.
 # - The score has mean zero. So rewards of the past drop out, and a baseline is free.
-# - A baseline takes noise out of the gradient. The value is nearly the best one, and a critic
+# - A baseline takes variance out of the gradient. The value is nearly the best one, and a critic
 #   learns it.
 # - The value of the loss means nothing: it has the right slope, for one update.
 # - Entropy measures exploration. It is a bonus, so it is subtracted from the loss.
@@ -744,12 +723,12 @@ predict(
     "REINFORCE without a baseline, and somebody adds 100 to the return of every step. What "
     "happens to its gradient?",
     [
-        "the mean changes, the noise does not",
-        "the noise changes, the mean does not",
+        "its mean changes, its variance does not",
+        "its variance changes, its mean does not",
         "both change",
         "nothing changes",
     ],
-    right="the noise changes, the mean does not",
+    right="its variance changes, its mean does not",
     because="Adding 100 is the same as subtracting a baseline of −100, and a baseline moves no mean. But "
     "each score is now multiplied by about 100, and the mean has to be found among "
     "estimates that are far apart.",
@@ -858,6 +837,97 @@ grade(answer, half_of_the_time, ())
 # %% tags=["claims"]
 assert settle(0.0) > 0.95, "nearly 1"
 assert answer() == half_of_the_time() == 3
+
+# %% [markdown]
+# ### Exercise 4: write REINFORCE from nothing
+#
+# One update of REINFORCE without a baseline, with PyTorch alone: no function of this chapter. The
+# policy is linear, its logits are `obs @ weight`. `weight` has the shape (inputs, actions), and
+# `obs`, `action` and `reward` are those of the steps of one episode, which terminated. Return the
+# weights after one step of gradient ascent, with this learning rate, on the mean over the steps of
+# discounted return times log-probability. No optimiser is needed. When all cases
+# agree, guess how long the pole stays up after 300 episodes with your update. Then call
+# `pole_stays_up(answer)` in a cell below, which takes some seconds.
+
+
+# %%
+def answer(weight, obs, action, reward, gamma, learning_rate):
+    return ...
+
+
+# %% tags=["hide-input"]
+def updated(weight, obs, action, reward, gamma, learning_rate):
+    """Return the weights after one update, by the functions of this book."""
+    weight = weight.detach().requires_grad_()
+    end = torch.zeros(len(reward), 1, dtype=torch.bool)
+    end[-1] = True
+    column, never = reward.unsqueeze(1), torch.zeros_like(end)
+    returns = discounted_returns(column, 0 * column, end, never, gamma).squeeze(1)
+    loss = policy_gradient_error(categorical_log_prob(obs @ weight, action), returns)
+    (slope,) = torch.autograd.grad(loss, weight)
+    return (weight - learning_rate * slope).detach()
+
+
+def episode_of(actions, rewards, num_actions=2, gamma=0.9):
+    """Return weights, an episode with these actions and rewards, and settings."""
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(4, num_actions, generator=generator)
+    obs = torch.randn(len(actions), 4, generator=generator)
+    return weight, obs, torch.tensor(actions), torch.tensor(rewards), gamma, 0.5
+
+
+by_hand = {
+    "one step": episode_of([1], [1.0]),
+    "a reward for the last step only": episode_of([0, 1, 0], [0.0, 0.0, 1.0]),
+    "a reward for the first step only": episode_of([0, 1, 0], [1.0, 0.0, 0.0]),
+    "negative rewards": episode_of([0, 1, 1], [-1.0, -2.0, 0.5]),
+    "three actions": episode_of([0, 2, 1, 2], [1.0, 1.0, 1.0, 1.0], num_actions=3),
+    "no discount": episode_of([1, 1, 0], [1.0, 2.0, 3.0], gamma=1.0),
+}
+
+
+def pole_stays_up(update, episodes=300):
+    """Train a linear policy with an update; return the length of the last 50."""
+    env, generator = gym.make("CartPole-v1"), torch.Generator().manual_seed(1)
+    weight, lengths = torch.zeros(4, 2), []
+    for number in range(episodes):
+        (obs, _), done, steps = env.reset(seed=number), False, []
+        while not done:
+            prob = (torch.as_tensor(obs) @ weight).softmax(-1)
+            action = torch.multinomial(prob, 1, generator=generator).item()
+            after, reward, terminated, truncated, _ = env.step(action)
+            steps.append((obs, action, reward))
+            obs, done = after, terminated or truncated
+        seen, taken, paid = zip(*steps, strict=True)
+        seen = torch.stack([torch.as_tensor(obs) for obs in seen])
+        played = seen, torch.tensor(taken), torch.tensor(paid)
+        weight = update(weight, *played, 0.98, 0.1)
+        lengths.append(len(steps))
+    return sum(lengths[-50:]) / 50
+
+
+grade(answer, updated, by_hand)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(weight, obs, action, reward, gamma, learning_rate):
+    weight = weight.detach().requires_grad_()
+    # An action is credited with what comes after it, so the sum runs backward.
+    returns, later = torch.zeros(len(reward)), 0.0
+    for t in reversed(range(len(reward))):
+        later = reward[t] + gamma * later
+        returns[t] = later
+    log_prob = (obs @ weight).log_softmax(-1)[torch.arange(len(action)), action]
+    (slope,) = torch.autograd.grad((returns * log_prob).mean(), weight)
+    return (weight + learning_rate * slope).detach()
+
+
+grade(answer, updated, by_hand)
+held = pole_stays_up(answer)
+print(f"the last 50 of 300 episodes: {held:.0f} steps")
+
+# %% tags=["claims"]
+assert held > 80, "it learns"
 
 # %% [markdown]
 # ## References

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Actors in processes
 #
-# **How does experience cross from one process to another, and what if one of them dies?** After
+# **How does experience get from one process to another, and what if one of them dies?** After
 # this chapter you can let actors collect in processes of their own, kill any of them without
-# losing count, and say why no lock is needed. It takes about 25 minutes. You need the slots,
-# tokens and lag of {doc}`actors`, but no knowledge of processes: a *process* is a running program
-# with memory of its own, and a *pipe* carries messages from one to another.
+# losing count, and say why no lock is needed. Reading takes about 25 minutes, without exercises. You
+# need the slots, tokens and lag of {doc}`actors`, but no knowledge of processes: a *process* is a
+# running program with memory of its own, and a *pipe* carries messages from one to another.
 
 # %% tags=["export", "hide-input"]
 """Actors in processes of their own, with memory that they share with the learner."""
@@ -256,9 +256,10 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 #
 # An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the
 # `deadline` of the settings ({doc}`actors`). Until it has passed, the others go on without the
-# one that hangs. Ctrl-Z in a terminal stops learner and actors together. So a learner that was
-# away for longer than the deadline begins to count anew. It does so only once for each silence,
-# because it may also have been learning for so long, and then actors had the time.
+# one that hangs. Ctrl-Z in a terminal stops learner and actors together. So when the learner comes
+# back after longer than the deadline, it gives all actors a new deadline. It does that only once
+# before it hears from one of them again: if the learner was only busy learning, the actors had
+# their time.
 #
 # ## Memory, processes and Ctrl-C
 #

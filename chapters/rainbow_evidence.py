@@ -11,12 +11,12 @@
 #
 # **Which of the improvements of DQN matter, and on which tasks?** This page shows measurements
 # and no new code: one part at a time taken away from DQN and from Rainbow, a task where exploring
-# is hard, and pictures. After it you know which part to look at first when your own agent does
-# not learn. It takes about 20 minutes. You need {doc}`dqn`, {doc}`rainbow` and the paired
-# differences of {doc}`evaluation`.
+# is hard, and images. After it you know which part to look at first when your own agent does not
+# learn. It takes about 15 minutes to read, without the exercise. You need {doc}`dqn`, {doc}`rainbow`
+# and the paired differences of {doc}`evaluation`.
 #
-# In short: where updates are few, the other parts are of little use on CartPole without $n$
-# steps; a noise that lasts finds the flag of MountainCar where random actions hardly ever do; and
+# In short: where updates are few, $n$ steps are the only part of Rainbow whose loss we can see on
+# CartPole; a noise that lasts finds the flag of MountainCar where random actions hardly ever do; and
 # for most of the rest our seeds show no difference.
 
 # %% tags=["hide-input"]
@@ -28,7 +28,7 @@ from literate_rl.agents import make_envs
 from literate_rl.evaluation import paired_difference
 from literate_rl.ppg import ppg_settings
 from literate_rl.rainbow import make_rainbow_policy, rainbow_settings
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot, predict
+from literate_rl.workshop.pictures import AGENT_COLOURS, Axis, Mark, dial, plot, predict
 from literate_rl.workshop.runs import stored_runs
 
 torch.set_num_threads(1)  # the networks of this book are too small to gain from more
@@ -38,33 +38,35 @@ torch.set_num_threads(1)  # the networks of this book are too small to gain from
 #
 # Here each part in turn is taken away from the agent of {doc}`dqn`, with everything else as it
 # was, five seeds for each. Without a target network means $\tau = 1$: the copy is renewed at each
-# update. Below the pictures are the returns of the last policies, in rising order. To their right
-# stands by how much the mean return while training differs from that of the whole agent over the
-# same five seeds, with the 95 percent interval of this difference.
+# update. Below the figure stands by how much the mean return while training differs from that of the
+# whole agent over the same five seeds, with the 95 percent interval of this difference, and then the
+# returns of the last policies, in rising order.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 50,000 steps, each with the mean of ten whole agents in the back and the single runs of an agent without one part"}}
 runs = stored_runs("dqn_cartpole")["DQN"]
 steps = runs.steps / 1000
 switches = stored_runs("dqn_switches")
-fig, axes = plt.subplots(2, 3, figsize=(7, 3.8), sharex=True, sharey=True)
+fig, axes = plt.subplots(3, 2, figsize=(4.6, 5), sharex=True, sharey=True)
 for axis, (name, these) in zip(axes.flat, switches.items(), strict=False):
-    axis.plot(steps, runs.curves.mean(0), color="C1", alpha=0.45, linewidth=2)
-    axis.plot(these.steps / 1000, these.curves.T, color="C0", linewidth=0.9)
+    axis.plot(steps, runs.curves.mean(0), color=AGENT_COLOURS["DQN"], linewidth=2.5)
+    axis.plot(these.steps / 1000, these.curves.T, color="C1", linewidth=0.9)
     axis.set_title(name, fontsize=9)
 for axis in axes[:, 0]:
-    axis.set_ylabel("return", fontsize=8)
-for axis in (*axes[1, :2], axes[0, 2]):
-    axis.set_xlabel("thousand steps", fontsize=8)
-axes[0, 2].xaxis.set_tick_params(labelbottom=True)
-axes[1, 2].axis("off")
+    axis.set_ylabel("return", fontsize=9)
+for axis in (axes[2, 0], axes[1, 1]):
+    axis.set_xlabel("thousand steps", fontsize=9)
+axes[1, 1].xaxis.set_tick_params(labelbottom=True)
+axes[2, 1].axis("off")
 lines = axes[0, 0].get_lines()[:2]
-axes[1, 2].legend(lines, ["as it is, mean of ten", "without, single runs"], fontsize=8)
+axes[2, 1].legend(lines, ["as it is, mean of ten", "without, single runs"], fontsize=9)
 fig.tight_layout()
 gaps = {}
 for name, these in switches.items():
     gaps[name] = gap = paired_difference(these.area, runs.area[:5])
-    finals = " ".join(f"{x:3.0f}" for x in np.sort(these.final))
-    print(f"{name:20s}{finals}   {gap.mean:5.0f} ({gap.low:.0f} to {gap.high:.0f})")
+    print(f"{gap.mean:5.0f} ({gap.low:4.0f} to {gap.high:4.0f})  {name}")
+print("\nlast policies")
+for name, these in switches.items():
+    print(" ".join(f"{x:3.0f}" for x in np.sort(these.final)), "", name)
 
 # %% [markdown]
 # **Notice** what five seeds can show and what they cannot. With one step rather than twenty the
@@ -72,11 +74,12 @@ for name, these in switches.items():
 # travel back step by step, and at each step it waits for the target network. Three steps are
 # enough here: all five runs end at 500, and no difference is seen while they train.
 #
-# Without a target network the runs differ most. One ends at 500, and the other four below 475,
+# Without a target network the runs differ most while training. One ends at 500, the other four below 475,
 # one of them near 230. All five whole agents with the same seeds end above. But runs that differ
-# so much say little about their mean: the interval reaches from −260 to beyond zero.
+# so much say little about their mean: the interval reaches from −260 to beyond zero. What becomes of the
+# values without both of the first two, {doc}`dqn` shows: they run away.
 #
-# Without double Q-learning or dueling no difference is seen. With two actions a maximum
+# Without double DQN or dueling no difference is seen. With two actions a maximum
 # overestimates least ({doc}`dqn`), and {cite:t}`wang2016` found that dueling gains most where
 # there are many actions. None of this is a proof, but it says where to look first.
 
@@ -110,49 +113,62 @@ for name in ("no target network", "three steps, n = 3", "not double", "not dueli
 # A dot is the last policy of one seed, the bar is the mean. Eight agents with five seeds each are
 # many runs, so these have a quarter of the computation of {doc}`rainbow`: $n = 10$, and a batch
 # of 64 after every four steps, not 128 after every two. What changes with all of it comes next.
-# Below the picture stands the mean of the paired differences from the whole agent, with its 95
-# percent interval. (`python -m benchmarks.rainbow_learning` makes the data.)
+# Below the figure stands the mean of the paired differences from the whole agent, with its 95 percent
+# interval: first of the last policies, then of the mean return while training, which is what the
+# intervals of DQN above are about. (`python -m benchmarks.rainbow_learning` makes the data.)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "For Rainbow and for Rainbow without each of its parts, the greedy returns of the last policies as dots, and their mean. Without n steps all dots lie near 250"}}
 ablation = stored_runs("rainbow_ablation")
 whole = ablation["all six parts"]
-_, axis = plt.subplots(figsize=(7, 3.2), layout="tight")
+_, axis = plt.subplots(figsize=(4.6, 3.2), layout="tight")
 for place, kind in enumerate(ablation.values()):
     rows = np.full(len(kind.final), -place)
-    axis.plot(kind.final, rows, "o", alpha=0.5, color="C0")
-    axis.plot(kind.final.mean(), -place, "|", markersize=16, color="C3")
-axis.set_yticks([-place for place in range(len(ablation))], list(ablation))
+    axis.plot(kind.final, rows, "o", alpha=0.5, color=AGENT_COLOURS["Rainbow"])
+    axis.plot(kind.final.mean(), -place, "|", markersize=16, color="C1")
+axis.set_yticks([-place for place in range(len(ablation))], list(ablation), fontsize=9)
 _ = axis.set(xlabel="greedy return of the last policy", xlim=(0, 510))
 
 # %% tags=["hide-input"]
-gaps = {
-    name: paired_difference(kind.final, whole.final)
-    for name, kind in ablation.items()
-    if kind is not whole
-}
-for name, gap in gaps.items():
-    print(f"{name:24s}{gap.mean:6.0f} ({gap.low:.0f} to {gap.high:.0f})")
+gaps, areas = {}, {}
+for name, kind in ablation.items():
+    if kind is not whole:
+        gaps[name] = paired_difference(kind.final, whole.final)
+        areas[name] = paired_difference(kind.area, whole.area)
+for words, found in (("last policies", gaps), ("while training", areas)):
+    print(words)
+    for name, gap in found.items():
+        print(f"{gap.mean:5.0f} ({gap.low:4.0f} to {gap.high:4.0f})  {name}")
 
 # %% [markdown]
 # **Notice** that with so few updates one part makes all the difference: without $n$ steps no run
 # gets beyond 280. The news that the cart drifts away must travel back over some hundred steps,
-# and with $n = 10$ it travels ten times as fast. For each of the other five parts the interval
-# contains zero: five seeds show no difference. Even noisy layers are not missed here; with random
-# actions in their place all five runs reach 475. But with noisy layers *alone*, and no random
-# actions at the start, three of five runs stay near 200. It seems that they soon know one way to
-# fail very well, and that their small noise never shows them another. This is why our settings
-# begin with 2000 steps of ε-greedy.
+# and with $n = 10$ it travels ten times as fast. For each of the other five parts both intervals
+# contain zero: five seeds show no difference. Four of the five means while training are even positive:
+# if anything, the agents learned faster without the part. (One part at a time is taken from the whole
+# agent. What the five are worth to an agent without $n$ steps, this experiment does not say.)
+#
+# Even noisy layers are not missed here; with random actions in their place all five runs reach 475.
+# But with noisy layers *alone*, and no random actions at the start, three of five runs stay near 200,
+# though both intervals still contain zero. The noise of our settings is small: in an untrained network
+# it changes the action in one state of twenty-five ({doc}`rainbow`, Exercise 3). This is why they begin
+# with 2000 steps of ε-greedy.
 
 # %% tags=["claims"]
 assert {len(kind.final) for kind in ablation.values()} == {5}
 assert ablation["without n steps"].final.max() < 280, "no run beyond 280"
 assert gaps["without n steps"].high < 0
 for name in ("double", "dueling", "priorities", "distributions", "noisy layers"):
-    gap = gaps[f"without {name}"]
-    assert gap.low < 0 < gap.high, "no difference seen"
+    for gap in (gaps[f"without {name}"], areas[f"without {name}"]):
+        assert gap.low < 0 < gap.high, "no difference seen"
+others = ("double", "dueling", "priorities", "distributions", "noisy layers")
+assert sum(areas[f"without {name}"].mean > 0 for name in others) == 4, "four of five"
+assert areas["without n steps"].high < 0
 assert (ablation["without noisy layers"].final >= 475).all(), "all five"
 quiet = ablation["without a random start"].final
 assert ((quiet > 180) & (quiet < 210)).sum() == 3, "three of five near 200"
+for found in (gaps, areas):
+    gap = found["without a random start"]
+    assert gap.low < 0 < gap.high, "both intervals still contain zero"
 
 # %% [markdown]
 # ### With four times the computation
@@ -164,10 +180,12 @@ assert ((quiet > 180) & (quiet < 210)).sum() == 3, "three of five near 200"
 # %% tags=["hide-input"]
 whole = stored_runs("rainbow_cartpole")["Rainbow"]
 parts = stored_runs("rainbow_parts")
+print("last policies   while training")
 for name, kind in {"all six parts": whole, **parts}.items():
-    finals = " ".join(f"{x:3.0f}" for x in kind.final[:3])
-    means = " ".join(f"{x:3.0f}" for x in kind.area[:3])
-    print(f"{name:24s}last policies {finals}   while training {means}")
+    finals, means = (
+        " ".join(f"{x:3.0f}" for x in y[:3]) for y in (kind.final, kind.area)
+    )
+    print(f"{finals}     {means}     {name}")
 
 # %% [markdown]
 # **Notice** how much depends on the number of updates. Without $n$ steps all three runs now end at
@@ -180,7 +198,7 @@ for name, kind in {"all six parts": whole, **parts}.items():
 # one of five ended near 200 above. Three seeds are too few for more.
 #
 # Does this agree with the literature? On Atari {cite:t}`hessel2018` found that taking away
-# priorities or $n$ steps hurt most, and that double Q-learning and dueling were hardly missed.
+# priorities or $n$ steps hurt most, and that double DQN and dueling were hardly missed.
 # {cite:t}`obando2021` repeated the experiment on CartPole, Acrobot, LunarLander and MountainCar,
 # with 100 seeds each, and asked whether small tasks would have taught the same. In their runs no
 # part helps everywhere, and all six together are the best choice on the whole. Distributions, added
@@ -334,10 +352,10 @@ plot(
 # (0 of 32 episodes): one push is undone by the next. A noise that lasts is a *plan*. For some
 # twenty steps, about half a swing, the car has a fixed opinion of where to push in which state,
 # and sometimes it is a good one. Too long a noise is one plan for the whole episode, and few are
-# good enough. The paper draws a noise once for each update in DQN and once for each rollout in
-# A3C {cite:p}`fortunato2018`; most programs draw one at each update or at each step. How long is
-# a setting that deserves more attention than it gets. Here it is one line, because noise is an
-# argument.
+# good enough. The paper {cite:p}`fortunato2018` draws a new noise after each step of optimisation.
+# Its DQN takes one such step for each action, so a noise lasts for one action; in its A3C it lasts for
+# a rollout. How long it should last is a setting that deserves more attention than it gets. Here it
+# is one line, because noise is an argument.
 
 # %% tags=["claims"]
 assert random == 0, "0 of 32"
@@ -353,7 +371,7 @@ assert shares[20] > 5 * shares[200], "few are good enough"
 
 # %% tags=["hide-input"]
 for name, kind in stored_runs("rainbow_mountaincar").items():
-    print(f"{name:28s}", *(f"{x:5.0f}" for x in kind.final))
+    print(f"{name}:\n   ", *(f"{x:.0f}" for x in kind.final))
 
 # %% [markdown]
 # **Notice** that it takes both. A noise that lasts gets to the flag now and then, but with one step
@@ -381,16 +399,16 @@ assert (kinds["noisy for 20 steps"].final == -200).sum() == 8, "eight never get 
 assert (kinds["noisy for 20 steps"].area > -199).sum() > 4, "now and then"
 
 # %% [markdown]
-# ## Pictures
+# ## Images
 #
-# In the mazes of {doc}`ppg_evidence` an observation is a small picture. Rainbow takes them as it
+# In the mazes of {doc}`ppg_evidence` an observation is a small image. Rainbow takes them as it
 # is: its network gets the encoder of PPG, and its memory keeps the bytes. Here it is after 150,000
 # steps beside PPO and PPG after as many, a dot for each seed. The share of mazes that are solved is
 # measured as there, on the 200 mazes of the training and on new ones.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Shares of mazes solved, a dot for each seed. Rainbow near 0.6 in the training and 0.4 on new mazes, PPO and PPG near 0.9 and 0.7"}}
 solved = stored_runs("rainbow_mazes") | stored_runs("ppg_maze")
-_, axis = plt.subplots(figsize=(7, 2.2), layout="tight")
+_, axis = plt.subplots(figsize=(4.6, 2.2), layout="tight")
 for place, run in enumerate(solved.values()):
     for judge, (color, above) in {
         "training": ("C0", 0.12),
@@ -428,12 +446,23 @@ assert rainbow.batch_size / rainbow.train_interval == 4, "drawn four times"
 assert ppo.num_epochs == 6, "six times"
 
 # %% [markdown]
+# ## What to try first
+#
+# If your own agent of values does not learn, try the parts in this order:
+#
+# 1. **$n$ steps**: 3 or 10 in place of 1. It is the one part whose loss we saw on both tasks.
+# 2. **How long a noise lasts**, where rewards are rare: `hold=20` in place of 1, or random actions
+#    that are repeated (these we have tried only before training, in the exercise below).
+# 3. **All others** last, each against the agent without it. On our tasks five seeds show nothing of
+#    double DQN, dueling, priorities and distributions; on Atari priorities matter.
+#
 # ## Summary
 #
-# - Where updates are few, the other parts are of little use on CartPole without $n$ steps. With
-#   four times the computation one step gets there too, only later. For most of the rest our seeds
-#   show no difference.
-# - Noisy layers with a small noise may explore too little at the start: random actions help there.
+# - Where updates are few, $n$ steps are the only part whose loss we can see on CartPole. With four
+#   times the computation one step gets there too, only later. For most of the rest our seeds show no
+#   difference.
+# - Noisy layers with a small noise may explore too little at the start: three of five runs without
+#   random actions stayed near 200, though the interval still contains zero.
 # - How long a noise lasts decides whether it explores at all. On MountainCar it takes a noise that
 #   lasts *and* $n$ steps.
 # - What a part is worth depends on the task. Take it away on yours.

@@ -11,8 +11,8 @@
 #
 # **What is worth remembering, and how often should it be seen again?** After this chapter you can
 # draw from a memory of a million steps, prefer those that still surprise the agent, and say what
-# that does to the values that are learned. It takes about 30 minutes. You need the rings and
-# windows of {doc}`windows`.
+# that does to the values that are learned. It takes about 35 minutes to read, without exercises.
+# You need the rings and windows of {doc}`windows`.
 
 # %% tags=["export", "hide-input"]
 """Replay: priorities in a tree of sums, and a buffer of windows."""
@@ -60,9 +60,9 @@ __all__ = ["Batch", "ReplayBuffer", "SumTree", "importance_weights"]
 # Now we learn $Q$ from the memory, in batches of 32 steps. Each step drawn gives one update: its
 # value $Q(s, a)$ moves a quarter of the way towards the target {eq}`replay-target`, with $n = 1$.
 # Target minus value is the **TD error** of the step. (In {doc}`advantages` it was that of a
-# state's value.) On the left all steps are drawn alike, that is, uniformly. On the right a step
-# is drawn more often the larger its TD error was when it was last seen. Drag the slider to see
-# what has been learned about the right action of each state.
+# state's value.) On the left steps are sampled uniformly. On the right a step is sampled more
+# often the larger its TD error was when it was last seen. Drag the slider to see what has been
+# learned about the right action of each state.
 
 # %% tags=["hide-input"]
 from itertools import product
@@ -130,7 +130,7 @@ def error_of(history):
     return np.sqrt(np.square(history - wanted).mean((1, 2)))
 
 
-runs = {"All alike": learn(0.0, 0, 32_000), "By surprise": learn(0.6, 0, 32_000)}
+runs = {"Uniform": learn(0.0, 0, 32_000), "Prioritised": learn(0.6, 0, 32_000)}
 states = list(range(1, num_states + 1))
 
 
@@ -165,14 +165,14 @@ dial("What is learned from a memory", frame, {"updates": times}, start=(2880,))
 
 # %% [markdown]
 # The dashed line is the truth. **Notice** how the value creeps back along the path: a state can
-# learn only from a next state that has learned. Drawn alike, the one step that paid is seen once
-# in 2046 draws on average. Drawn by surprise, every step is seen soon. From then on a step that
-# taught nothing is drawn less than a thousandth as often as a new one. That leaves the draws to
-# the steps from which there is still something to learn.
+# learn only from a next state that has learned. With uniform sampling the one rewarded step comes
+# up once in 2046 draws on average. With priorities every step is seen soon. From then on a step
+# that taught nothing is sampled less than a thousandth as often as a new one. That leaves the draws
+# to the steps from which there is still something to learn.
 
 # %%
 needed = {}
-for name, exponent, budget in (("alike", 0.0, 60_000), ("by surprise", 0.6, 12_000)):
+for name, exponent, budget in (("uniform", 0.0, 60_000), ("prioritised", 0.6, 12_000)):
     below = [error_of(learn(exponent, seed, budget)) < 0.03 for seed in range(1, 11)]
     needed[name] = [32 * int(flags.argmax()) for flags in below]
     assert all(flags.any() for flags in below)
@@ -180,11 +180,11 @@ for name, exponent, budget in (("alike", 0.0, 60_000), ("by surprise", 0.6, 12_0
 
 # %% [markdown]
 # The error is the root of the mean squared error of all twenty values. For each of ten shuffled
-# memories, drawing by surprise brings it below 0.03 with at most a fifth of the updates. This is
+# memories, priorities bring it below 0.03 with at most a fifth of the updates. This is
 # the best case for it: rewards are rare and nothing is random. We come back to the price.
 
 # %% tags=["claims"]
-ratio = np.divide(needed["alike"], needed["by surprise"])
+ratio = np.divide(needed["uniform"], needed["prioritised"])
 assert ratio.min() >= 5, "a fifth of the updates at most"
 assert len(cliff(0).reward) == 2046, "2046 steps"
 assert cliff(0).reward.sum() == 1, "only one of them has paid"
@@ -195,9 +195,10 @@ small = ReplayBuffer(2, 0.6)
 small.push(rollout_of([0, 1], [0, 0], [0.0, 0.0], [1, 2], [False, True]))
 small.update(torch.tensor([0]), torch.tensor([0.0]))
 assert 1000 * small.tree.mass[0] < small.tree.mass[1], "a thousand times as rarely"
+assert 1_000_000 / 32 == 31_250, "a step of average mass"
 
 # %% [markdown]
-# ## Draw by surprise
+# ## Sample by surprise
 #
 # **Prioritised replay** {cite:p}`schaul2016` gives each step a priority $u_i$: the size of its TD
 # error when it was last drawn. A new step has not been drawn yet, so it gets the largest priority
@@ -207,12 +208,18 @@ assert 1000 * small.tree.mass[0] < small.tree.mass[1], "a thousand times as rare
 # P_i = \frac{u_i^{\alpha_u}}{\sum_k u_k^{\alpha_u}} .
 # $$ (replay-preference)
 #
-# The exponent $\alpha_u$ is `priority_exponent` in the code below. With $\alpha_u = 0$ all steps are
-# alike. With $\alpha_u = 1$ a step with twice the TD error is drawn twice as often. With a value in between, usually 0.5 or 0.6, an old priority that is no
-# longer right does less harm. We call $u_i^{\alpha_u}$ the **mass** of a step.
+# The exponent $\alpha_u$ is `priority_exponent` in the code below. With $\alpha_u = 0$ sampling is
+# uniform. With $\alpha_u = 1$ a step with twice the TD error is drawn twice as often. We call
+# $u_i^{\alpha_u}$ the **mass** of a step (its unnormalised probability).
 #
-# How does one draw by mass? Lay the masses side by side in a row, put a mark on it at random, and
-# take the step that it falls on. In the row each mass ends at a cumulative sum, and a binary
+# Why not always $\alpha_u = 1$? Because a priority is **stale**: it is as old as the step's last draw.
+# From a memory of a million steps, batches of 32 draw a step of average mass once in 31,250 updates.
+# Meanwhile the network has changed, and nobody has looked at the step. A step whose error once
+# happened to be small may wait for much longer, whatever it could teach by now. An exponent below 1,
+# usually 0.5 or 0.6, trusts old errors less.
+#
+# How does one sample by mass? Lay the masses side by side in a row, put a mark on it at random (the
+# sample point), and take the step that it falls on. In the row each mass ends at a cumulative sum, and a binary
 # search finds the one that the mark falls on. But each batch changes some masses, and with them
 # all later sums. With a million steps that is a million additions for a batch of 32.
 #
@@ -304,13 +311,9 @@ assert changed == [1, 1, 1], "one number in each row"
 # %% [markdown]
 # ## Line by line: the tree
 #
-# Most implementations group in pairs, and some find one mark after the other. Here the marks of a
-# whole batch walk down together, with the same few NumPy calls for all. The time then depends on
-# the number of levels, and groups of 16 need a quarter of the levels that pairs need.
-#
-# And why go up to a single sum? Adding up a few thousand numbers is one quick call, and walking
-# down one more level would be several. So our tree ends in a **root** of at most 4096 sums, one
-# large group that all marks share.
+# The marks of a whole batch walk down together, with the same few NumPy calls for all. The time then
+# depends on the number of levels. So groups have 16 members, and the top group, the **root**, may
+# have some thousands, which one call adds up ({doc}`workshop/fast` says how these numbers were found).
 
 
 # %% tags=["export"]
@@ -539,7 +542,7 @@ class Batch(NamedTuple):
 
 
 class ReplayBuffer:
-    """The last steps of some environments, drawn alike or by priority.
+    """The last steps of some environments, sampled uniformly or by priority.
 
     Args:
         capacity: The most steps it holds, over all environments.
@@ -757,7 +760,7 @@ for beta, value, line in zip(betas, found, expected, strict=True):
 # %% [markdown]
 # **Notice** that only $\beta_w = 1$ learns the truth, 1. Where a target is random, a large error
 # may be nothing but luck, good or bad, and no amount of learning makes it smaller. On the cliff
-# nothing was random, and that is why drawing by surprise did so well there.
+# nothing was random, and that is why priorities did so well there.
 
 # %% tags=["claims"]
 assert np.allclose(found, expected, atol=0.06), "the balance is right"
@@ -812,8 +815,8 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 # %% [markdown]
 # ## On the best device
 #
-# A memory of pictures is often larger than a GPU's. So steps stay in the main memory, and a batch
-# goes to the device where the network is.
+# A memory of images is often larger than a GPU's. So steps stay in main memory, and a batch goes to
+# the device where the network is.
 
 # %%
 from literate_rl.agents import best_device
@@ -834,7 +837,8 @@ assert {column.device.type for column in known} == {device.type}
 # ## Summary
 #
 # - A memory asks which of its steps to see again, and how often.
-# - Priorities spend updates where something is left to learn, but noise looks the same to them.
+# - Priorities spend updates where something is left to learn, but noise looks the same to them, and
+#   each is as old as its step's last draw.
 # - In a sum tree a mark finds its mass in a few steps.
 # - A few thousand masses need no tree, and nor do large batches from tens of thousands.
 # - Importance weights remove the bias of the priorities, which matters most at the end.
@@ -921,7 +925,7 @@ grade(answer, find, *cases)
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# On the cliff nothing is random, so drawing by surprise causes no bias there. Do the weights help
+# On the cliff nothing is random, so priorities cause no bias there. Do the weights help
 # or hurt? Guess first. `learn(priority_exponent, seed, num_updates, beta)` returns the table after each
 # batch, and `error_of` its error. Take $\alpha_u = 0.6$. Return the $\beta_w$, 0 or 1, with the
 # lower mean error after 2,560 updates, over the seeds 1 to 10.

@@ -11,8 +11,9 @@
 #
 # **How random should a policy stay, and who decides?** After this chapter you can say what
 # randomness is worth to a policy, write down the best policy for a given price, and train an
-# agent that sets the price itself. It takes about 30 minutes. You need the twin critics of
-# {doc}`td3` and the squashed Gaussian of {doc}`contract_models`.
+# agent that sets the price itself. It takes about 35 minutes, reading, without exercises. You need
+# the twin critics of {doc}`td3`. The squashed Gaussian is recalled where it is used; its density is
+# derived in {doc}`contract_models`, which comes later and can wait.
 
 # %% tags=["export", "hide-input"]
 """SAC: a policy that is paid for staying random."""
@@ -86,8 +87,9 @@ __all__ = [
 # is the unit of entropies that are made with natural logarithms.) This is **maximum-entropy**
 # reinforcement learning, and the price $\alpha$ is called the **temperature**.
 #
-# The dashed curve is a critic's value of an action that is a single number. The solid one is the
-# density of the policy for which value and paid entropy add up to the most. Drag the temperature.
+# On the left is a critic's value of an action that is a single number. On the right is the density of
+# the policy for which value and paid entropy add up to the most. Drag the temperature. (The
+# density is drawn as a share of its highest point, which the text tells.)
 
 # %% tags=["hide-input"]
 import math
@@ -112,23 +114,31 @@ def soft_policy(alpha):
 
 def soft_frame(alpha):
     density, mean, entropy = soft_policy(alpha)
-    picture = plot(
-        "Two good actions",
-        "A dashed curve of values with two bumps, the left one higher. The density sits "
-        "on the left bump at low temperatures and is flat at high ones.",
-        Axis("action", -1, 1, ticks=(-1, -0.5, 0, 0.5, 1)),
-        Axis("value, density", 0, 4, ticks=(0, 1, 2, 3, 4)),
+    action = Axis("action", -1, 1, ticks=(-1, -0.5, 0, 0.5, 1))
+    values = plot(
+        "What two good actions are worth",
+        "A curve of values with two bumps, the left one higher.",
+        action,
+        Axis("value", 0, 1.1, ticks=(0, 0.5, 1)),
         Mark("line dashed", points[::4].tolist(), q_values[::4].tolist(), "second"),
-        Mark("line thick", points.tolist(), density.clip(max=4).tolist(), "accent"),
-        width=440,
+    )
+    picture = plot(
+        "How the policy draws them",
+        "The density sits on the left bump at low temperatures and is flat at high ones.",
+        action,
+        Axis("density, as a share of its highest", 0, 1.1, ticks=(0, 0.5, 1)),
+        Mark(
+            "line thick", points.tolist(), (density / density.max()).tolist(), "accent"
+        ),
     )
     right = np.trapezoid(density[points >= 0], points[points >= 0])
     text = (
         f"mean value {mean:.2f}, entropy {entropy:.2f}, "
         f"value + α · entropy = {mean + alpha * entropy:.2f}\n"
+        f"The highest density is {density.max():.1f}. "
         f"The right bump gets {right:.0%} of the actions."
     )
-    return [picture], text.replace("-", "−")
+    return [values, picture], text.replace("-", "−")
 
 
 dial("The best policy at a temperature", soft_frame, {"α": temperatures}, start=(0.2,))
@@ -152,24 +162,32 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # %% [markdown]
 # ## What it buys
 #
-# Here are ten agents that learn to swing up a pendulum. Nobody sets their noise. What is set is a
-# **target entropy**, here −1: how random the policy should be on average. On the right is the
-# temperature that each agent finds for itself.
+# Here are ten agents that learn to swing up a pendulum, beside ten of {doc}`ddpg`, whose noise we
+# have chosen. Nobody sets the noise of these agents. What is set is a **target entropy**, here −1:
+# how random the policy should be on average. On the right is the temperature that each agent finds
+# for itself.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: ten thin curves of returns and their mean, which rise from about -1400 and reach -200 within 10,000 steps. Right: the temperatures, which fall from 1 to values between 0.05 and 0.3"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: thin curves of returns of ten agents each of SAC and DDPG, and their means. They fall from -1100 to -1500 first, and reach -200 within 10,000 steps. Right: the temperatures of SAC, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
 
+from literate_rl.workshop.pictures import AGENT_COLOURS
 from literate_rl.workshop.runs import stored_runs
 
 runs = stored_runs("sac_pendulum")["SAC"]
 steps, final = runs.steps / 1000, np.sort(runs.final)
 alphas, entropies = (runs.watched[f"charts/{name}"] for name in ("alpha", "entropy"))
 fig, axes = plt.subplots(1, 2, figsize=(8, 2.8))
-for axis, curves in zip(axes, (runs.curves, alphas), strict=True):
-    axis.plot(steps, curves.T, color="C1", alpha=0.35, linewidth=0.8)
-    axis.plot(steps, curves.mean(0), color="C1", linewidth=2.5)
+color, other = AGENT_COLOURS["SAC"], stored_runs("ddpg_pendulum")["DDPG"]
+curves = (
+    (axes[0], other.curves, AGENT_COLOURS["DDPG"], "DDPG"),
+    (axes[0], runs.curves, color, "SAC"),
+)
+for axis, lines, tone, name in (*curves, (axes[1], alphas, color, "SAC")):
+    axis.plot(steps, lines.T, color=tone, alpha=0.25, linewidth=0.7)
+    axis.plot(steps, lines.mean(0), color=tone, linewidth=2.5, label=name)
     axis.set(xlabel="thousand steps")
 axes[0].set(ylabel="return while training")
+axes[0].legend()
 axes[1].set(ylabel="temperature", yscale="log")
 fig.tight_layout()
 print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
@@ -178,7 +196,48 @@ print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 # Each thin line is a run. **Notice** that the temperature falls quickly at first, while every
 # policy is more random than its target. Later it changes little by little, and the entropy, which
 # is not drawn, stays at the target. The printed returns are those of the last policies, not of
-# the best of many; all of them are above −200.
+# the best of many; all of them are above −200. On this task SAC and DDPG cannot be told apart
+# ({doc}`control_evidence`). Both first get worse than random actions, which earn about −1,200.
+#
+# What is the target good for, then? Here the rewards are paid in other units, a tenth and ten times as
+# large. The price is tuned, or it stays at $\alpha = 0.2$. One run each, 3,000 steps (2,800 for the middle
+# point of the tuned price, which is the first of the runs above):
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "The entropy after 3,000 steps over the unit of reward, two lines of three dots. With a tuned temperature it falls from 0.4 to -1.5, with a fixed one from 0.6 to -3.1"}}
+units = stored_runs("sac_units")
+# Rewards as they are: the first run above, in the bin that ends closest to 3,000 steps.
+place = np.abs(runs.steps - 3000).argmin()
+as_they_are = {n: runs.watched[f"charts/{n}"][0, place] for n in ("entropy", "alpha")}
+fig, axis = plt.subplots(figsize=(5, 2.8))
+reached = {}
+for kind, look in (("tuned", "o-"), ("fixed", "s:")):
+    for unit, name in (
+        (0.1, f"{kind}, rewards × 0.1"),
+        (1, kind),
+        (10, f"{kind}, rewards × 10"),
+    ):
+        seen = as_they_are
+        if name in units:
+            watched = units[name].watched
+            seen = {n: watched[f"charts/{n}"][0, -1] for n in ("entropy", "alpha")}
+        reached[kind, unit] = seen
+        print(f"{name:21s} α {seen['alpha']:5.3f}, entropy {seen['entropy']:5.2f}")
+    found = [reached[kind, unit]["entropy"] for unit in (0.1, 1, 10)]
+    axis.plot((0.1, 1, 10), found, look, color=color, label=kind)
+axis.set(xlabel="unit of reward", ylabel="entropy", xscale="log")
+axis.legend(title="temperature")
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that with a fixed price the policy is almost uniform in one unit (the most is 0.69) and
+# almost sure in another, although the task is the same. With a target entropy the price itself follows
+# the unit: after 3,000 steps it is eleven times as high for rewards × 10 as for rewards × 0.1. The three
+# policies are closer to each other, and none of them is at −1 yet. For rewards × 0.1 the price has only
+# fallen as fast as Adam lets it, which is about 0.001 in its logarithm for each of the 2,500 updates. So
+# start with a `temperature` in the unit of your rewards, or wait.
+#
+# Somebody still decides: whoever sets the target. But that number means the same in every unit of
+# reward.
 
 # %% tags=["claims"]
 assert len(final) == 10
@@ -187,16 +246,30 @@ assert (alphas[:, 0] > 2 * alphas[:, 4]).all(), "the temperature falls quickly a
 assert (entropies[:, :6] > -0.8).all(), "while every policy is more random"
 assert (abs(np.diff(np.log(alphas[:, -10:]))) < 0.3).all(), "little by little"
 assert abs(entropies[:, -10:].mean(1) + 1).max() < 0.15, "the entropy stays at -1"
+assert runs.curves[:, 3].mean() < other.curves[:, 3].mean() < -1400, "worse than random"
+fixed, tuned = (
+    [reached[kind, unit]["entropy"] for unit in (0.1, 1, 10)]
+    for kind in ("fixed", "tuned")
+)
+assert len(units) == 5
+assert fixed[0] > 0.4, "almost uniform"
+assert fixed[2] < -2, "almost sure"
+assert max(tuned) - min(tuned) < 0.6 * (max(fixed) - min(fixed)), "closer"
+prices = [reached["tuned", unit]["alpha"] for unit in (0.1, 1, 10)]
+assert prices == sorted(prices), "the price follows the unit"
+assert round(prices[2] / prices[0]) == 11
+assert min(abs(x + 1) for x in tuned) > 0.4, "none of them is at -1 yet"
+assert -2.5 < math.log(prices[0]) < -2.3, "as fast as Adam lets it"
+assert runs.steps[place] == 2800, "the middle point of the tuned price"
 
 # %% [markdown]
 # ## SAC on one page
 #
-# The agent is the soft actor-critic, **SAC** {cite:p}`haarnoja2018`. Here is all of it, for the
-# pendulum, from top to bottom. From earlier chapters it takes the collector, the buffer and the
-# density of a squashed Gaussian. The rest of the chapter takes this program apart and puts it
-# together again for any task.
+# The agent is the soft actor-critic, **SAC** {cite:p}`haarnoja2018`. Here is all of it, from top to
+# bottom. From the rest of the book it takes the collector, the buffer and the density of a squashed
+# Gaussian. The rest of the chapter takes this program apart and puts it together again for any task.
 
-# %%
+# %% tags=["program"] total_steps=10000
 import copy
 
 import torch
@@ -208,22 +281,26 @@ from literate_rl.workshop.networks import squashed_log_prob
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
-total_steps, first_update, batch_size = 5_000, 500, 128
-learning_rate, gamma, tau = 1e-3, 0.99, 0.005
-strength = torch.tensor([2.0])  # the motor's torque lies between -2 and 2
-target_entropy = -1.0 + strength.log().item()  # -1 in -1..1, as that of torques
+env_id, seed, total_steps = "Pendulum-v1", 1, 5_000
+first_update, batch_size, learning_rate, gamma, tau = 500, 128, 1e-3, 0.99, 0.005
 
 
 def network(inputs, outputs):
-    """Build two hidden layers and an output."""
+    """Build two hidden layers and an output layer."""
     first, second = nn.Linear(inputs, 64), nn.Linear(64, 64)
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(64, outputs))
 
 
-torch.manual_seed(1)
-generator = torch.Generator().manual_seed(1)
-actor = network(3, 2)  # from a state to the mean and the logarithm of the deviation
-critics = nn.ModuleList([network(3 + 1, 1) for _ in range(2)])  # of state and action
+envs = make_envs(env_id, 1)
+inputs, box = envs.single_observation_space.shape[0], envs.single_action_space
+low, high = torch.from_numpy(box.low), torch.from_numpy(box.high)
+middle, half, size = (low + high) / 2, (high - low) / 2, len(low)
+# For each number -1 in the unit of -1..1, converted to that of the box.
+target_entropy = -size + half.log().sum().item()
+torch.manual_seed(seed)
+generator = torch.Generator().manual_seed(seed)
+actor = network(inputs, 2 * size)  # from a state to means and logarithms of deviations
+critics = nn.ModuleList([network(inputs + size, 1) for _ in range(2)])
 older_critics = copy.deepcopy(critics)
 log_alpha = torch.zeros((), requires_grad=True)  # the temperature's logarithm
 critic_optimizer = torch.optim.Adam(critics.parameters(), learning_rate)
@@ -232,33 +309,34 @@ actor_optimizer = torch.optim.Adam([*actor.parameters(), log_alpha], learning_ra
 
 def draw(obs):
     """Draw an action for each observation; return its log-density too."""
-    mu, log_sigma = actor(obs).chunk(2, -1)
+    mean, log_sigma = actor(obs).chunk(2, -1)
     log_sigma = log_sigma.clamp(-5.0, 2.0)
-    u = mu + log_sigma.exp() * torch.randn(mu.shape, generator=generator)
-    return strength * u.tanh(), squashed_log_prob(u, mu, log_sigma, strength)
+    u = mean + log_sigma.exp() * torch.randn(mean.shape, generator=generator)
+    return middle + half * u.tanh(), squashed_log_prob(u, mean, log_sigma, half)
 
 
 def values(critics, obs, action):
     """Return what each critic thinks of actions."""
-    rows = torch.cat([obs, action], -1)
-    return torch.cat([critic(rows) for critic in critics], -1)
+    return torch.cat([critic(torch.cat([obs, action], -1)) for critic in critics], -1)
 
 
-collector, buffer = Collector(make_envs("Pendulum-v1", 1)), ReplayBuffer(total_steps)
-collector.reset(seed=1)
-returns, snapshots = [], []
+collector, buffer, episodes = Collector(envs), ReplayBuffer(total_steps), []
+collector.reset(seed=seed)
 while collector.step < total_steps:
     # 1. Act once with the policy as it is. Everything is remembered.
     step = collector.collect(lambda obs: draw(obs)[0], 1)
     buffer.push(step)
-    returns += step.episode_return[step.truncated].tolist()
+    ended = step.terminated | step.truncated
+    episodes += [(collector.step, x) for x in step.episode_return[ended].tolist()]
+    if episodes and collector.step % (total_steps // 5) == 0:
+        last = [x for _, x in episodes[-20:]]
+        print(f"step {collector.step:6d}: mean return {sum(last) / len(last):.0f}")
     if collector.step <= first_update:
         continue
     batch, alpha = buffer.sample(batch_size, generator, gamma=gamma), log_alpha.exp()
-    state = generator.get_state()  # only for a check further below
 
-    # 2. The critics learn. The next state is worth what the less optimistic of the older
-    # critics says, and its entropy at the price alpha.
+    # 2. The critics learn. The next state is worth the lower of two estimates, and its
+    # entropy at the price alpha.
     with torch.no_grad():
         action, log_prob = draw(batch.next_obs)
         lowest = values(older_critics, batch.next_obs, action).amin(-1)
@@ -273,26 +351,17 @@ while collector.step < total_steps:
     lowest = values(critics, batch.obs, action).amin(-1)
     actor_loss = -(lowest - alpha.detach() * log_prob).mean()
     # 4. The price rises if the policy is less random than it should be.
-    entropy = -log_prob.detach().mean()
-    alpha_loss = log_alpha * (entropy - target_entropy)
+    alpha_loss = log_alpha * (-log_prob.detach().mean() - target_entropy)
     actor_optimizer.zero_grad()
     (actor_loss + alpha_loss).backward()
     actor_optimizer.step()
 
     # 5. The older critics follow slowly.
-    with torch.no_grad():
-        pairs = zip(older_critics.parameters(), critics.parameters(), strict=True)
-        for old, new in pairs:
-            old.lerp_(new, tau)
-    if len(snapshots) < 10:
-        learned = copy.deepcopy([*actor.parameters(), *critics.parameters(), log_alpha])
-        snapshots.append((batch, state, learned))
-
-print("first five episodes:", *(f"{x:.0f}" for x in returns[:5]))
-print("last five episodes: ", *(f"{x:.0f}" for x in returns[-5:]))
-print(f"temperature {log_alpha.exp().item():.2f}, entropy {entropy.item():.2f}")
+    for old, new in zip(older_critics.parameters(), critics.parameters(), strict=True):
+        old.data.lerp_(new.data, tau)
 
 # %% tags=["claims"]
+returns = [x for _, x in episodes]
 assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
 
 # %% [markdown]
@@ -351,11 +420,11 @@ def soft_value(
 
 # %% [markdown]
 # The critics learn from targets, as in {doc}`td3`. The target is the reward plus the discounted
-# soft value of the next state. That value, $\bar V$, comes from older copies $\bar Q_k$ of the
-# critics, which follow them slowly:
+# soft value of the next state. That value, $V_{\bar\theta}$, comes from older copies of the critics,
+# marked by a bar, which follow them slowly:
 #
 # $$
-# y = r + \gamma \, \bar V(s') .
+# y = r + \gamma \, V_{\bar\theta}(s') .
 # $$ (soft-target)
 #
 # While a target is made, the policy is in evaluation mode, as in {doc}`dqn`.
@@ -368,20 +437,18 @@ def soft_value(
 # ## A policy that knows its density
 #
 # The network's row holds $\mu$ and $\log \sigma$ of a Gaussian, and what is drawn from it is
-# squashed into the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma \eta$.
-# {doc}`contract_models` has the density, equation {eq}`squashed-density`.
+# squashed into the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma \eta$. The density of
+# $u$ is divided by the slope of the squash, $h \, (1 - \tanh^2 u)$ for each number; {doc}`contract_models`
+# shows why, in {eq}`squashed-density`.
 #
-# SAC learns with `draw`, which returns an action and its log-density at once. It knows $u$, so it
-# never computes $\operatorname{artanh}$, and it is exact even where the action has rounded to a
-# bound. The other methods are those of every action distribution of this book ({doc}`policies`).
-# Without noise the action is the squashed mean; that is what *greedy* means here.
-#
-# SAC itself needs only the log-densities of its draws. We want to see the entropy too, and no
-# formula is known for it. But each number of the action is a function of one normal number, so
-# the entropy is a sum of integrals over one variable, which points on a grid give to many digits.
+# The folded class is the action distribution ({doc}`policies`) that does what `draw` does in the
+# program. It knows $u$, so it never computes $\operatorname{artanh}$, and it is exact even where the
+# action has rounded to a bound. Without noise the action is the squashed mean; that is what *greedy*
+# means here. No formula is known for the entropy, but each number of the action is a function of one
+# normal number, so points on a grid give the integral to many digits.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class SquashedGaussian(GaussianActions, nn.Module):
     """Continuous actions in a box: a row describes a Gaussian, which is squashed.
 
@@ -491,13 +558,13 @@ fig.tight_layout()
 # which is that of the uniform policy. Wider Gaussians heap their mass at the two bounds, and the
 # entropy falls again.
 #
-# **The first actions.** An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers
-# that it sees are about as large as 1. Then a fresh policy is almost uniform in most states, and
-# this agent needs no random actions at the start. Larger numbers make $\mu$ larger too. At ten times
-# the size the entropy is below 0 already. At a hundred times it is below −8, and the $\tanh$ sends
-# most actions to the bounds, where its slope is almost zero: the policy hardly tries anything else,
-# and is slow to learn that it should. So scale what the network sees, with Gymnasium's
-# `RescaleObservation` where the bounds are known, else with its `NormalizeObservation`.
+# **The first actions.** An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers that
+# it sees are about as large as 1. Then a fresh policy is almost uniform in most states, and this agent
+# needs no random actions at the start. Larger numbers make $\mu$ larger too. At ten times the size the
+# entropy is below 0 already. At a hundred times it is below −8, and the $\tanh$ sends most actions to
+# the bounds, where its slope is almost zero: the policy hardly tries anything else. So scale what the
+# network sees, with Gymnasium's `RescaleObservation` where the bounds are known, else with its
+# `NormalizeObservation`.
 
 # %% tags=["claims"]
 best = int(entropy.argmax())
@@ -601,17 +668,19 @@ class SoftPolicyLike(PolicyLike, Protocol):
 # %% [markdown]
 # ## Who decides
 #
-# The price $\alpha$ is hard to choose by hand. It is measured in rewards, and how much reward an
-# action can gain differs between states and changes as the agent improves. It is easier to set a
-# target entropy $\bar H$, and the price follows from that: if the policy is less random than the
-# target, raise the price; else lower it. The loss
+# The price $\alpha$ is measured in rewards. So a price that is right for one task is wrong for
+# another, as the second figure shows. A target entropy $H^\star$ has no such unit, and the price
+# follows from it: if the policy is less random than the target, raise the price; else lower it. (In
+# the language of optimisation the policy maximises its return under the constraint that its entropy
+# is at least $H^\star$, and $\alpha$ is the **Lagrange multiplier** of that constraint: the price at
+# which it just holds.) The loss
 #
 # $$
-# \mathcal L_\alpha = \log \alpha \; \bigl( H - \bar H \bigr) ,
+# \mathcal L_\alpha = \log \alpha \; \bigl( H - H^\star \bigr) ,
 # \qquad H = - \mathbb E_{s, \, a \sim \pi} \bigl[ \log \pi(a \mid s) \bigr] ,
 # $$ (temperature)
 #
-# does that. Its derivative with respect to $\log \alpha$ is $H - \bar H$; where this is negative,
+# does that. Its derivative with respect to $\log \alpha$ is $H - H^\star$; where this is negative,
 # a step downhill raises $\log \alpha$. The entropy $H$, a mean over the states of a batch, is a
 # constant in it, without gradient.
 
@@ -636,16 +705,16 @@ def temperature_error(
 
 
 # %% [markdown]
-# **$\log \alpha$ or $\alpha$?** The paper has $\alpha \, (H - \bar H)$ {cite:p}`haarnoja2018b`,
+# **$\log \alpha$ or $\alpha$?** The paper has $\alpha \, (H - H^\star)$ {cite:p}`haarnoja2018b`,
 # and users ask again and again which programs are wrong
 # ([one](https://github.com/DLR-RM/stable-baselines3/issues/36),
-# [another](https://github.com/ray-project/ray/issues/15625)). None are. With respect to $\log
+# [another](https://github.com/ray-project/ray/issues/15625)). None is wrong. With respect to $\log
 # \alpha$,
 #
 # $$
 # \begin{aligned}
-# \frac{\partial}{\partial \log \alpha} \bigl[ \log \alpha \, (H - \bar H) \bigr] &= H - \bar H , \\
-# \frac{\partial}{\partial \log \alpha} \bigl[ \alpha \, (H - \bar H) \bigr] &= \alpha \, (H - \bar H) .
+# \frac{\partial}{\partial \log \alpha} \bigl[ \log \alpha \, (H - H^\star) \bigr] &= H - H^\star , \\
+# \frac{\partial}{\partial \log \alpha} \bigl[ \alpha \, (H - H^\star) \bigr] &= \alpha \, (H - H^\star) .
 # \end{aligned}
 # $$ (def-log-alpha)
 #
@@ -720,11 +789,11 @@ def entropy_scale(
 #
 # The expectation in $V$ is estimated with one draw in each state.
 #
-# The temperature is a small object of its own: it adds its loss to that of the actor, and knows
-# what the entropies of an iteration were.
+# The temperature is a small object of its own, in the folded cell: it adds its loss to that of the
+# actor, and knows what the entropies of an iteration were.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 class Temperature:
     """The price of entropy, tuned or not.
 
@@ -908,8 +977,8 @@ def roomy_box(space: spaces.Space[Any]) -> spaces.Box:
 # %% [markdown]
 # ## Settings
 #
-# With `hold` the same noise is used for several steps, which explores further where a single push
-# does little. {doc}`control_evidence` shows the task for which it is set.
+# With `hold` the same noise is used for several steps, an *action repeat* of the noise, which explores
+# further where a single push does little. {doc}`control_evidence` shows the task for which it is set.
 
 
 # %% tags=["export"]
@@ -984,21 +1053,25 @@ def sac_settings(env: str) -> SACConfig:
 
 
 # %% [markdown]
-# With these pieces `SAC` does what the program at the top does. The folded cell gives both the
-# same ten batches and the same random numbers, and compares their weights and temperatures.
+# With these pieces `SAC` does what the program at the top does. The folded cell gives it ten
+# batches and the random numbers of the program, and compares weights and temperatures.
 
 # %% tags=["claims"]
+from literate_rl.workshop.programs import drawn_batches
+
+batches, names = drawn_batches("sac", total_steps=510)
 torch.manual_seed(1)
-envs = make_envs("Pendulum-v1", 1)
 policy = make_sac_policy(envs.single_observation_space, envs.single_action_space)
 learner = SAC(policy, envs, SACConfig())
-for batch, state, ours in snapshots:
+for batch, state in batches:
     learner.sample = lambda batch=batch: batch
     learner.generator.set_state(state)
     learner.learn()
-    theirs = [*policy.network.parameters(), *policy.critics.parameters()]
-    for x, y in zip(ours, [*theirs, policy.log_alpha], strict=True):
-        assert torch.allclose(x, y, atol=1e-5), "the same weights"
+ours = [*names["actor"].parameters(), *names["critics"].parameters()]
+theirs = [*policy.network.parameters(), *policy.critics.parameters()]
+assert len(batches) == 10
+for x, y in zip([*ours, names["log_alpha"]], [*theirs, policy.log_alpha], strict=True):
+    assert torch.allclose(x, y, atol=1e-5), "the same weights"
 
 # %% [markdown]
 # ## What well-known implementations do
@@ -1014,30 +1087,30 @@ for batch, state, ours in snapshots:
 # [two steps at every second update](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L275-L277),
 # so as many as the others.
 #
-# ## On the best device
+# ## When to use it
 #
-# A short run: the temperature falls, because a fresh policy is more random than its target.
-
-# %%
-from dataclasses import replace
-
-from literate_rl.agents import best_device, make_envs
-from literate_rl.sac import SAC, make_sac_policy, sac_settings
-from literate_rl.workshop.runs import fit
-
-short = replace(sac_settings("Pendulum-v1"), total_steps=1500)
-envs = make_envs("Pendulum-v1", short.num_envs)
-torch.manual_seed(short.seed)
-both = envs.single_observation_space, envs.single_action_space
-policy = make_sac_policy(*both, short.hidden).to(best_device())
-history = fit(SAC(policy, envs, short), progress=False)
-print(f"{history[-1]['step']} steps on {best_device().type}")
-print("temperature:", *(f"{row['charts/alpha']:.2f}" for row in history))
+# SAC is the agent to try first for numbers in a box. It learns as fast as DDPG, all ten runs arrive
+# (with batches of 256 nine of ten), and the one thing that it asks for, how random the policy should be,
+# has a default that does not depend on the unit of the rewards. A policy that stays random also pays for
+# that while it acts; if the task wants one exact action, act greedily or use {doc}`td3`.
+#
+# - **Use it for**: numbers in a box, where steps are dear; the first agent to try
+# - **Rather than**: {doc}`ppo`, which needs nine times the steps on the pendulum
+# - **Costs**: about 4,000 steps to −300 on Pendulum; 50 CPU seconds for 10,000 steps
+# - **First settings**: `target_entropy=None`, `learning_rate=1e-3`, `batch_size=128`
+# - **Decided by**: four agents on Pendulum in {doc}`control_evidence`; fixed and tuned prices in three units of reward in {doc}`sac`, one run each
 
 # %% tags=["claims"]
-falling = [row["charts/alpha"] for row in history]
-assert falling == sorted(falling, reverse=True), "more random than asked for"
-assert np.isfinite(history[-1]["losses/q_value"])
+on_policy = stored_runs("pendulum")["PPO"]
+slow, fast = (
+    np.median(x.steps[(x.curves > -300).argmax(1)]) for x in (on_policy, runs)
+)
+assert fast == 4000
+assert slow / fast == 9, "nine times the steps"
+(larger,) = stored_runs("sac_batches").values()
+assert (len(larger.final), (larger.final > -200).sum()) == (10, 9), "nine of ten"
+assert 40 < np.median(runs.cpu_seconds) < 55
+assert sac_settings("Pendulum-v1").batch_size == 128
 
 # %% [markdown]
 # ## Summary
@@ -1076,13 +1149,13 @@ assert np.allclose(tenfold, soft_policy(0.05)[0])
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function should compute `soft_value`. It runs, but an agent with it believes what its more
-# optimistic critic promises. Fix it.
+# This function should compute `soft_value`. Somebody has remembered that an entropy is $-\sum p \log
+# p$. It runs, and where the density is 1 it is right. Fix it.
 
 
 # %%
 def answer(q, log_prob, alpha):
-    return q.amax(0) - alpha * log_prob
+    return q.amin(0) - alpha * log_prob.exp() * log_prob
 
 
 # %% tags=["hide-input"]
@@ -1102,7 +1175,8 @@ grade(answer, soft_value, *map(judged, range(3)))
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer(q, log_prob, alpha):
-    # The less optimistic critic is believed: the minimum, not the maximum.
+    # The action was drawn from this density, so likely ones come often by themselves. A
+    # sum over all actions would need the weight; a draw has it already.
     return q.amin(0) - alpha * log_prob
 
 
@@ -1141,6 +1215,125 @@ grade(answer, needed, ())
 # %% tags=["claims"]
 assert answer() == needed() == 0.03
 assert round(deviation_for(-1.0, 1.0), 2) == 0.09
+
+# %% [markdown]
+# ### Exercise 4: guess, then train
+#
+# All rewards are ten times as large, and the temperature stays at $\alpha = 0.2$. How random is the
+# policy after 3,000 steps on the pendulum? A fresh one has an entropy of about 0.6. Put in your
+# guess: `"above 0"`, `"near -1"` or `"below -2"`. The grader then trains, for some ten seconds.
+
+
+# %%
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+from dataclasses import replace
+
+from literate_rl.workshop.runs import fit
+
+
+def guessed_right():
+    """Train, and return whether the guess was right."""
+    guess = answer()
+    if guess is ...:
+        return ...
+    changes = {"total_steps": 3000, "tune": False, "temperature": 0.2}
+    config = replace(sac_settings("Pendulum-v1"), reward_scale=10.0, **changes)
+    envs = make_envs("Pendulum-v1", config.num_envs)
+    torch.manual_seed(config.seed)
+    both = envs.single_observation_space, envs.single_action_space
+    history = fit(SAC(make_sac_policy(*both), envs, config), progress=False)
+    trained = history[-1]["charts/entropy"]
+    print(f"trained: an entropy of {trained:.2f}")
+    ranges = {"above 0": (0, 1), "near -1": (-1.7, -0.3), "below -2": (-9, -2)}
+    low, high = ranges[guess]
+    return low < trained < high
+
+
+grade(guessed_right, lambda: True, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # Values ten times as large do what a tenth of the temperature would. A tuned temperature
+    # is 1.03 by then, five times as large as with the rewards as they are. The entropy is about
+    # -1.5, below its target, so the temperature still rises.
+    return "below -2"
+
+
+grade(guessed_right, lambda: True, ())
+
+# %% tags=["claims"]
+assert round(reached["tuned", 10]["alpha"], 2) == 1.03
+assert round(prices[2] / prices[1]) == 5, "five times as large"
+assert round(reached["tuned", 10]["entropy"], 1) == -1.5
+assert (np.diff(units["tuned, rewards × 10"].watched["charts/alpha"][0, -8:]) > 0).all()
+
+# %% [markdown]
+# ### Exercise 5: from nothing
+#
+# Write the actor's loss yourself, without anything of this chapter. Your policy has given a row for
+# each of $N$ states: the mean of a Gaussian, and the logarithm of its standard deviation. Draw with
+# the given normal numbers, squash into a box from $-h$ to $h$, and compute the log-density. Two
+# critics say what the action $a$ is worth, $-(a - b_k)^2$ with $k = 1, 2$; the lower value counts.
+# Return the loss, a mean over the states, and its gradient with respect to the rows, $(N, 2)$. In one
+# case the means are 20: there $\log(1 - \tanh^2 u)$ must not become $-\infty$.
+
+
+# %%
+def answer(rows, eta, half, best, alpha):
+    """Return the loss and its gradient.
+
+    rows and eta are (N, 2) and (N,); half and alpha are numbers, best holds two.
+    """
+    return ...
+
+
+# %% tags=["hide-input"]
+def reference(rows, eta, half, best, alpha):
+    """Return what the parts of this chapter compute."""
+    rows = rows.clone().requires_grad_()
+    box = SquashedGaussian([-half], [half])
+    action, log_prob = box.draw(rows, eta.unsqueeze(-1))
+    q = torch.stack([-((action - b) ** 2).squeeze(-1) for b in best])
+    loss = -soft_value(q, log_prob, alpha).mean()
+    return loss.detach(), torch.autograd.grad(loss, rows)[0]
+
+
+def drawn_rows(seed, mean=0.0):
+    """Return rows, normal numbers and the rest of a case."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = 0.5 * torch.randn(3, 2, generator=generator) + torch.tensor([mean, -0.5])
+    return rows, torch.randn(3, generator=generator), 2.0, (0.3, 1.2), 0.2
+
+
+grade(answer, reference, drawn_rows(0), drawn_rows(1), drawn_rows(2, 20.0))
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(rows, eta, half, best, alpha):
+    rows = rows.clone().requires_grad_()
+    mean, log_sigma = rows.unbind(-1)
+    u = mean + log_sigma.exp() * eta
+    action = half * u.tanh()
+    # The density of the Gaussian, divided by the slope of the squash, h (1 - tanh² u). Written
+    # with softplus its logarithm is finite for every u.
+    gauss = -0.5 * eta**2 - log_sigma - 0.5 * math.log(2 * math.pi)
+    squash = 2 * (math.log(2) - u - torch.nn.functional.softplus(-2 * u))
+    log_prob = gauss - squash - math.log(half)
+    lowest = torch.minimum(-((action - best[0]) ** 2), -((action - best[1]) ** 2))
+    loss = -(lowest - alpha * log_prob).mean()
+    return loss.detach(), torch.autograd.grad(loss, rows)[0]
+
+
+grade(answer, reference, drawn_rows(0), drawn_rows(1), drawn_rows(2, 20.0))
+
+# %% tags=["claims"]
+naive = torch.log(1 - torch.tensor(20.0).tanh() ** 2)
+assert naive == -math.inf, "it would become −∞"
 
 # %% [markdown]
 # ## References

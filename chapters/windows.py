@@ -11,8 +11,9 @@
 #
 # **What must an agent remember, so that it can learn from several steps at once?** After this
 # chapter you can keep the last million steps of many environments, and cut windows of several
-# steps out of them that never mix two episodes. It takes about 20 minutes. You need to know the
-# flags `terminated` and `truncated` ({doc}`agents`) and $n$-step returns ({doc}`advantages`).
+# steps out of them that never mix two episodes. It takes about 20 minutes to read, without
+# exercises. You need the flags `terminated` and `truncated` ({doc}`agents`) and $n$-step returns
+# ({doc}`advantages`). This is where the agents that learn values begin; nothing here needs PPO.
 
 # %% tags=["export", "hide-input"]
 """Windows: the last steps of each environment in a ring, and stretches of them."""
@@ -35,7 +36,7 @@ __all__ = ["Rings"]
 #
 # PPO and its relatives use a step a few times and throw it away. Other agents keep their steps in
 # a memory and learn from them again. This is **experience replay** {cite:p}`lin1992`. An update
-# draws some steps from the memory and moves their values towards targets. A target is made of
+# draws (samples) some steps from the memory and moves their values towards targets. A target is made of
 # rewards and of the value of a later state.
 #
 # How much later? Here is a path of ten states, with $\gamma = 0.9$. Its last step pays 1, all
@@ -157,9 +158,9 @@ assert (np.diff(first) <= 0).all(), "it creeps back"
 # newest.
 #
 # Why care about the next row? Because a target may look more than one step ahead. Start at step
-# $t$ and add up $n$ rewards, or fewer if one of the three exceptions comes first. With
-# $\mathrm{te} = 1$ at a step that is terminated, and $\mathrm{done} = 1$ at one that is
-# terminated or truncated, the number of steps is
+# $t$ and add up $n$ rewards, or fewer if one of the three exceptions comes first. As in
+# {doc}`agents`, $\mathrm{te}_t = 1$ says that step $t$ is terminated, and $\mathrm{done}_t = 1$ that it
+# is terminated or truncated. Then the number of steps is
 #
 # $$
 # m = \min \, \{ k \ge 1 : k = n \text{ or } \mathrm{done}_{t+k-1}
@@ -486,25 +487,6 @@ assert list(last) == [2, 3, 4, 5, 5, 5, 8, 9, 10, 11, 11, 11], "none of it here"
 # some; code that makes them when it draws does not.
 #
 # This book has another memory, {doc}`workshop/memory`, for longer stretches of an episode.
-#
-# ## On the best device
-#
-# A replay memory of images is often larger than a GPU's memory. So steps stay in main memory, and
-# what is drawn goes to the device where the network is.
-
-# %%
-from literate_rl.agents import best_device
-
-memory = Rings(200)
-memory.push(walks())
-place = memory.draw(256, torch.Generator().manual_seed(0))
-reward, last, discount = memory.window(place, 3, gamma)
-obs = torch.from_numpy(memory.fields["obs"][place]).to(best_device())
-print(f"{len(obs)} windows on {obs.device.type}, from {memory.count.sum()} steps")
-
-# %% tags=["claims"]
-assert obs.device.type == best_device().type
-assert set(discount.tolist()) <= {0.0, gamma**3}, "three steps, or the end of the walk"
 
 # %% [markdown]
 # ## Summary

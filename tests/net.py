@@ -117,7 +117,7 @@ CASES = {
     "TD3, clipped": Case("td3", PENDULUM, 4, {"max_grad_norm": 0.5, "num_critics": 3}),
     "SAC": Case("sac", PENDULUM, 4),
     "SAC, fixed": Case("sac", PENDULUM, 4, {"tune": False, "hold": 3}),
-    "SAC, discrete": Case("sac", CARTPOLE, 4),
+    "SAC, discrete": Case("sac", CARTPOLE, 4, {"target_entropy": 0.1}),
     "Ape-X DQN": Case("dqnapex", CARTPOLE, 8),
     "Ape-X Rainbow": Case("rainbowapex", CARTPOLE, 8),
     "Ape-X DDPG": Case("ddpgapex", PENDULUM, 8),

@@ -28,10 +28,10 @@ from literate_rl.actors import (
     weights_of,
 )
 from literate_rl.agents import make_envs
-from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.workshop.fast_forms import numpy_act
+from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.workshop.runs import Run, fit, flat_env
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)

@@ -38,7 +38,7 @@ FLOORS = {
         "policies",
         "disjoint_network",
         "hybrid_action",
-        "hybrid_policy",
+        "workshop.hybrid_policy",
     ],
     "5 mathematics": [
         "policy_gradient",
@@ -63,6 +63,7 @@ FLOORS = {
     "10 above": [
         "workshop.pictures",
         "workshop.exercises",
+        "workshop.rooms",
         "workshop.probes",
         "workshop.states",
         "workshop.rules",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import sys
@@ -9,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,10 @@ from benchmarks import __main__ as command
 from benchmarks import (
     a2c_learning,
     ablation,
+    arc_learning,
     chaos_actors,
     ddpg_learning,
+    dqn_learning,
     hybrid_learning,
     impala_learning,
     learning,
@@ -40,10 +43,12 @@ from benchmarks import (
 )
 from benchmarks.harness import Case, Goal, measure, summarise
 from benchmarks.store import read_results, read_table, write_results, write_table
+from literate_rl.agents import discounted_returns
 from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.replay import Batch
 from literate_rl.workshop.runs import fit, stored_runs, todays_names
 
 SMALL = learning.ppo_settings("CartPole-v1")
@@ -204,6 +209,7 @@ def test_bins_average_what_ended_in_them() -> None:
 EXPERIMENTS = (
     {"a2c": a2c_learning.EXPERIMENTS["a2c"]}
     | ablation.EXPERIMENTS
+    | arc_learning.EXPERIMENTS
     | hybrid_learning.EXPERIMENTS
     | ppg_learning.EXPERIMENTS
 )
@@ -254,11 +260,14 @@ def test_other_settings_start_over(small, tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize("name", ["ddpg_pendulum", "td3_switches", "td3_cheetah"])
 def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
+    """What was no setting then had its default."""
     config = asdict(ddpg_learning.EXPERIMENTS[name].config)
     del config["seed"]
     _, origin = read_table(learning.LEARNING / f"{name}.csv")
     stored = todays_names(learning.settings_in(origin), config)
-    assert stored == {name: str(value) for name, value in config.items()}
+    defaults = learning.defaults_of(ddpg_learning.EXPERIMENTS[name].config)
+    now = {name: str(value) for name, value in config.items()}
+    assert {**defaults, **stored} == now
 
 
 @pytest.mark.parametrize(
@@ -278,6 +287,20 @@ def test_stored_runs_keep_the_names_of_their_day(
     write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
     found = learning.stored(*paths, origin | {"settings": now}, ["as it is"])[1]
     assert len(found) == same
+
+
+@pytest.mark.parametrize(("default", "kept"), [("None", 1), ("4", 0)])
+def test_a_setting_that_is_new_had_its_default(
+    default: str, kept: int, tmp_path: Path
+) -> None:
+    paths = learning.paths("x", tmp_path)
+    origin = {"env": "a", "episodes": "1", "settings": "gamma=0.9"}
+    row = {"variant": "as it is", "seed": "1"}
+    write_table(paths[1], tuple(row), [["as it is", "1"]], origin)
+    origin["settings"] = "gamma=0.9 value_epochs=None"
+    defaults = {"gamma": "0.99", "value_epochs": default}
+    found = learning.stored(*paths, origin, ["as it is"], defaults)[1]
+    assert len(found) == kept
 
 
 def test_the_order_of_the_settings_changes_nothing(small, tmp_path: Path) -> None:
@@ -369,6 +392,91 @@ def test_every_variant_of_a2c_trains(name: str) -> None:
         learning.close(learner)
 
 
+class Both(impala_learning.Split):
+    """The ratio in the targets and in the gradient."""
+
+    in_targets, in_gradient = True, "all"
+
+
+@pytest.mark.parametrize(
+    ("split", "whole"),
+    [
+        (Both, impala_learning.VTraceLearner),
+        (impala_learning.Split, impala_learning.Uncorrected),
+    ],
+)
+def test_the_halves_of_vtrace_make_the_whole(split, whole) -> None:
+    experiment = impala_learning.EXPERIMENTS["impala_places"]
+    config = replace(experiment.config, lag=3)
+    weights = []
+    for kind in (split, whole):
+        agent = impala_learning.build(config, experiment.env, kind)
+        for _ in range(6):
+            agent.iterate()
+        parts = [x.detach().flatten() for x in agent.learner.parameters]
+        weights.append(torch.cat(parts))
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)
+
+
+def test_praise_and_blame_are_weighted_apart() -> None:
+    """Each half differs from the whole, and from no weight at all."""
+    experiment = impala_learning.EXPERIMENTS["impala_places"]
+    agent = impala_learning.build(experiment.config, experiment.env)
+    agent.collect()
+    unroll = agent.batch(list(agent.memory.entries))
+    generator = torch.Generator().manual_seed(0)
+    shift, reward = torch.randn(2, *unroll.reward.shape, generator=generator)
+    unroll = unroll._replace(log_prob=unroll.log_prob - shift, reward=reward)
+    losses = set()
+    for kind in ("Split", "GradientOnly", "PraiseOnly", "BlameOnly"):
+        policy = copy.deepcopy(agent.policy)
+        learner = getattr(impala_learning, kind)(policy, experiment.config)
+        losses.add(round(learner.learn(unroll)["policy_loss"], 5))
+    assert len(losses) == 4
+
+
+def steps_of(kind: Any, gradients: list[float], **changes: Any) -> list[float]:
+    """Return the steps of a weight that is alone, in learning rates."""
+    settings = {"learning_rate": 1e-3, "anneal": False, "max_grad_norm": 1e9}
+    config = a2c_learning.A2CConfig(**settings | changes)
+    weight = torch.nn.Linear(1, 1, bias=False).double()
+    learner, steps = kind(weight, config), []
+    for gradient in gradients:
+        before = weight.weight.item()
+        part = torch.full((1, 1), gradient, dtype=torch.float64)
+        told = learner.learn((part,), 0)["losses/largest_step"]
+        steps.append((before - weight.weight.item()) / config.learning_rate)
+        assert abs(steps[-1]) == pytest.approx(told)
+    return steps
+
+
+def test_steps_are_watched_capped_corrected_or_floored() -> None:
+    gradients, decay = [1.0, 1e-4, -3.0], 0.99
+    square, plain, floored = 0.0, [], []
+    for gradient in gradients:
+        square = decay * square + (1 - decay) * gradient**2
+        plain.append(gradient / (square**0.5 + 1e-5))
+        floored.append(gradient / (square + 1e-5) ** 0.5)
+    assert plain[0] == pytest.approx(10, rel=1e-3)  # as long as can be
+    assert steps_of(a2c_learning.Watched, gradients) == pytest.approx(plain)
+    capped = np.clip(plain, -1, 1)
+    assert steps_of(a2c_learning.Capped, gradients) == pytest.approx(capped)
+    corrected = [x * (1 - decay**k) ** 0.5 for k, x in enumerate(plain, 1)]
+    assert corrected[0] == pytest.approx(1, rel=1e-3)
+    assert steps_of(a2c_learning.Corrected, gradients) == pytest.approx(corrected)
+    assert steps_of(a2c_learning.Floored, gradients) == pytest.approx(floored)
+
+
+def test_a_critic_times_ten_is_trained_and_ten_times_as_large() -> None:
+    config = a2c_learning.A2CConfig(num_envs=2)
+    plain, large = a2c_learning.build(config), a2c_learning.with_large_values(config)
+    obs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    values = [agent.policy.value(obs).detach() for agent in (plain, large)]
+    torch.testing.assert_close(values[1], 10 * values[0])
+    large.iterate()
+    assert not torch.equal(large.policy.value(obs), values[1])
+
+
 def test_the_clock_starts_when_all_processes_have() -> None:
     history = [
         {"step": 10, "charts/SPS": 0.1, "charts/lag": 0.0},
@@ -403,6 +511,78 @@ def test_the_baseline_is_all_that_differs() -> None:
     with_baseline, without = firsts[True], firsts[False]
     assert with_baseline["charts/episodic_return"] == without["charts/episodic_return"]
     assert with_baseline["losses/policy_loss"] != without["losses/policy_loss"]
+
+
+def test_reinforce_for_any_policy_weights_actions_with_returns() -> None:
+    settings = {**arc_learning.REINFORCE, "num_envs": 2, "num_steps": 5}
+    config = replace(arc_learning.SHARED, **settings)
+    for learner in (arc_learning.Reinforce, arc_learning.WithoutBaseline):
+        made = arc_learning.build(config, arc_learning.ENV, learner)
+        batch, twin = made.collect(), copy.deepcopy(made.policy)
+        with torch.no_grad():
+            next_value = twin.value(batch.next_obs)
+        flags = batch.terminated, batch.truncated
+        weight = discounted_returns(batch.reward, next_value, *flags, config.gamma)
+        if made.subtract_value:
+            weight = weight - twin.value(batch.obs).detach()
+        log_prob, _ = twin.evaluate_actions(batch.obs, batch.action)
+        (-(weight * log_prob).mean()).backward()
+        made.update(batch)
+        # Adam's first step goes against the sign of the gradient, and by the rate.
+        for old, new in zip(
+            twin.network.actor.parameters(),
+            made.policy.network.actor.parameters(),
+            strict=True,
+        ):
+            large = old.grad.abs() > 1e-4
+            assert large.any()
+            moved = (new - old)[large] / (-old.grad.sign()[large])
+            assert torch.allclose(moved, torch.tensor(config.learning_rate), rtol=1e-2)
+
+
+def test_no_place_of_the_cart_ends_an_episode_on_the_endless_track() -> None:
+    env = arc_learning.endless_track()
+    env.reset(seed=1)
+    env.unwrapped.state = np.array([100.0, 0, 0, 0])
+    assert not env.step(1)[2]
+    env.unwrapped.state = np.array([0.0, 0, 0.3, 0])
+    assert env.step(1)[2], "but the pole does"
+
+
+def test_ends_of_episodes_are_counted_by_their_kind() -> None:
+    config = replace(arc_learning.EXPERIMENTS["cartpole_ends"].config, num_steps=256)
+    made = arc_learning.build(config, "CartPole-v1", arc_learning.Watched)
+    batch = made.collect()
+    batch.terminated.zero_()
+    batch.truncated.zero_()
+    batch.terminated[3:7, 0] = True
+    batch.next_obs[..., 0] = 0.0
+    batch.next_obs[3, 0, 0] = -2.5
+    batch.truncated[8, 1] = True
+    counts = made.update(batch)
+    assert [counts[name] for name in arc_learning.ENDS] == [3, 1, 1]
+
+
+def test_each_agent_has_twelve_settings() -> None:
+    rows = arc_learning.search()
+    for name in arc_learning.AGENTS:
+        assert sum(agent == name for agent, *_ in rows.values()) == 12
+    assert set(arc_learning.EXPERIMENTS["arc_search"].variants) == set(rows)
+
+
+def test_the_four_agents_have_the_settings_that_the_chapter_tells() -> None:
+    told = {
+        "REINFORCE": (32, 0.003, True),
+        "with a baseline": (8, 0.01, True),
+        "A2C": (8, 0.003, False),
+        "PPO": (200, 0.003, True),
+    }
+    names = ("num_steps", "learning_rate", "scale_reward")
+    variants = arc_learning.EXPERIMENTS["arc_pendulum"].variants
+    assert told == {
+        agent: tuple(variant.changes[name] for name in names)
+        for agent, variant in variants.items()
+    }
 
 
 def test_ablation_variants_change_what_they_say() -> None:
@@ -493,8 +673,12 @@ def test_each_loss_drops_its_part_of_the_mask() -> None:
     ):
         for ours, theirs in zip(terms(name), expected, strict=True):
             assert theirs is None or torch.equal(ours, theirs)
-    heads, _ = terms("per head")
-    torch.testing.assert_close(heads.sum(-1), log_prob)
+    for name, expected in (
+        ("per head", log_prob),
+        (hybrid_learning.DI_ENGINE, without[0]),
+    ):
+        torch.testing.assert_close(terms(name)[0].sum(-1), expected)
+    assert torch.equal(terms(hybrid_learning.DI_ENGINE)[1], without[1])
     # What is not masked is what a mask of ones says.
     _, new, _, action = hybrid_batch("joint")
     ones = hybrid_learning.HybridActions.from_space(SPACE, torch.ones(3, 3))
@@ -646,3 +830,25 @@ class Stones:
             self.left -= int(action) + 1
             if self.left == 0:
                 self.won = {mover: 1, other: -1}
+
+
+@pytest.mark.parametrize(("gamma", "n", "share"), [(0.9, 1, 1.0), (0.99, 20, 0.25)])
+def test_the_feedback_of_one_weight_is_that_of_the_equation(gamma, n, share):
+    # A value w of the first state and 2w of the second: targets move 2γⁿ times as far,
+    # in the share of the windows that end in a value.
+    weight = torch.nn.Linear(1, 1, bias=False)
+    ones, zeros = torch.ones(8, 1), torch.zeros(8, dtype=torch.int64)
+    discount = torch.full((8,), gamma**n)
+    discount[round(8 * share) :] = 0.0
+    batch = Batch(ones, zeros, ones[:, 0], 2 * ones, discount, ones[:, 0], zeros)
+    learner = SimpleNamespace(
+        config=SimpleNamespace(num_steps=n, gamma=gamma),
+        buffer=SimpleNamespace(sample=lambda *_: batch),
+        policy=weight,
+        step=1,
+    )
+    before = weight.weight.clone()
+    found = dqn_learning.feedback(learner)
+    assert found["charts/feedback"] == pytest.approx(2 * gamma**n * share, rel=1e-4)
+    assert found["charts/discount"] == pytest.approx(gamma**n * share, rel=1e-4)
+    assert torch.equal(weight.weight, before), "the agent's own weights stay"

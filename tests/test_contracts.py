@@ -230,6 +230,32 @@ class NoJacobian(SquashedGaussianActor):
         return out, log_prob, gaussian.entropy().sum(-1, keepdim=True)
 
 
+class Turned(nn.Linear):
+    """Draws discrete actions, and returns the entropy times a factor."""
+
+    factor = -1.0
+
+    def forward(self, state: Tensor, action: Tensor | None = None) -> Any:
+        dist = Categorical(logits=super().forward(state))
+        drawn = dist.sample() if action is None else action.squeeze(-1)
+        columns = drawn, dist.log_prob(drawn), self.factor * dist.entropy()
+        return tuple(column.unsqueeze(-1) for column in columns)
+
+
+@pytest.mark.parametrize(("factor", "hint"), [(-1.0, "the wrong sign"), (3.0, None)])
+def test_a_wrong_entropy_of_discrete_actions_gets_a_hint_that_can_be_true(
+    factor: float, hint: str | None
+) -> None:
+    torch.manual_seed(0)
+    actor = Turned(4, 2)
+    actor.factor = factor
+    with pytest.warns(UserWarning, match="mean of minus log-probabilities") as told:
+        contracts.check_model("A2C", actor=actor, env="CartPole-v1")
+    [words] = [str(one.message) for one in told]
+    assert "squash" not in words
+    assert ("sign" in words) == bool(hint)
+
+
 class Rounded(Drawing):
     """Draws whole numbers, of the dtype of whole numbers, where any number is meant."""
 

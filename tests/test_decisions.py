@@ -69,4 +69,13 @@ def test_another_form_is_said(old, new, said):
 
 def test_decisions_of_the_book_have_the_form():
     assert list(wrong()) == []
-    assert set(missing()) <= set(CHAPTERS) <= {each.name for each in read_order()}
+    assert list(missing()) == []
+    assert set(CHAPTERS) <= {each.name for each in read_order()}
+
+
+def test_a_chapter_without_a_decision_is_named(tmp_path):
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters/sac.py").write_text("# %% [markdown]\n# # SAC\n")
+    assert list(missing(tmp_path)) == [
+        "chapters/sac.py: end with a section '## When to use it'"
+    ]

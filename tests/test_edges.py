@@ -29,7 +29,6 @@ from literate_rl.dqn import (
     q_target,
 )
 from literate_rl.evaluation import evaluate, paired_difference
-from literate_rl.hybrid_policy import HybridActions
 from literate_rl.off_policy import (
     clipped_policy,
     vtrace,
@@ -50,6 +49,7 @@ from literate_rl.replay import ReplayBuffer
 from literate_rl.sac import SAC, SACConfig, make_sac_policy
 from literate_rl.td3 import clipped_double_target
 from literate_rl.workshop.fast import categorical_terms
+from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.workshop.memory import UnrollBuffer
 from literate_rl.workshop.nests import plain_space
 from literate_rl.workshop.own_models import (

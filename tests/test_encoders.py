@@ -33,12 +33,13 @@ from literate_rl.encoders import (
     PictureEncoder,
     RowEncoder,
     ShapedEncoder,
-    action_critics,
     entrance,
     has_pictures,
     make_encoder,
+    off_policy_entrances,
     side_after,
 )
+from literate_rl.workshop.networks import ActionCritic, Critics
 
 MINATAR = spaces.Box(0.0, 1.0, (10, 10, 4), bool)
 ATARI = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -561,9 +562,11 @@ def test_three_cells_by_three_are_the_smallest_picture(dtype) -> None:
     assert not has_pictures(spaces.Discrete(3))
 
 
-def test_each_critic_of_actions_has_an_entrance_of_its_own() -> None:
+@pytest.mark.parametrize("share", [False, True])
+def test_actor_and_critics_have_an_entrance_each_or_one(share: bool) -> None:
     torch.manual_seed(0)
-    critics = action_critics(3, CAMERA, 2, 8)
+    actor, *theirs = off_policy_entrances(CAMERA, 3, share)
+    critics = Critics(ActionCritic(size, 2, 8, front) for front, size in theirs)
     obs, action = torch.rand(4, spaces.flatdim(CAMERA)), torch.rand(4, 2)
     values = critics(obs, action)
     for critic, value in zip(critics, values, strict=True):
@@ -571,10 +574,15 @@ def test_each_critic_of_actions_has_an_entrance_of_its_own() -> None:
         assert features.shape == (4, make_encoder(CAMERA).output_size)
         again = critic.net(torch.cat([features, action], -1)).squeeze(-1)
         assert torch.equal(value, again)
-    assert len({id(p) for p in critics.parameters()}) == 3 * len(
-        [*critics[0].parameters()]
-    )
     assert not torch.equal(values[0], values[1])
+    encoders = {id(critic.front[0]) for critic in critics}
+    assert len(encoders) == (1 if share else 3)
+    # What the actor sees is the same, and sends no gradient to a shared encoder.
+    front, size = actor
+    assert size == theirs[0][1]
+    seen = nn.Sequential(*front)(obs)
+    assert torch.equal(seen, critics[0].front(obs)) == share
+    assert seen.requires_grad != share
 
 
 # --- As ALF calls it ------------------------------------------------------------------

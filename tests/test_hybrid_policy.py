@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import gymnasium as gym
@@ -22,18 +23,18 @@ from hybrid import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl import hybrid_policy
 from literate_rl.agents import make_envs
 from literate_rl.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
     ttorch,
 )
-from literate_rl.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.policies import Policy
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,
 )
+from literate_rl.workshop import hybrid_policy
+from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.workshop.nests import as_space, leaves, plain_space
 from literate_rl.workshop.runs import load, save_checkpoint
 from literate_rl.workshop.worlds import Moving
@@ -512,3 +513,10 @@ def test_spaces_survive_their_description(data):
 def test_public_names_are_documented():
     for name in hybrid_policy.__all__:
         assert getattr(hybrid_policy, name).__doc__, name
+
+
+def test_the_old_address_leads_here() -> None:
+    old = importlib.import_module("literate_rl.hybrid_policy")
+    for name in hybrid_policy.__all__:
+        assert getattr(old, name) is getattr(hybrid_policy, name)
+    assert old.__all__ == hybrid_policy.__all__

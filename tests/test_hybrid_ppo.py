@@ -39,7 +39,6 @@ from literate_rl.hybrid_action import (
     HybridPolicyNetwork,
     sample_hybrid_action,
 )
-from literate_rl.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.hybrid_ppo import (
     ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head,
@@ -51,6 +50,7 @@ from literate_rl.ppo_error import (
     ppo_policy_data,
 )
 from literate_rl.workshop.cli import main
+from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.workshop.runs import fit, load
 from literate_rl.workshop.worlds import Moving
 

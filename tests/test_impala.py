@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from worlds import left_alone, moody
 
 from literate_rl.agents import Rollout, make_envs
-from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.impala import (
     IMPALA,
     SETTINGS,
@@ -35,6 +34,7 @@ from literate_rl.impala import (
 )
 from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
+from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)

@@ -10,13 +10,16 @@ import imageio_ffmpeg
 import order
 import pytest
 import tangle
-from bs4 import Tag
+from bs4 import BeautifulSoup, Tag
 from playwright.sync_api import Browser, Page, expect
+from routes import read_routes
 from test_site import SITE, Visit, accessibility, exported_cells, soup, visit_in
 from weave import comment_lines, split
+from which_agent import QUESTIONS, agents
 
 from benchmarks import films
 from benchmarks.store import read_table
+from literate_rl.workshop.programs import program_names
 
 ROOT = tangle.ROOT
 START = "index.html"
@@ -302,3 +305,93 @@ def test_headings_follow_one_another():
     levels = [int(tag.name[1]) for tag in start().select("main :is(h1, h2, h3)")]
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+# --- Routes, and which agent ----------------------------------------------------------
+
+
+def test_the_start_page_lists_the_routes_with_their_minutes():
+    shown = start().select(".routes > li")
+    assert [str(line["id"]) for line in shown] == [x.anchor for x in read_routes()]
+    for line, route in zip(shown, read_routes(), strict=True):
+        words = line.get_text(" ", strip=True).replace("’", "'")
+        assert words.startswith(f"{route.name} {route.minutes} minutes {route.promise}")
+        links = [str(link["href"]) for link in line.select("ol a")]
+        assert links == [f"{chapter.docname}.html" for chapter in route.chapters]
+
+
+@cache
+def part(name: str, tag: str, kind: str) -> BeautifulSoup:
+    """Return a part of a page: to parse all of many pages takes long."""
+    text = (SITE / name).read_text("utf-8")
+    found = re.search(rf"<{tag} [^>]*{kind}.*?</{tag}>", text, re.DOTALL)
+    return BeautifulSoup(found[0] if found else "", "html.parser")
+
+
+def test_a_chapter_says_where_its_routes_go_on():
+    for route in read_routes():
+        pages = [chapter.docname for chapter in route.chapters]
+        for page, after in pairwise([*pages, None]):
+            [line] = [
+                line
+                for line in part(f"{page}.html", "section", "onward")("li")
+                if route.name in line.span.get_text().split(" · ")
+            ]
+            if after is None:
+                assert line.a is None
+            else:
+                assert str(line.a["href"]) == f"{after.rpartition('/')[2]}.html"
+    assert not part("docs/faq.html", "section", "onward")("li")
+
+
+def test_every_page_lists_the_routes_in_its_contents():
+    for name in (START, "docs/faq.html", "chapters/ppo.html"):
+        links = part(name, "nav", "contents").select("a[href*='#route-']")
+        assert [link.get_text() for link in links] == [x.name for x in read_routes()]
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_three_answers_leave_the_agents_that_fit(browser, width, javascript):
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, java_script_enabled=javascript
+    )
+    page = context.new_page()
+    page.goto(f"{SITE.as_uri()}/docs/which_agent.html")
+    found = list(agents())
+    row = page.locator(".which-agent tbody tr:visible")
+    expect(row).to_have_count(len(found))
+    given = {}
+    for question, answer in (
+        ("cores", "one"),
+        ("actions", "hybrid"),
+        ("price", "dear"),
+    ):
+        # With the keyboard: the arrow goes from answer to answer.
+        page.locator(f"#which-{question}-any").focus()
+        keys = list(QUESTIONS[question][1])
+        for _ in range(keys.index(answer) + 1):
+            page.keyboard.press("ArrowDown")
+        expect(page.locator(f"#which-{question}-{answer}")).to_be_checked()
+        given[question] = answer
+        left = [x for x in found if all(a in x.answers[q] for q, a in given.items())]
+        expect(row).to_have_count(len(left))
+        expect(page.locator(".which-none")).to_be_visible(visible=not left)
+    context.close()
+
+
+def test_the_row_of_an_agent_has_its_three_settings_and_its_chapter():
+    page = soup("docs/which_agent.html")
+    rows = page.select(".which-agent tbody tr")
+    for row, agent in zip(rows, agents(), strict=True):
+        assert str(row.th.a["href"]).endswith(f"{agent.chapter.docname}.html")
+        if agent.told:
+            settings = re.findall(r"`([^`]+)`", agent.told.settings)
+            assert [x.get_text() for x in row("td")[1]("code")] == settings
+
+
+def test_below_a_program_stands_how_to_take_it():
+    for name in program_names():
+        line = part(f"chapters/{name}.html", "p", "take-along")
+        assert f"literate-rl copy {name} > my_{name}.py" in line.get_text()
+        assert str(line.a["href"]).endswith(f"/{name}.py")

@@ -255,7 +255,7 @@ def test_weights_and_priorities_reach_loss_and_buffer() -> None:
     torch.testing.assert_close([p.grad for p in learner.parameters], wanted)
 
 
-def test_a_long_gradient_is_shortened() -> None:
+def test_a_long_gradient_is_clipped() -> None:
     learner = learner_for(replace(SMALL, max_grad_norm=1e-3, learning_starts=10))
     learner.iterate()
     learner.learn()

@@ -101,7 +101,7 @@ def count_dial() -> Any:
 
 def test_the_gallery_shows_all_pictures():
     kinds = [type(item).__name__ for item in gallery()]
-    assert kinds.count("Picture") == 21
+    assert kinds.count("Picture") == 23
     assert kinds.count("Widget") == 2
 
 
@@ -199,6 +199,20 @@ def test_a_plot_puts_numbers_where_the_axes_say():
         Mark("dots", [0, 1], [0, 1]), width=146, height=100,
     )  # fmt: skip
     assert 'd="M38.0,100.0h0M138.0,0.0h0"' in picture.marks[-1]
+
+
+def test_no_bar_hides_its_neighbour():
+    def widths(*marks):
+        picture = plot("t", "alt", Axis("x", 0, 60), Axis("y", 0, 1), *marks)
+        return re.findall(r'lr-bars" style="stroke-width:([\d.]+)"', picture.svg())
+
+    places = list(range(61))
+    spacing = (320 - 8 - 38) / 60
+    (width,) = widths(Mark("bars", places, [1] * 61))
+    assert 0.7 * spacing < float(width) < spacing
+    # One bar in front of the others is as wide as they are.
+    assert len(set(widths(Mark("bars", places, [1] * 61), Mark("bars", [3], [1])))) == 1
+    assert widths(Mark("bars", [10, 50], [1, 1])) == ["20.0"]
 
 
 def test_a_straight_line_keeps_its_ends_only():

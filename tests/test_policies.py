@@ -495,7 +495,7 @@ def test_moments_of_parts_are_those_of_the_whole(seed: int, sizes: list[int]) ->
     assert moments.count == len(everything)
 
 
-def test_normalised_items_have_mean_zero_and_deviation_one() -> None:
+def test_normalised_items_have_mean_zero_and_standard_deviation_one() -> None:
     torch.manual_seed(0)
     moments, items = RunningMoments(2), 50 + 7 * torch.randn(1000, 2)
     untouched = torch.randn(4, 2)

@@ -26,7 +26,6 @@ from literate_rl.advantages import gae, lambda_returns
 from literate_rl.agents import Rollout, make_envs, seed_everything
 from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_policy import HybridActions
 from literate_rl.policies import CategoricalActions, Policy, make_policy
 from literate_rl.ppg import (
     AuxiliaryPhase,
@@ -40,6 +39,7 @@ from literate_rl.ppg import (
     side_by_side,
 )
 from literate_rl.ppo import PPO
+from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.workshop.runs import (
     Run,
     fit,
@@ -72,6 +72,57 @@ def learner(env: Any = "CartPole-v1", config: PPGConfig = SMALL, **options: Any)
         normalize=config.normalize_obs,
     )
     return PPGAlgorithm(policy, envs, config, **options)
+
+
+# --- Epochs of its own for the value --------------------------------------------------
+
+
+def after_phases(count: int = 2, **changes: Any) -> tuple[Any, Any]:
+    """Return the parameters of policy and value after some policy phases."""
+    plain = {"num_minibatches": 1, "max_grad_norm": 1e9, "aux_enabled": False}
+    made = learner(config=replace(SMALL, **plain, **changes))
+    for _ in range(count):
+        made.iterate()
+    heads = made.policy.network.network.heads
+    value = heads.value_encoder, heads.value_head
+    policy = heads.policy_encoder, heads.projections
+    return tuple(
+        torch.cat([p.detach().flatten() for part in half for p in part.parameters()])
+        for half in (policy, value)
+    )
+
+
+def test_apart_each_learns_what_it_learns_together() -> None:
+    """One minibatch and no clip: nothing is left that the two could share."""
+    together, apart = after_phases(), after_phases(value_epochs=2)
+    for ours, theirs in zip(apart, together, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_more_epochs_of_the_value_leave_the_policy_alone() -> None:
+    few, many = (after_phases(1, value_epochs=epochs) for epochs in (1, 5))
+    assert torch.equal(few[0], many[0])
+    assert not torch.allclose(few[1], many[1])
+
+
+def test_more_epochs_of_the_policy_leave_the_value_alone() -> None:
+    few, many = (after_phases(1, value_epochs=2, num_epochs=n) for n in (1, 5))
+    assert torch.equal(few[1], many[1])
+    assert not torch.allclose(few[0], many[0])
+
+
+def test_a_run_with_epochs_of_the_value_goes_on_from_its_checkpoint() -> None:
+    """In memory: what was stored gives the same next iteration."""
+    config = replace(SMALL, value_epochs=3, checkpoint_interval=1, num_minibatches=2)
+    first, other = learner(config=config), learner(config=config)
+    for _ in range(2):
+        first.iterate()
+    other.policy.load_state_dict(first.policy.state_dict())
+    other.load_state_dict(copy.deepcopy(first.state_dict()))
+    found = [made.iterate() for made in (first, other)]
+    assert found[0]["losses/value_loss"] == found[1]["losses/value_loss"]
+    pairs = zip(first.policy.parameters(), other.policy.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 # --- The loss -------------------------------------------------------------------------

@@ -233,7 +233,9 @@ def test_policy_and_settings_agree_on_the_normaliser(normalize_obs: bool) -> Non
 
 
 @pytest.mark.equation("advantage-normalised")
-def test_each_minibatch_gets_advantages_of_mean_zero_and_deviation_one() -> None:
+def test_each_minibatch_gets_advantages_of_mean_zero_and_standard_deviation_one() -> (
+    None
+):
     seen = []
 
     def spy(new: Any, old: Any, entropy: Any, adv: torch.Tensor, *rest: Any) -> Any:
@@ -259,7 +261,7 @@ def test_a_minibatch_of_one_sample_is_no_nan() -> None:
 
 
 @pytest.mark.equation("annealing")
-def test_the_step_size_falls_in_a_straight_line() -> None:
+def test_the_learning_rate_falls_in_a_straight_line() -> None:
     config = replace(SMALL, total_steps=64 * 4, learning_rate=1.0e-3)
     learner = make_learner("CartPole-v1", config)
     rates = [row["charts/learning_rate"] for row in fit(learner, None, False)]
@@ -318,7 +320,7 @@ def test_a_large_divergence_ends_the_epochs() -> None:
     assert 1 < epochs(0.02) < 8
 
 
-def test_a_long_gradient_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_gradient_is_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
     norms = []
     clip = torch.nn.utils.clip_grad_norm_
 

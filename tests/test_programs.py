@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import tangle
+import torch
 from check import ROOT
 from test_tangle import new_root, replace
 
@@ -16,14 +17,25 @@ from benchmarks import programs as benchmark
 from benchmarks.store import read_table
 from literate_rl import loop
 from literate_rl.advantages import gae
+from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop import programs as workshop
 from literate_rl.workshop.commands import main
-from literate_rl.workshop.programs import copied, program_path, programs, source
+from literate_rl.workshop.programs import (
+    copied,
+    drawn_batches,
+    program_names,
+    program_path,
+    source,
+)
 from literate_rl.workshop.runs import stored_runs
 
 # Another environment of the same kind, for those whose actions are listed and those
 # whose are not.
-OTHER_ENVS = {"ppo": "Acrobot-v1", "sac": "MountainCarContinuous-v0"}
+OTHER_ENVS = {
+    "ppo": "Acrobot-v1",
+    "discrete_sac": "Acrobot-v1",
+    **dict.fromkeys(("ddpg", "td3", "sac"), "MountainCarContinuous-v0"),
+}
 CELL = """# %% tags=["program"] total_steps=50000
 import math
 
@@ -47,10 +59,10 @@ def test_there_is_a_program_for_each_cell_with_the_tag():
         for cell in tangle.read(path).cells
         if "program" in cell.metadata.get("tags", [])
     ]
-    assert sorted({name for name, _ in cells}) == programs()
+    assert sorted({name for name, _ in cells}) == program_names()
 
 
-@pytest.mark.parametrize("name", programs())
+@pytest.mark.parametrize("name", program_names())
 def test_page_and_file_differ_in_one_line(name):
     chapter = ROOT / f"chapters/{name}.py"
     cells = tangle.read(chapter).cells
@@ -111,7 +123,7 @@ def test_what_is_no_program_is_said(tmp_path, old, new, said):
 # --- From the file to the reader ------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", programs())
+@pytest.mark.parametrize("name", program_names())
 def test_a_copy_learns_for_two_thousand_steps(name, tmp_path):
     """In another directory, as a script, and says how far it is."""
     envs = [None, *([OTHER_ENVS[name]] if name in OTHER_ENVS else [])]
@@ -127,7 +139,7 @@ def test_a_copy_learns_for_two_thousand_steps(name, tmp_path):
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", programs())
+@pytest.mark.parametrize("name", program_names())
 def test_a_copy_is_a_whole_program(name):
     tree = ast.parse(copied(name, env="Other-v0", seed=7, total_steps=123))
     assert "--env Other-v0 --seed 7 --total-steps 123" in ast.get_docstring(tree)
@@ -154,7 +166,7 @@ def test_copy_prints_at_once_and_imports_no_torch():
 def test_what_is_no_program_is_said_with_those_that_are(capsys):
     with pytest.raises(SystemExit):
         main(["copy", "sarsa"])
-    assert f"no program 'sarsa', choose from {', '.join(programs())}" in (
+    assert f"no program 'sarsa', choose from {', '.join(program_names())}" in (
         capsys.readouterr().err
     )
 
@@ -174,6 +186,16 @@ def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch
 
 
 # --- Stored curves --------------------------------------------------------------------
+
+
+def test_what_a_program_draws_is_noted_and_its_buffer_is_left_as_it_was():
+    sample = ReplayBuffer.sample
+    batches, names = drawn_batches("ddpg", total_steps=504)
+    assert ReplayBuffer.sample is sample
+    assert len(batches) == 4
+    batch, state = batches[-1]
+    assert len(batch.reward) == names["batch_size"]
+    assert torch.equal(state, names["generator"].get_state()), "nothing is drawn later"
 
 
 def test_a_stopped_benchmark_goes_on_and_a_changed_program_starts_over(
@@ -202,7 +224,7 @@ def test_a_stopped_benchmark_goes_on_and_a_changed_program_starts_over(
     assert len(stored_runs("program_x", tmp_path)["x"].final) == 1
 
 
-@pytest.mark.parametrize("name", programs())
+@pytest.mark.parametrize("name", program_names())
 def test_stored_curves_are_those_of_the_program_as_it_stands(name):
     path = learning.LEARNING / f"program_{name}.csv"
     if not path.exists():

@@ -18,6 +18,7 @@ import pytest
 import reader
 import tangle
 import weave
+from routes import onward, read_routes
 
 ROOT = tangle.ROOT
 BOOK = reader.Book()
@@ -101,6 +102,17 @@ def test_below_a_program_stands_how_to_take_it(page):
             name = page.rpartition("/")[2]
             command = f"literate-rl copy {name} > my_{name}.py"
             assert after.source == f"Take this program: `{command}`"
+
+
+@each_page
+def test_the_end_says_where_routes_go_on(page):
+    ways = onward(page, read_routes())
+    text = made(page).cells[-1].source
+    for after, names in ways.items():
+        if after:
+            link = f"- [{BOOK.title(after)}]({BOOK.address(after)}): "
+            assert link + ", ".join(names) in text
+    assert ("Next on your route" in text) == bool(ways.keys() - {""})
 
 
 @each_page

@@ -48,12 +48,12 @@ from literate_rl.ddpg import make_ddpg_policy
 from literate_rl.discrete_sac import make_discrete_sac_policy
 from literate_rl.dqn import make_q_policy
 from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_policy import make_hybrid_policy
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.ppg import make_phasic_policy
 from literate_rl.rainbow import make_rainbow_policy
 from literate_rl.sac import make_sac_policy
 from literate_rl.workshop.episodes import mean_return
+from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.workshop.runs import (
     FORMAT,
     Bar,

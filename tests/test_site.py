@@ -41,11 +41,16 @@ def kind(name: str) -> int:
     """Say what kind of page this is, in the order of the lists below."""
     if name.startswith("chapters/"):
         # Chapters of evidence have no package code, and so no columns and no switch.
-        text = (ROOT / name).with_suffix(".py").read_text("utf-8")
+        text = source_of(name).read_text("utf-8")
         return 0 if re.search(r'^# %% .*"export"', text, re.M) else 1
     if name.startswith("docs/api/"):
         return 3 if name == API_EXAMPLE else 4
     return 5 if name in GENERATED else 2
+
+
+def source_of(name: str) -> Path:
+    """Return the file from which a chapter's page is made."""
+    return (ROOT / name).with_suffix(".py")
 
 
 def html_files() -> list[str]:
@@ -55,7 +60,8 @@ def html_files() -> list[str]:
     pages = [
         name
         for name in names
-        if not name.startswith("_") and not re.match(r"chapters/\d\d_", name)
+        if not name.startswith("_")
+        and (not name.startswith("chapters/") or source_of(name).exists())
     ]
     return sorted(pages, key=lambda name: (kind(name), name))
 

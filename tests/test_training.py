@@ -1490,8 +1490,8 @@ SHARING = [
     *((name, "tests/Seen-picture-box-v0") for name in ("ddpg", "hddpg", "td3", "sac")),
     *((name, "tests/Seen-picture-list-v0") for name in ("ddpg", "td3", "sac")),
 ]
-FEW = {"num_envs": 2, "total_steps": 32, "learning_starts": 8, "batch_size": 4}
-FEW |= {"train_interval": 2, "log_interval": 16, "progress": False}
+BRIEFLY = {"num_envs": 2, "total_steps": 32, "learning_starts": 8, "batch_size": 4}
+BRIEFLY |= {"train_interval": 2, "log_interval": 16, "progress": False}
 
 
 @pytest.mark.parametrize("encoder", [None, make_eye], ids=["chosen", "own"])
@@ -1500,7 +1500,7 @@ def test_critics_alone_move_a_shared_encoder(
     name: str, env: str, encoder: Any, tmp_path: Path
 ) -> None:
     own = {} if encoder is None else {"encoder": encoder}
-    agent = train(name, env, share_encoder=True, **FEW, **own)
+    agent = train(name, env, share_encoder=True, **BRIEFLY, **own)
     learner, kind = agent.learner, PictureEncoder if encoder is None else Eye
     (eye,) = (x for x in agent.policy.modules() if isinstance(x, kind))
     target = learner.algorithm.target.network

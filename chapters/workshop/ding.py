@@ -536,7 +536,7 @@ class IMPALAPolicy:
             batch["obs"],
             batch["next_obs"],
         )
-        return batch | unread(data)  # type: ignore[no-any-return]
+        return batch | unread(data)
 
     def forward_learn(self, data: Sequence[Any]) -> dict[str, Any]:
         """Take one step of the optimiser on samples.

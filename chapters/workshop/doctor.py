@@ -341,8 +341,7 @@ RULES = (
         "mean value more than a tenth above r_max / (1 - gamma)",
         3,
         "no policy can earn that much: the values feed on themselves, because the "
-        "discount or the end of an episode is missing in the target, or the target "
-        "moves too fast",
+        "discount is missing in the target, or the target moves too fast",
         "A value is above the largest possible one",
         "a slower target: a larger target_interval, or a smaller tau",
         part=(0.15, 1.0),

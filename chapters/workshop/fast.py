@@ -391,6 +391,20 @@ def project_atoms(
 # {doc}`/docs/results`.
 
 # %% [markdown]
+# ## Wide groups in a tree
+#
+# The sum tree of {doc}`/chapters/replay` has groups of 16 and a root of at most 4096 members; most
+# implementations have pairs up to a single sum, and some find one mark after the other.
+#
+# **Profile.** Where a batch of marks walks down together, nearly all of the time is the price of
+# calls: some for each level. Pairs need 20 levels for a million masses.
+#
+# **Derive.** A group of 16 takes four such levels at once, and adding up 16 numbers costs no more
+# than adding up two. Near the top even this does not pay: adding up a few thousand numbers is one
+# quick call, and walking down one more level would be several. **Measure.** {doc}`/chapters/replay`
+# shows the times, {doc}`/docs/results` the table.
+
+# %% [markdown]
 # ## References
 #
 # The scan is one of {cite:t}`blelloch1990`.

@@ -10,8 +10,8 @@
 # # Spaces of hybrid actions
 #
 # **How does an environment say which type of action uses which argument?** This page reads the
-# spaces of {doc}`/chapters/hybrid_action` and {doc}`/chapters/hybrid_policy`, and refuses masks and
-# numbers that describe no policy. Nobody has to read it to follow the book.
+# spaces of {doc}`/chapters/hybrid_action` and {doc}`/chapters/hybrid_ppo`, and refuses masks and
+# numbers that describe no policy. You can follow the book without it.
 
 # %% tags=["export", "hide-input"]
 """Spaces of hybrid actions: their masks, their bounds, and the way back into them."""

@@ -23,13 +23,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from literate_rl.workshop.signatures import Count, NonNegative, checked
+from literate_rl.workshop.signatures import Count, NonNegative, check_that, checked
 
-__all__ = ["UnrollBuffer"]
+__all__ = ["BufferConfig", "UnrollBuffer", "distances"]
 
 # %% [markdown]
 # ## Priorities
@@ -150,6 +152,45 @@ class UnrollBuffer:
         """Hold the entries that ``state_dict`` returned, and no others."""
         self.entries.clear()
         self.entries.extend(dict(entry) for entry in state)
+
+
+# %% [markdown]
+# The learner says how far off the values of a sample were. And the settings of IMPALA that are
+# about the buffer have the names and the defaults of DI-engine ({doc}`ding`).
+
+
+# %% tags=["export"]
+def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
+    """Return how far the values of each environment are from their targets."""
+    # The loss has the distances already. Its derivative with respect to a value is
+    # $2 w_t (V - v_t)$ over the number of steps.
+    (grad,) = torch.autograd.grad(value_loss, value, retain_graph=True)
+    total = grad[:-1].abs().sum(0) * weight.numel() / 2
+    # Steps that do not count weigh nothing in this mean either.
+    mean: list[float] = (total / weight.sum(0).clamp_min(1e-9)).tolist()
+    return mean
+
+
+@checked
+@dataclass(frozen=True)
+class BufferConfig:
+    """Settings of the buffer of unrolls.
+
+    Attributes:
+        priority: Whether the buffer prefers samples with a large error.
+        priority_IS_weight: Whether weights in the loss undo that preference.
+        replay_buffer_size: Samples that the buffer holds at most.
+        max_use: How often a sample is learned from at most.
+    """
+
+    priority: bool = False
+    priority_IS_weight: bool = False  # noqa: N815 (the name of the original)
+    replay_buffer_size: Count = 1000
+    max_use: Count = 16
+
+    def __post_init__(self) -> None:
+        fits = self.priority or not self.priority_IS_weight
+        check_that(fits, "priority must be True if priority_IS_weight is True")
 
 
 # %% [markdown]

@@ -13,7 +13,7 @@
 # into a box and back. Each chapter says what its network is for; here is what they share, and the
 # mode in which a network acts.
 #
-# Nobody has to read this page to follow the book.
+# You can follow the book without this page.
 
 # %% tags=["export", "hide-input"]
 """Networks: what several chapters build, from numbers and actions."""
@@ -23,17 +23,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from literate_rl.workshop.signatures import Float, checked
+from literate_rl.workshop.signatures import Float, Positive, checked
 
 __all__ = [
     "ActionCritic",
+    "ClipConfig",
     "Critics",
+    "GradientClip",
     "eval_mode",
     "squashed_log_prob",
 ]
@@ -222,6 +225,217 @@ def eval_mode(module: Any) -> Iterator[None]:
 
 
 # %% [markdown]
+# ## Clipping a gradient
+#
+# A gradient $g$ may be clipped before the optimiser sees it. DI-engine knows three ways, with a
+# bound $g_{\max}$. *clip_norm* shortens all of it to the length $g_{\max}$, *clip_value* limits
+# each number $g_j$ on its own, and *clip_momentum_norm* compares its length with the usual one,
+# $\bar g$:
+#
+# $$
+# \begin{aligned}
+# g &\leftarrow g \min \Bigl( 1, \frac{g_{\max}}{\lVert g \rVert} \Bigr) , \\
+# g_j &\leftarrow \max \bigl( -g_{\max}, \min(g_{\max}, g_j) \bigr) , \\
+# g &\leftarrow g \min \Bigl( 1, \frac{g_{\max} \bar g}{\lVert g \rVert} \Bigr) .
+# \end{aligned}
+# $$ (gradient-clips)
+#
+# Here $\bar g^2$ is a weighted mean of $\lVert g \rVert^2$ over this update and all earlier ones.
+# Each update has 0.999 times the weight of the next one. The lengths are those *before* the clip.
+
+
+# %% tags=["export"]
+ClipType = Literal["clip_norm", "clip_value", "clip_momentum_norm"]
+
+
+@checked
+@dataclass(frozen=True)
+class ClipConfig:
+    """Settings that say how a gradient is clipped.
+
+    Attributes:
+        grad_clip_type: How the gradient is clipped, or none.
+        clip_value: Bound of the gradient, if grad_clip_type says how it is clipped.
+            With clip_momentum_norm it is a multiple of the usual norm, and DI-engine
+            takes 5.
+    """
+
+    grad_clip_type: ClipType | None = None
+    clip_value: Positive = 0.5
+
+
+class GradientClip:
+    """Clips the gradients of parameters as settings say.
+
+    Attributes:
+        norms: Sums for the usual norm of the gradient: of squared norms, and of
+            weights.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], config: ClipConfig) -> None:
+        self.parameters, self.config = parameters, config
+        self.norms = (0.0, 0.0)
+
+    def __call__(self) -> float:
+        """Clip the gradient; return its norm before that."""
+        # The three ways {eq}`gradient-clips`. An infinite limit only measures.
+        kind, bound = self.config.grad_clip_type, self.config.clip_value
+        limit = bound if kind == "clip_norm" else math.inf
+        norm = nn.utils.clip_grad_norm_(self.parameters, limit).item()
+        if kind == "clip_value":
+            nn.utils.clip_grad_value_(self.parameters, bound)
+        if kind == "clip_momentum_norm":
+            squares, weights = (0.999 * total for total in self.norms)
+            self.norms = (squares + norm**2, weights + 1)
+            usual = math.sqrt(self.norms[0] / self.norms[1])
+            nn.utils.clip_grad_norm_(self.parameters, bound * usual)
+        return norm
+
+
+# %% [markdown]
+# ## Heads in several processes
+#
+# Why do all weights of {doc}`/chapters/disjoint_network` live in `heads`, which returns nothing but
+# tensors? Let several processes train together. Each has a copy of the network and computes the
+# gradient of its own part of the batch, and all of them average their gradients:
+#
+# $$
+# \frac{1}{n_{\text{proc}}} \sum_{i=1}^{n_{\text{proc}}} \nabla \mathcal L^{(i)} .
+# $$ (def-averaged-gradient)
+#
+# For parts of equal size this is the gradient of the mean loss over the whole batch. PyTorch's
+# `DistributedDataParallel` (DDP) wraps a module and averages each gradient as soon as it is
+# there. So it has to know which gradients will come. It waits for *all* parameters, unless
+# `find_unused_parameters` tells it to search the graph of the outputs first.
+#
+# In the policy phase the auxiliary head has no loss, and no gradient of it will ever come.
+# ALF's [documentation](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L237-L243)
+# says that this is why the policy phase leaves the auxiliary value out: DDP then does not wait.
+# We ask PyTorch itself. The folded cell starts a program in two processes. Each row takes two
+# steps of the policy phase and one of the auxiliary phase.
+
+# %% tags=["hide-input"]
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+program = '''
+from itertools import product
+from textwrap import shorten
+import torch
+import torch.distributed as dist
+from gymnasium import spaces
+from torch.nn.parallel import DistributedDataParallel
+from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+batch = torch.randn(8, 4)
+
+def phases(wrapped, require_aux, search, zero=False):
+    """Take two steps of the policy phase and one of the auxiliary phase."""
+    network = DisjointPolicyValueNetwork(spaces.Box(-1, 1, (4,)), spaces.Discrete(3))
+    wrap = lambda module: DistributedDataParallel(module, find_unused_parameters=search)
+    if wrapped == "all":
+        network = wrap(network)
+    else:
+        network.heads = wrap(network.heads)
+    try:
+        for _ in range(2):
+            (policy, value, aux), _ = network(batch, require_aux=require_aux)
+            loss = policy.log_prob(torch.zeros(8)).mean() + value.mean()
+            (loss + 0 * aux.sum() if zero else loss).backward()
+        (policy, value, aux), _ = network(batch)
+        (policy.entropy() + value + aux).mean().backward()
+    except RuntimeError as error:
+        return "fails: " + shorten(str(error), 52, placeholder=" …")
+    return "works"
+
+rows = list(product((False, True), ("heads", "all"), (False, True), (False,)))
+for search, wrapped, require_aux, zero in [*rows, *product((False,), ("heads", "all"), (True,), (True,))]:
+    answer = phases(wrapped, require_aux, search, zero) + ", with 0 times the auxiliary value" * zero
+    if dist.get_rank() == 0:
+        print(f"{search!s:8s}{wrapped:9s}{require_aux!s:13s}{answer}", flush=True)
+dist.destroy_process_group()
+'''
+launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "two_processes.py"
+    path.write_text(program, "utf-8")
+    command = [*launch, "--nproc-per-node=2", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+assert done.returncode == 0, done.stderr
+print("search  wrapped  require_aux  what happens", done.stdout, sep="\n")
+
+# %% [markdown]
+# - **Without the search** it fails, with and without `require_aux`. The weights of the auxiliary
+#   head are parameters of the module even when it returns nothing, and DDP waits for their
+#   gradients. The documented reason does not hold for today's PyTorch.
+# - **With the search** it works if `heads` is wrapped. It fails if the whole network is: the
+#   search looks for tensors in tuples, lists, dictionaries and dataclasses, and a distribution
+#   is none of these. That is why the weights live in `heads`.
+# - **With a weight of zero** it works without the search. If the auxiliary value enters the loss
+#   times zero, its head gets a gradient, of zeros. The search walks through the graph in every
+#   step; the weight of zero costs no more than one small head.
+#
+# After `network.heads = DistributedDataParallel(network.heads)` the network is called as before.
+
+# %% tags=["claims"]
+rows = [line.split(maxsplit=3) for line in done.stdout.strip().splitlines()]
+for search, wrapped, _, answer in rows[:8]:
+    right = "works" if search == "True" and wrapped == "heads" else "fails"
+    assert answer.startswith(right), "the search and the heads, both are needed"
+assert all("works, with 0 times" in row[3] for row in rows[8:]), "or a loss of zero"
+
+# %% [markdown]
+# ## An encoder with a memory
+#
+# No agent of this book has a memory, but the disjoint network has room for one. Where a single observation
+# does not show the state, an encoder may keep a state of its own, such as the *gated recurrent
+# unit* {cite:p}`cho2014` in the folded cell. It is called with the state that it returned for
+# the step before, and with `()` at the start of an episode. The network hands on a triple,
+# in the order of its heads. The auxiliary value shares the policy's memory, so its entry is
+# always `()`. Below, the same observation gets two values, because the steps before it differed.
+
+# %% tags=["hide-input"]
+from gymnasium import spaces
+
+from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+
+
+class Remembering(nn.Module):
+    """An encoder that remembers its own features."""
+
+    def __init__(self, observation_spec, output_size=8):
+        super().__init__()
+        self.output_size = output_size
+        self.memory = nn.GRUCell(spaces.flatdim(observation_spec), output_size)
+
+    def forward(self, observation, state=()):
+        memory = self.memory(observation, state if len(state) else None)
+        return memory, memory
+
+
+box, three = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(3)
+torch.manual_seed(0)
+recurrent = DisjointPolicyValueNetwork(box, three, Remembering)
+nothing = torch.zeros(1, 4)
+found = []
+with torch.no_grad():
+    for first in (-torch.ones(1, 4), torch.ones(1, 4)):
+        _, state = recurrent(first)
+        (_, value, _), after = recurrent(nothing, state)
+        found.append(value.item())
+        print(f"after {first[0].tolist()}: value of nothing {found[-1]:+.3f}")
+print("states:", [tuple(x.shape) if len(x) else x for x in after])
+
+# %% tags=["claims"]
+assert abs(found[0] - found[1]) > 0.01, "two values for the same observation"
+assert after[2] == (), "the auxiliary value has no memory of its own"
+
+# %% [markdown]
 # ## References
 #
-# The squashed Gaussian is from {cite:t}`haarnoja2018`.
+# The squashed Gaussian is from {cite:t}`haarnoja2018`, the gated recurrent unit from
+# {cite:t}`cho2014`.

@@ -79,9 +79,9 @@ __all__ = [
 # noise of this policy is a **seed**, one for each step. `act` seeds the global
 # generator with it, calls the actor and then restores the generator.
 #
-# Judging may be random too. No formula is known for the entropy of a squashed Gaussian, so an
-# actor may estimate it from a sample. The seed of that sample is a checksum of the observations
-# and the actions, so the same arguments give the same result in every process.
+# Evaluating an action may involve randomness too. No formula is known for the entropy of a squashed
+# Gaussian, so an actor may estimate it from a sample. The seed of that sample is a checksum of the
+# observations and the actions, so the same arguments give the same result in every process.
 
 
 # %% tags=["export"]

@@ -28,7 +28,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
-from itertools import count, product
+from itertools import count, pairwise, product
 from math import isfinite, prod
 from typing import Any, Literal, NamedTuple
 
@@ -246,10 +246,13 @@ class Picture:
         """Make room from the one height to the other."""
         self.top, self.bottom = min(self.top, top), max(self.bottom, bottom)
 
-    def path(self, d: str, tone: str = "", kind: str = "") -> None:
-        """Draw with a pen, ``M…L…Q…Z``."""
+    def path(
+        self, d: str, tone: str = "", kind: str = "", width: float | None = None
+    ) -> None:
+        """Draw with a pen, ``M…L…Q…Z``; its kind says how wide it is, or ``width``."""
         names = " ".join(f"lr-{name}" for name in (tone, *kind.split()) if name)
-        self.marks.append(f'<path class="{names}" d="{d}"/>')
+        style = "" if width is None else f' style="stroke-width:{width:.1f}"'
+        self.marks.append(f'<path class="{names}"{style} d="{d}"/>')
 
     def text(
         self,
@@ -433,6 +436,7 @@ picture
 #
 # A dial needs a picture of numbers. Four kinds of marks are enough for numbers: a `line`, `dots`,
 # `bars` from zero, and a `band` between two curves. A fifth, `label`, writes words at a point.
+# Bars are narrower than the distance between them, so that no bar hides its neighbour.
 # Dots are lines of length zero, drawn with a thick round pen. So *everything* that shows numbers
 # is a path, and whatever moves when a dial is turned is one attribute of a path, its `d`.
 
@@ -549,6 +553,10 @@ def plot(
         pairs = zip(xs, ys, strict=True)
         return [(x.place(a, left, right), y.place(b, bottom, top)) for a, b in pairs]
 
+    # A bar takes four fifths of the distance to the next, of whichever mark that is.
+    bars = [a for mark in marks if mark.kind[:4] == "bars" for a in mark.x]
+    stands = sorted({round(x.place(a, left, right), 1) for a in bars})
+    bar = min([25.0, *(b - a for a, b in pairwise(stands))]) * 0.8
     # The axes decide on the size, not what is drawn.
     size = picture.top, picture.bottom
     for mark in marks:
@@ -565,7 +573,7 @@ def plot(
         if kind == "band":
             # There along the one curve and back along the other.
             d += "L" + pen("line", points(mark.x, mark.low)[::-1], base)[1:] + "Z"
-        picture.path(d, mark.tone, mark.kind)
+        picture.path(d, mark.tone, mark.kind, bar if kind == "bars" else None)
     picture.top, picture.bottom = size
     return picture
 

@@ -33,8 +33,16 @@ from contextlib import redirect_stdout
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
-__all__ = ["Source", "program_path", "programs", "run_program", "source"]
+__all__ = [
+    "Source",
+    "drawn_batches",
+    "program_names",
+    "program_path",
+    "run_program",
+    "source",
+]
 
 # %% [markdown]
 # ## Where the programs are
@@ -45,7 +53,7 @@ __all__ = ["Source", "program_path", "programs", "run_program", "source"]
 
 
 # %% tags=["export"]
-def programs() -> list[str]:
+def program_names() -> list[str]:
     """Return the names of all programs: those of their chapters."""
     folder = Path(str(files("literate_rl"))) / "programs"
     return sorted(path.stem for path in folder.glob("*.py"))
@@ -53,14 +61,14 @@ def programs() -> list[str]:
 
 def program_path(name: str) -> Path:
     """Return the file of a program."""
-    if name not in programs():
-        known = ", ".join(programs())
+    if name not in program_names():
+        known = ", ".join(program_names())
         raise ValueError(f"there is no program {name!r}, choose from {known}")
     return Path(str(files("literate_rl"))) / "programs" / f"{name}.py"
 
 
 # %%
-print(*programs())
+print(*program_names())
 
 # %% [markdown]
 # ## A copy of one's own
@@ -97,7 +105,7 @@ def main(arguments: list[str]) -> None:
         description="Print an algorithm on one page, a script to keep and to change.",
         epilog="Example: literate-rl copy ppo --env Acrobot-v1 > my_ppo.py",
     )
-    known = ", ".join(programs())
+    known = ", ".join(program_names())
     parser.add_argument("name", metavar="NAME", help=f"one of {known}")
     parser.add_argument("--env", help="environment of the copy")
     parser.add_argument("--seed", type=int, help="seed of the copy")
@@ -163,6 +171,48 @@ print(f"{len(made['episodes'])} episodes")
 # %% tags=["claims"]
 assert made["actor"][-1].out_features == 3, "Acrobot has three actions"
 assert all(-500 <= value <= 0 for _, value in made["episodes"])
+
+# %% [markdown]
+# Is a program the same agent as the package's class? To compare them, both have to learn from the
+# same batches. So here a program is run for a moment, and what its buffer gave is noted.
+
+
+# %% tags=["export"]
+def drawn_batches(
+    name: str, total_steps: int
+) -> tuple[list[tuple[Any, Any]], dict[str, Any]]:
+    """Run a program that learns from a buffer; return what it drew.
+
+    Args:
+        name: Its name, such as ``"sac"``.
+        total_steps: How many steps to train for.
+
+    Returns:
+        Each batch with the state of the generator right after its draw, and the
+        program's global names at the end.
+    """
+    from literate_rl.replay import ReplayBuffer
+
+    drawn, sample = [], ReplayBuffer.sample
+
+    def noted(self: Any, size: int, generator: Any, *rest: Any, **more: Any) -> Any:
+        batch = sample(self, size, generator, *rest, **more)
+        drawn.append((batch, generator.get_state()))
+        return batch
+
+    with mock.patch.object(ReplayBuffer, "sample", noted):
+        names = run_program(name, total_steps=total_steps)
+    return drawn, names
+
+
+# %%
+from literate_rl.workshop.programs import drawn_batches
+
+batches, names = drawn_batches("ddpg", total_steps=503)
+print(f"{len(batches)} batches of {len(batches[0][0].reward)} steps")
+
+# %% tags=["claims"]
+assert len(batches) == 3, "it learns from its 501st step on"
 
 # %% [markdown]
 # ## Code that is shown again

@@ -375,9 +375,10 @@ def entropy_fits(probe: Probe) -> Iterator[Finding]:
     gap, difference = (told - surprise).mean().item(), (told - surprise).std().item()
     if not abs(gap) <= 0.1 + 5 * difference / math.sqrt(len(told)):
         expected = "distribution_entropy should be the mean of minus log-probabilities"
-        yield Finding(
-            expected, f"differs by {gap:+.2f} nats", "of the actions before the squash?"
-        )
+        hint = "of the actions before the squash?" if probe.num_actions is None else ""
+        if abs((told + surprise).mean()) < 0.1 * abs(surprise.mean()):
+            hint = "has it the wrong sign? A bonus would then be a penalty"
+        yield Finding(expected, f"differs by {gap:+.2f} nats", hint)
 
 
 # %% [markdown]

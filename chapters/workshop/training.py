@@ -90,7 +90,9 @@ from literate_rl.dqn import (
     make_q_policy,
 )
 from literate_rl.encoders import has_pictures, readable_parts
-from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
+from literate_rl.workshop.hybrid_policy import (
+    make_hybrid_policy,
+)  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
 from literate_rl.masks import WithoutMask
@@ -313,6 +315,7 @@ class Options(OwnModels, total=False):
     aux_batch_length: int | None
     aux_batch_size: int
     aux_epochs: int
+    value_epochs: int | None
     aux_learning_rate: float
     clone_weight: float
     kl_reference: Literal["snapshot", "rollout"]

@@ -44,7 +44,7 @@ class Decision(NamedTuple):
         chapter: Its chapter.
         prose: When to prefer it, in a paragraph.
         use_for: What it is good for.
-        rather_than: What it is preferred to.
+        rather_than: What it is preferred to, and *if* what (which speaks for it).
         costs: Steps and seconds.
         settings: The first three.
         decided_by: The experiment that decides.
@@ -105,7 +105,8 @@ def wrong(root: Path = ROOT) -> Iterator[str]:
             yield f"{chapter.docname}.py:{line}: {error}"
 
 
-def missing(root: Path = ROOT) -> list[str]:
-    """Return the chapters of algorithms that decide nothing."""
-    sections = {x.name: HEADING in x.source for x in read_order(root)}
-    return [name for name in CHAPTERS if not sections.get(name)]
+def missing(root: Path = ROOT) -> Iterator[str]:
+    """Yield the chapters of algorithms that decide nothing."""
+    for chapter in read_order(root):
+        if chapter.name in CHAPTERS and HEADING not in chapter.source:
+            yield f"{chapter.docname}.py: end with a section {HEADING!r}"

@@ -78,10 +78,13 @@ def collect(app: Sphinx, document: nodes.document) -> None:
     blocks = document.findall(nodes.math_block)
     formulas = {x["label"]: x.astext() for x in blocks if x.get("label")}
     computed: dict[str, list[str]] = defaultdict(list)
-    for reference in document.findall(addnodes.pending_xref):
-        owner = reference.get("computed_by")
-        if owner and owner not in computed[reference["reftarget"]]:
-            computed[reference["reftarget"]].append(owner)
+    references = document.findall(addnodes.pending_xref)
+    beside = [
+        (x["reftarget"], x["computed_by"]) for x in references if "computed_by" in x
+    ]
+    for label, owner in [*beside, *document.get("folded", [])]:
+        if owner and owner not in computed[label]:
+            computed[label].append(owner)
     for notes, found in zip(NOTES, (formulas, dict(computed)), strict=True):
         vars(env).setdefault(notes, {})[env.docname] = found
 

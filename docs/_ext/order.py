@@ -194,7 +194,7 @@ class ChapterList(SphinxDirective):
                     content.append(nodes.rubric("", part, heading_level=3))
                 kind = "workshop-list" if workshop else "chapter-list"
                 content.append(nodes.bullet_list(classes=[kind]))
-            item = nodes.list_item("", self.link(chapter))
+            item = nodes.list_item("", link_to(chapter, self.env.docname))
             if not workshop:
                 # What fills the place for the picture knows the chapter by its page.
                 item.insert(0, nodes.container(classes=["chapter-thumbnail"]))
@@ -208,20 +208,21 @@ class ChapterList(SphinxDirective):
             content[-1] += item  # type: ignore[operator]
         return content
 
-    def link(self, chapter: Chapter) -> nodes.paragraph:
-        """Return the number and the title, which leads to the chapter."""
-        reference = addnodes.pending_xref(
-            "",
-            nodes.inline("", chapter.title),
-            refdomain="std",
-            reftype="doc",
-            reftarget=f"/{chapter.docname}",
-            refdoc=self.env.docname,
-            refexplicit=True,
-            refwarn=True,
-        )
-        number = nodes.inline("", f"{chapter.number} ", classes=["chapter-number"])
-        return nodes.paragraph("", "", number, reference, classes=["chapter-title"])
+
+def link_to(chapter: Chapter, page: str) -> nodes.paragraph:
+    """Return the number and the title of a chapter, which leads there from a page."""
+    reference = addnodes.pending_xref(
+        "",
+        nodes.inline("", chapter.title),
+        refdomain="std",
+        reftype="doc",
+        reftarget=f"/{chapter.docname}",
+        refdoc=page,
+        refexplicit=True,
+        refwarn=True,
+    )
+    number = nodes.inline("", f"{chapter.number} ", classes=["chapter-number"])
+    return nodes.paragraph("", "", number, reference, classes=["chapter-title"])
 
 
 def readme_table(chapters: list[Chapter]) -> str:

@@ -34,6 +34,7 @@ from citations import Bibliography
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from order import Chapter, chapter_files, read_order
+from routes import onward, read_routes
 from sphinx.application import Sphinx
 from sphinx.util.nodes import _make_id as anchor_of
 from tangle import ROOT, TangleError, cells_of, digest, read, write
@@ -279,6 +280,17 @@ def head(book: Book, page: str) -> list[NotebookNode]:
     return [new_markdown_cell(text), new_code_cell(INSTALL.format(**words))]
 
 
+def tail(book: Book, page: str) -> list[NotebookNode]:
+    """Return the last cell: where the routes of a chapter go on from it."""
+    lines = [
+        f"[{book.title(after)}]({book.address(after)}): {', '.join(names)}"
+        for after, names in onward(page, read_routes(book.root)).items()
+        if after
+    ]
+    text = "**Next on your route**\n\n" + "\n".join(f"- {line}" for line in lines)
+    return [new_markdown_cell(text)] if lines else []
+
+
 def rewritten(cell: NotebookNode, translator: Translator) -> NotebookNode:
     """Return a cell as a reader gets it."""
     made, tags = NotebookNode(cell), cell.metadata.get("tags", [])
@@ -304,7 +316,7 @@ def reader_notebook(book: Book, page: str) -> NotebookNode:
     for cell in cells:
         if cell.cell_type == "markdown" and REFERENCES.search(cell.source):
             cell.source += "\n\n" + book.references.listing(translator.cited)
-    cells = head(book, page) + cells
+    cells = head(book, page) + cells + tail(book, page)
     stem = page.rpartition("/")[2].replace("_", "-")
     for number, cell in enumerate(cells):
         cell.id = f"{stem}-{number:02d}"

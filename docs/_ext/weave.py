@@ -36,6 +36,7 @@ from tangle import ROOT, digest, is_export, module_name, parse
 
 PACKAGE = "literate_rl"
 RUN = re.compile(r'run_program\(\s*"(\w+)"')
+COMPUTED = re.compile(r"\{eq\}`([\w-]+)`")
 SHOWN_AGAIN = re.compile(r"^source\(", re.MULTILINE)
 DIRECTIVE = re.compile(r"#(:|\s*(noqa|type:|fmt:|pragma|ruff:|mypy:))")
 
@@ -275,11 +276,15 @@ class WeaveCells(SphinxTransform):
         self.add_facts(path, module, bool(own))
 
     def add_anchors(self, cell: nodes.container) -> None:
-        """Let links to a cell's definitions lead to the cell."""
+        """Let links to what a folded cell defines lead to it; note what it computes."""
         block = next(cell.findall(nodes.literal_block))
-        owners = definitions(block.astext()).values()
-        anchors = "".join(f'<span id="def-{owner}"></span>' for owner in owners)
+        owners = definitions(block.astext())
+        anchors = "".join(f'<span id="def-{name}"></span>' for name in owners.values())
         block.parent.insert(0, nodes.raw("", anchors, format="html"))
+        folded, owner = self.document.setdefault("folded", []), ""
+        for number, line in enumerate(block.astext().splitlines()):
+            owner = owners.get(number, owner)
+            folded += [(label, owner) for label in COMPUTED.findall(line) if owner]
 
     def weave(self, cell: nodes.container, first: int, names: dict[str, str]) -> None:
         """Add the two columns to a cell whose code starts at 0-based line ``first``."""

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 6fac83578ec793b2
+# Generated from chapters/*.py (edit there); digest d33e077def02bb25
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -15,32 +15,17 @@ from .policy_gradient import (
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
 )
-from .exact_values import (
-    Ring as Ring,
-    tabular_values as tabular_values,
-)
-from .evaluation import (
-    Difference as Difference,
-    evaluate as evaluate,
-    paired_difference as paired_difference,
-    t_interval as t_interval,
-)
 from .advantages import (
     gae as gae,
     gae_loop as gae_loop,
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
 )
-from .policies import (
-    ActorCritic as ActorCritic,
-    CategoricalActions as CategoricalActions,
-    GaussianActions as GaussianActions,
-    Policy as Policy,
-    RewardScaler as RewardScaler,
-    Runner as Runner,
-    RunningMoments as RunningMoments,
-    make_actions as make_actions,
-    make_policy as make_policy,
+from .evaluation import (
+    Difference as Difference,
+    evaluate as evaluate,
+    paired_difference as paired_difference,
+    t_interval as t_interval,
 )
 from .ppo_error import (
     approx_kl_k3 as approx_kl_k3,
@@ -60,6 +45,30 @@ from .ppo import (
     PPOConfig as PPOConfig,
     Samples as Samples,
     ppo_settings as ppo_settings,
+)
+from .a2c import (
+    A2C as A2C,
+    A2CConfig as A2CConfig,
+    GradientLearner as GradientLearner,
+    a2c_error as a2c_error,
+    a2c_gradient as a2c_gradient,
+    a2c_loss as a2c_loss,
+    a2c_settings as a2c_settings,
+)
+from .policies import (
+    ActorCritic as ActorCritic,
+    CategoricalActions as CategoricalActions,
+    GaussianActions as GaussianActions,
+    Policy as Policy,
+    RewardScaler as RewardScaler,
+    Runner as Runner,
+    RunningMoments as RunningMoments,
+    make_actions as make_actions,
+    make_policy as make_policy,
+)
+from .exact_values import (
+    Ring as Ring,
+    tabular_values as tabular_values,
 )
 from .encoders import (
     MINATAR_LAYERS as MINATAR_LAYERS,
@@ -84,10 +93,6 @@ from .hybrid_action import (
     mask_args as mask_args,
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
-)
-from .hybrid_policy import (
-    HybridActions as HybridActions,
-    make_hybrid_policy as make_hybrid_policy,
 )
 from .hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
@@ -116,76 +121,6 @@ from .ppg import (
     element_wise_squared_loss as element_wise_squared_loss,
     make_phasic_policy as make_phasic_policy,
     ppg_settings as ppg_settings,
-)
-from .off_policy import (
-    clipped_policy as clipped_policy,
-    vtrace as vtrace,
-    vtrace_data as vtrace_data,
-    vtrace_error_continuous_action as vtrace_error_continuous_action,
-    vtrace_error_discrete_action as vtrace_error_discrete_action,
-    vtrace_error_from_log_prob as vtrace_error_from_log_prob,
-    vtrace_loop as vtrace_loop,
-    vtrace_loss as vtrace_loss,
-)
-from .impala import (
-    IMPALA as IMPALA,
-    IMPALAConfig as IMPALAConfig,
-    Unroll as Unroll,
-    VTraceLearner as VTraceLearner,
-    impala_settings as impala_settings,
-    to_unroll as to_unroll,
-)
-from .actors import (
-    Actor as Actor,
-    ActorLearner as ActorLearner,
-    ActorsConfig as ActorsConfig,
-    Census as Census,
-    InProcess as InProcess,
-    RemoteLearner as RemoteLearner,
-    Transport as Transport,
-    TransportConfig as TransportConfig,
-    actors_settings as actors_settings,
-    slot_layout as slot_layout,
-)
-from .processes import (
-    ActorProcess as ActorProcess,
-    SharedMemory as SharedMemory,
-)
-from .contracts import (
-    CONTRACTS as CONTRACTS,
-    Broken as Broken,
-    Contract as Contract,
-    ContractError as ContractError,
-    Result as Result,
-    Role as Role,
-    check_model as check_model,
-)
-from .contract_models import (
-    ActionValue as ActionValue,
-    CategoricalActor as CategoricalActor,
-    CategoricalQNetwork as CategoricalQNetwork,
-    DeterministicActor as DeterministicActor,
-    DuelingQNetwork as DuelingQNetwork,
-    ProbabilityActor as ProbabilityActor,
-    QNetwork as QNetwork,
-    SquashedGaussianActor as SquashedGaussianActor,
-    StateValue as StateValue,
-)
-from .a2c import (
-    A2C as A2C,
-    A2CConfig as A2CConfig,
-    GradientLearner as GradientLearner,
-    a2c_error as a2c_error,
-    a2c_gradient as a2c_gradient,
-    a2c_loss as a2c_loss,
-    a2c_settings as a2c_settings,
-)
-from .a3c import (
-    A3C as A3C,
-    A3CConfig as A3CConfig,
-    GradientWorker as GradientWorker,
-    a3c_settings as a3c_settings,
-    gradient_layout as gradient_layout,
 )
 from .windows import (
     Rings as Rings,
@@ -279,6 +214,47 @@ from .discrete_sac import (
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,
 )
+from .off_policy import (
+    clipped_policy as clipped_policy,
+    vtrace as vtrace,
+    vtrace_data as vtrace_data,
+    vtrace_error_continuous_action as vtrace_error_continuous_action,
+    vtrace_error_discrete_action as vtrace_error_discrete_action,
+    vtrace_error_from_log_prob as vtrace_error_from_log_prob,
+    vtrace_loop as vtrace_loop,
+    vtrace_loss as vtrace_loss,
+)
+from .impala import (
+    IMPALA as IMPALA,
+    IMPALAConfig as IMPALAConfig,
+    Unroll as Unroll,
+    VTraceLearner as VTraceLearner,
+    impala_settings as impala_settings,
+    to_unroll as to_unroll,
+)
+from .actors import (
+    Actor as Actor,
+    ActorLearner as ActorLearner,
+    ActorsConfig as ActorsConfig,
+    Census as Census,
+    InProcess as InProcess,
+    RemoteLearner as RemoteLearner,
+    Transport as Transport,
+    TransportConfig as TransportConfig,
+    actors_settings as actors_settings,
+    slot_layout as slot_layout,
+)
+from .processes import (
+    ActorProcess as ActorProcess,
+    SharedMemory as SharedMemory,
+)
+from .a3c import (
+    A3C as A3C,
+    A3CConfig as A3CConfig,
+    GradientWorker as GradientWorker,
+    a3c_settings as a3c_settings,
+    gradient_layout as gradient_layout,
+)
 from .apex import (
     Apex as Apex,
     ApexActor as ApexActor,
@@ -290,6 +266,26 @@ from .apex import (
     apex_settings as apex_settings,
     experience_layout as experience_layout,
     first_priorities as first_priorities,
+)
+from .contracts import (
+    CONTRACTS as CONTRACTS,
+    Broken as Broken,
+    Contract as Contract,
+    ContractError as ContractError,
+    Result as Result,
+    Role as Role,
+    check_model as check_model,
+)
+from .contract_models import (
+    ActionValue as ActionValue,
+    CategoricalActor as CategoricalActor,
+    CategoricalQNetwork as CategoricalQNetwork,
+    DeterministicActor as DeterministicActor,
+    DuelingQNetwork as DuelingQNetwork,
+    ProbabilityActor as ProbabilityActor,
+    QNetwork as QNetwork,
+    SquashedGaussianActor as SquashedGaussianActor,
+    StateValue as StateValue,
 )
 from .workshop.interfaces import (
     Act as Act,
@@ -322,9 +318,15 @@ from .workshop.nests import (
 from .workshop.hybrid_space import (
     read_hybrid_space as read_hybrid_space,
 )
+from .workshop.hybrid_policy import (
+    HybridActions as HybridActions,
+    make_hybrid_policy as make_hybrid_policy,
+)
 from .workshop.networks import (
     ActionCritic as ActionCritic,
+    ClipConfig as ClipConfig,
     Critics as Critics,
+    GradientClip as GradientClip,
     eval_mode as eval_mode,
     squashed_log_prob as squashed_log_prob,
 )
@@ -369,7 +371,9 @@ from .workshop.runs import (
     video_html as video_html,
 )
 from .workshop.memory import (
+    BufferConfig as BufferConfig,
     UnrollBuffer as UnrollBuffer,
+    distances as distances,
 )
 from .workshop.states import (
     ByName as ByName,
@@ -384,6 +388,14 @@ from .workshop.fast import (
 )
 from .workshop.exercises import (
     grade as grade,
+)
+from .workshop.rooms import (
+    ROOMS as ROOMS,
+    House as House,
+    house as house,
+    room_answers as room_answers,
+    six_rooms as six_rooms,
+    values_and_greedy as values_and_greedy,
 )
 from .workshop.alf import (
     AlgStep as AlgStep,

@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest e5dda4816afd475a
+# Generated from chapters/a3c.py (edit there); digest 068ebd0b546f9fa7
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -160,14 +160,14 @@ class A3C(RemoteLearner):
         )
         self.learner = GradientLearner(policy, config)
 
-    def learn(self, record: Any) -> dict[str, float]:
+    def learn(self, result: Any) -> dict[str, float]:
         """Take a step on a gradient; return metrics."""
-        parts, device = record["gradient"], self.learner.parameters[0].device
+        parts, device = result["gradient"], self.learner.parameters[0].device
         gradient = tuple(
             torch.tensor(parts[name], device=device) for name in parts.dtype.names
         )
         taken = self.learner.learn(gradient, self.step)
-        self.step += int(record["num_steps"])
-        losses = {name: float(record["losses"][name]) for name in a2c_loss._fields}
-        ended = torch.from_numpy(record["episode_return"])
+        self.step += int(result["num_steps"])
+        losses = {name: float(result["losses"][name]) for name in a2c_loss._fields}
+        ended = torch.from_numpy(result["episode_return"])
         return {**returned(ended), **taken, **named(losses)}

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 5aea8a64847c139a
+# Generated from chapters/actors.py (edit there); digest 697aa81d155a70be
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -320,10 +320,10 @@ class InProcess:
         """Let the actor act whose slot is first in line."""
         # First come, first served: this gives {eq}`lag-of-turns`.
         slot = self.tasks.popleft()
-        record = self.memory[slot]
-        self.actors[slot[0]].work(record["weights"], record["result"])
+        memory = self.memory[slot]
+        self.actors[slot[0]].work(memory["weights"], memory["result"])
         self.census.unrolls[slot[0]] += 1
-        return slot, record["result"]
+        return slot, memory["result"]
 
     def close(self) -> None:
         """Close the environments."""
@@ -331,10 +331,10 @@ class InProcess:
             actor.close()
 
 
-def fill(pocket: Any, weights: Weights) -> None:
-    """Copy weights into the pocket of a slot."""
+def fill(part: Any, weights: Weights) -> None:
+    """Copy weights into their part of a slot."""
     for name, array in weights.items():
-        pocket[name] = array
+        part[name] = array
 
 
 class RemoteLearner:
@@ -414,8 +414,8 @@ class RemoteLearner:
         """
         transport = self.transport or self.start()
         try:
-            slot, record = transport.receive()
-            metrics = self.learn(record)
+            slot, result = transport.receive()
+            metrics = self.learn(result)
             # The lag {eq}`policy-lag`: versions since the slot was given away.
             lag = self.version - self.versions[slot]
             self.version += 1
@@ -505,17 +505,17 @@ class ActorLearner(RemoteLearner):
         self.make_actor = partial(Actor, make_envs, acting, make_act=make_act)
         self.learner = VTraceLearner(policy, config)
 
-    def learn(self, record: Any) -> dict[str, float]:
+    def learn(self, result: Any) -> dict[str, float]:
         """Take the updates on an unroll; return metrics."""
         # Views of the slot's memory; only on a GPU are they copies.
         device = self.learner.parameters[0].device
         known = self.layout["result"].names or ()
         there = [name for name in Unroll._fields if name in known]
-        unroll = Unroll(*(torch.from_numpy(record[name]).to(device) for name in there))
+        unroll = Unroll(*(torch.from_numpy(result[name]).to(device) for name in there))
         self.learner.anneal(self.step)
         for _ in range(self.config.update_per_collect):
             losses = self.learner.learn(unroll)
-        self.step += record["reward"].size
-        mean = mean_return(torch.from_numpy(record["episode_return"]))
+        self.step += result["reward"].size
+        mean = mean_return(torch.from_numpy(result["episode_return"]))
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}

@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 214178cd81abd3cb
+# Generated from chapters/agents.py (edit there); digest 6da84994df06c72c
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Collector:
     def take_step(self, act: Callable[..., Tensor]) -> tuple[NDArray[Any], ...]:
         """Go round the loop once; return a row of each field up to ``real``.
 
-        Where there are masks, they stand behind it.
+        Where there are masks, they come last.
         """
         # What is written down is copied: agents and environments have arrays of their
         # own, which they may write to and use again.

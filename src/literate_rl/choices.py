@@ -1,4 +1,4 @@
-# Generated from chapters/choices.py (edit there); digest dd32d67887bfb7f2
+# Generated from chapters/choices.py (edit there); digest e8e54ff4cdb4c589
 """Several choices at once: a product of categorical distributions."""
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ class ChoiceActions:
             raise refused(wanted, space, "shape")
         self.sizes, self.start = sizes.tolist(), starts
         self.num_logits = sum(self.sizes)
-        # Where in a row the options of each choice stand. What is left over in a line
-        # points behind the end.
+        # Where the logits of each choice stand, a table row for each. What is left over
+        # in a table row points behind the end.
         self.place = torch.full((len(sizes), max(self.sizes)), self.num_logits)
         logits = torch.arange(self.num_logits).split(self.sizes)
-        for line, own in zip(self.place, logits, strict=True):
-            line[: len(own)] = own
+        for table_row, own in zip(self.place, logits, strict=True):
+            table_row[: len(own)] = own
 
     def log_probs(self, row: Tensor) -> Tensor:
         """Return the log-probabilities of all options, ``(*B, K, N)``."""
         return self.table(row).log_softmax(-1)
 
     def table(self, row: Tensor) -> Tensor:
-        """Return logits with a line for each choice, ``(*B, K, N)``."""
+        """Return logits with a table row for each choice, ``(*B, K, N)``."""
         wanted, given = self.num_logits, row.shape[-1]
         check_that(given == wanted, f"row must have {wanted} logits, got {given}")
         filled = nn.functional.pad(row, (0, 1), value=-math.inf)

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest aa2d7008169c3294
+# Generated from chapters/discrete_sac.py (edit there); digest c1904f143863b83b
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -258,7 +258,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "reward_scale": 0.05,
         "log_interval": 1000,
         "temperature": 0.05,
-        "target_entropy": 0.1,
     },
 }
 

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 27aa878e3366c3d6
+# Generated from chapters/dqn.py (edit there); digest c3eb8a1e882bfe1d
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def q_target(
 
     Source: Watkins 1989; Sutton and Barto, equation 6.8.
     """
-    # The network that chooses the best action also judges it, {eq}`q-target`.
+    # The network that chooses the best action also evaluates it, {eq}`q-target`.
     future = next_q.detach().amax(-1).masked_fill(discount == 0, 0.0)
     target = torch.addcmul(reward, discount, future).detach()
     check_finite(target, reward=reward, discount=discount, next_q=future)
@@ -147,14 +147,14 @@ def double_q_target(
     next_q: Float[Tensor, "N A"],
     chooser: Float[Tensor, "N A"],
 ) -> Float[Tensor, "N"]:
-    """Return the targets of double Q-learning, without gradient.
+    """Return the targets of double DQN, without gradient.
 
     ``chooser`` holds the values by which the next action is chosen, ``next_q`` those by
-    which it is judged.
+    which it is evaluated.
 
     Source: van Hasselt et al. 2016, equation 4.
     """
-    # One network chooses, the other one judges, {eq}`double-q-target`.
+    # One network chooses, the other one evaluates, {eq}`double-q-target`.
     best = chooser.argmax(-1, keepdim=True)
     return q_target(reward, discount, next_q.gather(-1, best))
 
@@ -320,7 +320,7 @@ class DQNConfig(ExploringConfig):
 
 
 class QLearning(Exploring):
-    """Values of actions; an older copy judges what is best next.
+    """Values of actions; an older copy evaluates what is best next.
 
     Args:
         policy: The policy to train; its rows are values.
@@ -341,14 +341,14 @@ class QLearning(Exploring):
             chooser = self.policy(batch.next_obs) if self.config.double else next_q
             # Where not everything is legal next, {eq}`masked-bootstrap`.
             chooser = self.policy.legal(chooser, batch.next_mask)
-            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+            target = double_q_target(batch.reward, batch.discount, next_q, chooser)
         # The current value of the action that was taken.
         row = self.policy(batch.obs)
         q = row.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
         # A parabola near zero, straight lines further out: {eq}`huber`.
-        loss = smooth_l1_loss(q, aim, reduction="none")
+        loss = smooth_l1_loss(q, target, reduction="none")
         value = q.detach()
-        return QError(loss, aim - value, value)
+        return QError(loss, target - value, value)
 
 
 def DQN(  # noqa: N802 (the field's name)

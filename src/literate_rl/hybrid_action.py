@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest c594efc7dc40f9e8
+# Generated from chapters/hybrid_action.py (edit there); digest a0674ad76bc77cdf
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -190,10 +190,11 @@ def draw(
     prob: Tensor, mu: Tensor, sigma: Tensor, generator: torch.Generator | None
 ) -> ttorch.Tensor:
     """Draw types from probabilities, and arguments from means and deviations."""
-    # The race. For $v$ uniform in $(0, 1)$, the length of a track $-\log v$ is
-    # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$,
-    # and so the smallest $p_k / \log v_k$. The lower end of the interval keeps $\log v$
-    # finite: a type of probability 0 then can never win, not even a tie.
+    # The race. With $v_k$ uniform in $(0, 1)$, the length $-\log v_k$ of a track is
+    # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$.
+    # That is the smallest $p_k / \log v_k$, because $\log v_k$ is negative. At
+    # $v_k = 0$ the quotient of every type would be 0, and a type of probability 0 could
+    # win a tie; so the draw starts at the smallest positive number.
     tiny = torch.finfo(prob.dtype).tiny
     chance = prob.new_empty(prob.shape).uniform_(tiny, 1.0, generator=generator)
     action_type = (prob / chance.log_()).argmin(-1)
@@ -268,8 +269,8 @@ class HybridDistribution:
     """The distribution of hybrid actions, one for each state of a batch.
 
     Args:
-        logit: What describes the policy. A logit of minus infinity takes the type away
-            at that state.
+        logit: What describes the policy. A logit of minus infinity forbids the type at
+            that state.
         mask: Which type (row) uses which argument (column), a table of zeros and ones.
         name: What error messages call ``logit``.
 
@@ -339,7 +340,7 @@ class HybridDistribution:
     def log_prob(self, action: HybridAction) -> Float[Tensor, "B"]:
         """Return the joint log-density of the type and of its arguments.
 
-        It is minus infinity for a type that was taken away.
+        It is minus infinity for a forbidden type.
         """
         # The two parts of {eq}`hybrid-log-prob`.
         of_type, of_args = self.log_prob_of_heads(action)
@@ -350,8 +351,8 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # The first sum of {eq}`hybrid-entropy`. For a type that was taken away $p_k$ is
-        # 0 and its logarithm minus infinity. The product has to be 0, so a very large
+        # The first sum of {eq}`hybrid-entropy`. For a forbidden type $p_k$ is 0 and its
+        # logarithm minus infinity. The product has to be 0, so a very large
         # number stands for infinity.
         log_prob = self.type_log_prob.clamp(min=LOG_OF_NOTHING)
         of_type = -(self.prob * log_prob).sum(-1)
@@ -365,7 +366,7 @@ class HybridDistribution:
         """Return the divergence from this distribution to another one, in nats.
 
         Both have the same mask. The divergence is infinite where the other one has
-        taken away a type that this one may choose.
+        forbidden a type that this one may choose.
         """
         here, there = self.mask.tolist(), other.mask.tolist()
         check_that(

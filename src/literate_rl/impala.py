@@ -1,10 +1,9 @@
-# Generated from chapters/impala.py (edit there); digest 3dd8fe50b6c7da96
+# Generated from chapters/impala.py (edit there); digest 4de047cdc7e40b53
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from annotated_types import Ge
 from gymnasium.vector import VectorEnv
-from torch import Tensor, nn
+from torch import Tensor
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.policies import kept_dtype
@@ -22,9 +21,9 @@ from literate_rl.workshop.episodes import (
     env_seed,
     mean_return,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
-from literate_rl.workshop.memory import UnrollBuffer
+from literate_rl.workshop.memory import BufferConfig, UnrollBuffer, distances
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -124,8 +123,8 @@ class VTraceLearner:
             c_clip_ratio=config.c_clip_ratio,
             rho_pg_clip_ratio=config.rho_pg_clip_ratio,
         )
-        # Sums for the usual norm of the gradient: of squared norms, and of weights.
-        self.norms = (0.0, 0.0)
+        # How a gradient may be clipped says {doc}`/chapters/workshop/networks`.
+        self.clip_gradient = GradientClip(self.parameters, config)
         self.priority: list[float] = []
 
     @checked
@@ -181,21 +180,6 @@ class VTraceLearner:
                 next_value[cut] = self.policy.value(unroll.next_obs[cut])
         return next_value
 
-    def clip_gradient(self) -> float:
-        """Clip the gradient as the settings say; return its norm before that."""
-        # The three ways {eq}`gradient-clips`. An infinite limit only measures.
-        kind, bound = self.config.grad_clip_type, self.config.clip_value
-        limit = bound if kind == "clip_norm" else math.inf
-        norm = nn.utils.clip_grad_norm_(self.parameters, limit).item()
-        if kind == "clip_value":
-            nn.utils.clip_grad_value_(self.parameters, bound)
-        if kind == "clip_momentum_norm":
-            squares, weights = (0.999 * total for total in self.norms)
-            self.norms = (squares + norm**2, weights + 1)
-            usual = math.sqrt(self.norms[0] / self.norms[1])
-            nn.utils.clip_grad_norm_(self.parameters, bound * usual)
-        return norm
-
     def anneal(self, step: int) -> None:
         """Set the learning rate of a step of the run, if the settings let it fall."""
         if self.config.anneal:
@@ -204,7 +188,8 @@ class VTraceLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimiser and norms of gradients, the policy's weights aside."""
-        return {"optimizer": self.optimizer.state_dict(), "norms": self.norms}
+        norms = self.clip_gradient.norms
+        return {"optimizer": self.optimizer.state_dict(), "norms": norms}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned; it is copied."""
@@ -213,18 +198,7 @@ class VTraceLearner:
         same = groups[0].keys() == groups[1].keys()
         check_that(same, f"state must come from an optimiser {self.config.optim}")
         self.optimizer.load_state_dict(optimizer)
-        self.norms = norms
-
-
-def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
-    """Return how far the values of each environment are from their targets."""
-    # The loss has the distances already. Its derivative with respect to a value is
-    # $2 w_t (V - v_t)$ over the number of steps.
-    (grad,) = torch.autograd.grad(value_loss, value, retain_graph=True)
-    total = grad[:-1].abs().sum(0) * weight.numel() / 2
-    # Steps that do not count weigh nothing in this mean either.
-    mean: list[float] = (total / weight.sum(0).clamp_min(1e-9)).tolist()
-    return mean
+        self.clip_gradient.norms = norms
 
 
 class IMPALA:
@@ -353,13 +327,13 @@ class IMPALA:
 
 @checked
 @dataclass(frozen=True)
-class IMPALAConfig:
+class IMPALAConfig(BufferConfig, ClipConfig):
     """Settings of IMPALA, with the names and the defaults of DI-engine's.
+
+    Those of the buffer and of the clip of the gradient are inherited.
 
     Attributes:
         on_policy: Whether the buffer is emptied before each collection.
-        priority: Whether the buffer prefers samples with a large error.
-        priority_IS_weight: Whether weights in the loss undo that preference.
         unroll_len: Steps of one sample.
         update_per_collect: Steps of the optimiser after each collection.
         batch_size: Samples of one update.
@@ -371,14 +345,8 @@ class IMPALAConfig:
         rho_clip_ratio: Bound of the ratio that weights a TD error, or none.
         c_clip_ratio: Bound of the ratio that weights what comes later, or none.
         rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
-        grad_clip_type: How the gradient is clipped, or none.
-        clip_value: Bound of the gradient, if grad_clip_type says how it is clipped.
-            With clip_momentum_norm it is a multiple of the usual norm, and DI-engine
-            takes 5.
         optim: The optimiser.
         n_sample: Samples of one collection, one from each environment.
-        replay_buffer_size: Samples that the buffer holds at most.
-        max_use: How often a sample is learned from at most.
         seed: Decides all that is random in the run, once the policy has its weights.
         total_steps: Steps in the environments, all of them together.
         anneal: Whether the learning rate falls to zero in a straight line.
@@ -390,8 +358,6 @@ class IMPALAConfig:
     """
 
     on_policy: bool = False
-    priority: bool = False
-    priority_IS_weight: bool = False  # noqa: N815 (the name of the original)
     unroll_len: Count = 32
     update_per_collect: Count = 4
     batch_size: Count = 16
@@ -403,14 +369,8 @@ class IMPALAConfig:
     rho_clip_ratio: Positive | None = 1.0
     c_clip_ratio: Positive | None = 1.0
     rho_pg_clip_ratio: Positive | None = 1.0
-    grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None = (
-        None
-    )
-    clip_value: Positive = 0.5
     optim: Literal["adam", "rmsprop"] = "adam"
     n_sample: Count = 16
-    replay_buffer_size: Count = 1000
-    max_use: Count = 16
     seed: Annotated[int, Ge(0)] = 1
     total_steps: Count = 100_000
     anneal: bool = False
@@ -419,8 +379,7 @@ class IMPALAConfig:
     checkpoint_interval: Count = 50
 
     def __post_init__(self) -> None:
-        fits = self.priority or not self.priority_IS_weight
-        check_that(fits, "priority must be True if priority_IS_weight is True")
+        BufferConfig.__post_init__(self)
         check_clips(self.rho_clip_ratio, self.c_clip_ratio)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/masks.py (edit there); digest a2b6f8dc1223296a
+# Generated from chapters/masks.py (edit there); digest 3b39bfdb96baf690
 """Legal actions: rows in which what is not allowed has no chance, and adapters."""
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ def legal(
     """
     some = mask.any(-1).all()
     check_that(some, "mask must leave a legal action, got a row without one")
-    # A softmax of this is {eq}`masked-softmax`. No gradient comes to what is written
-    # over, {eq}`masked-gradient`.
-    # Minus infinity would be lower still, but the entropy multiplies it by zero, and
-    # unless somebody thinks of that the result is not a number.
+    # A softmax of this is {eq}`masked-softmax`. No gradient comes to what is replaced,
+    # {eq}`masked-gradient`. Minus infinity would be lower still, but the entropy
+    # multiplies it by zero, and that is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
 
 
@@ -84,7 +83,7 @@ class MaskFromObservation(Adapter):
 
 
 class WithoutMask(Adapter):
-    """Takes the masks away, for agents that know none."""
+    """Hides the masks, for agents that know none."""
 
     def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return them, without a mask."""

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 3123f7274b45692a
+# Generated from chapters/policies.py (edit there); digest e395e890171a5b38
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -125,8 +125,7 @@ class CategoricalActions:
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.numpy() + self.start
-        return names
+        return action.numpy() + self.start
 
 
 def chosen(log_prob: Tensor, action: Tensor) -> Tensor:
@@ -217,8 +216,7 @@ class GaussianActions:
     def to_env(self, action: Tensor) -> NDArray[np.floating]:
         """Stretch actions from -1..1 to the box, and clip what lies outside."""
         stretched = self.middle + self.half_width * action.numpy()
-        clipped: NDArray[np.floating] = stretched.clip(self.low, self.high)
-        return clipped.astype(self.low.dtype)
+        return stretched.clip(self.low, self.high).astype(self.low.dtype)
 
 
 def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
@@ -233,7 +231,7 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
 class ActorCritic(nn.Module):
     """Two networks side by side: ``actor`` for the rows, ``critic`` for the values.
 
-    The critic's values stand in a last dimension 1. Both networks see the observations
+    The critic's values have a last dimension of 1. Both networks see the observations
     through ``normalizer``.
     """
 
@@ -246,13 +244,11 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows of observations."""
-        row: Tensor = self.actor(self.normalizer(obs))
-        return row
+        return self.actor(self.normalizer(obs))
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations."""
-        value: Tensor = self.critic(self.normalizer(obs))
-        return value.squeeze(-1)
+        return self.critic(self.normalizer(obs)).squeeze(-1)
 
 
 class WithDeviations(nn.Module):
@@ -294,21 +290,18 @@ class Policy(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows that describe the policy at observations."""
-        row: Tensor = self.network(obs)
-        return row
+        return self.network(obs)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations."""
-        value: Tensor = self.network.value(obs)
-        return value
+        return self.network.value(obs)
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
         # All random numbers of a rollout are drawn at once, in one call.
-        noise: Tensor = self.actions.noise(num_steps, num_envs, generator)
-        return noise
+        return self.actions.noise(num_steps, num_envs, generator)
 
     def legal(self, row: Tensor, mask: Tensor | None) -> Tensor:
         """Return rows that leave out what is illegal; with None, rows as they are."""
@@ -316,23 +309,20 @@ class Policy(nn.Module):
             return row
         if not hasattr(self.actions, "legal"):
             refuse_mask(mask, self.actions)
-        left: Tensor = self.actions.legal(row, mask)
-        return left
+        return self.actions.legal(row, mask)
 
     def act(
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
-        action: Tensor = self.actions.choose(self.legal(self(obs), mask), noise)
-        return action
+        return self.actions.choose(self.legal(self(obs), mask), noise)
 
     def evaluate_actions(
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies."""
         row = self.legal(self(obs), mask)
-        terms: tuple[Tensor, Tensor] = self.actions.evaluate(row, action)
-        return terms
+        return self.actions.evaluate(row, action)
 
     def to_env(self, action: Tensor) -> Any:
         """Return the actions as vector environments take them."""
@@ -362,7 +352,7 @@ def make_actions(
 def behind(
     front: list[nn.Module], size: int, hidden: int, outputs: int, gain: float
 ) -> nn.Sequential:
-    """Build what stands behind an ``entrance``; ``gain`` as in ``mlp``."""
+    """Build what comes after an ``entrance``; ``gain`` as in ``mlp``."""
     # The features of a picture come from hidden layers already, and yours as you like.
     if front and isinstance(front[0], PictureEncoder | ShapedEncoder):
         return nn.Sequential(*front, orthogonal(nn.Linear(size, outputs), gain))

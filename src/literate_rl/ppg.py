@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest a335d6b6a0f8acb3
+# Generated from chapters/ppg.py (edit there); digest 304c0762291b001e
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -28,10 +28,15 @@ from literate_rl.encoders import (
     OwnEncoder,
     PartsEncodingNetwork,
 )
-from literate_rl.hybrid_policy import HybridActions
+from literate_rl.workshop.hybrid_policy import HybridActions
 from literate_rl.policies import Policy, RunningMoments, make_actions
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.ppo_error import ppo_info, ppo_policy_loss
+from literate_rl.ppo_error import (
+    ppo_info,
+    ppo_policy_loss,
+    ppo_value_data,
+    ppo_value_error,
+)
 from literate_rl.workshop.nests import as_space, is_hybrid, map_nest, remembered
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.signatures import (
@@ -231,6 +236,8 @@ class PPGConfig(PPOConfig):
     """Settings of PPG: those of PPO and those of the auxiliary phase.
 
     Attributes:
+        value_epochs: Epochs of the value in a policy phase, or none for a value that
+            learns together with the policy, for ``num_epochs`` epochs.
         aux_enabled: Whether there is an auxiliary phase. Without it PPG is PPO.
         aux_interval: Policy phases between two auxiliary phases.
         aux_batch_length: Steps of a chunk, or none for the steps of a rollout, which it
@@ -244,6 +251,7 @@ class PPGConfig(PPOConfig):
         detach: When a shared encoder is cut off from the value's gradient.
     """
 
+    value_epochs: Count | None = None
     aux_enabled: bool = True
     aux_interval: Count = 32
     aux_batch_length: Count | None = None
@@ -298,7 +306,7 @@ class Chunks(NamedTuple):
         obs: What the agent saw, ``(L, C, *)``.
         target: Targets of both values, ``(L, C)``.
         row: What describes the policy to hold to, ``(L, C, *)``.
-        mask: Which actions are legal, ``(L, C, N)``, or () where nobody says so.
+        mask: Which actions are legal, ``(L, C, N)``, or () where this is not known.
     """
 
     obs: Any
@@ -403,14 +411,14 @@ class AuxiliaryPhase:
 
     @torch.no_grad()
     def snapshot(self, data: Chunks) -> Any:
-        """Return rows that describe the policy as it is now, a minibatch at a time."""
+        """Return rows that describe the present policy, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
         with eval_mode(self.policy):
             rows = [self.row(data.take(piece)) for piece in pieces]
         return side_by_side(*rows)
 
     def row(self, part: Chunks) -> Tensor:
-        """Return rows that describe the policy as it is now."""
+        """Return rows that describe the present policy."""
         return self.legal(self.policy(part.obs), part)
 
     def legal(self, row: Tensor, part: Chunks) -> Tensor:
@@ -452,6 +460,53 @@ class AuxiliaryPhase:
         self.buffer = [Chunks(*chunks) for chunks in moved]
 
 
+class ValueEpochs:
+    """Trains the value alone on a rollout, after the policy has learned from it.
+
+    Args:
+        policy: The policy whose value learns.
+        config: The settings, with ``value_epochs``.
+    """
+
+    def __init__(self, policy: Policy, config: PPGConfig) -> None:
+        self.policy, self.config = policy, config
+        self.parameters = list(policy.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, eps=1e-5, fused=True)
+        self.generator = torch.Generator().manual_seed(config.seed)
+
+    def learn(self, rate: float, *steps: Tensor) -> float:
+        """Fit observations' values to targets; return the last minibatch's loss.
+
+        ``steps`` are observations, values of then and targets, ``(T, B, *)``.
+        """
+        self.optimizer.param_groups[0]["lr"] = rate
+        columns = [x.flatten(0, 1) for x in steps]
+        count, config = len(columns[0]), self.config
+        for _ in range(config.value_epochs or config.num_epochs):
+            order = torch.randperm(count, generator=self.generator)
+            order = order.to(columns[0].device)
+            for rows in order.tensor_split(config.num_minibatches):
+                obs, old, target = (x[rows] for x in columns)
+                data = ppo_value_data(self.policy.value(obs), old, target, None)
+                loss = ppo_value_error(data, config.value_clip)
+                # What belongs to the policy alone gets no gradient, and stays.
+                self.optimizer.zero_grad()
+                (config.value_weight * loss).backward()
+                nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
+                self.optimizer.step()
+        return loss.item()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        generator = self.generator.get_state()
+        return {"optimizer": self.optimizer.state_dict(), "generator": generator}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.generator.set_state(state["generator"])
+
+
 AUX_METRICS = ("value_loss", "aux_value_loss", "kl", "grad_norm", "kl_at_start")
 
 
@@ -468,6 +523,7 @@ class PPGAlgorithm:
     Attributes:
         ppo: The learner of the policy phase.
         aux: The learner of the auxiliary phase.
+        value: Trains the value alone, or None where it learns together with the policy.
     """
 
     def __init__(
@@ -478,7 +534,11 @@ class PPGAlgorithm:
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
         self.policy, self.config = policy, config
-        self.ppo = PPO(policy, envs, config, policy_error=policy_error)
+        # Where the value has epochs of its own, PPO trains the policy alone.
+        apart = config.value_epochs is not None
+        of_ppo = replace(config, value_weight=0.0) if apart else config
+        self.ppo = PPO(policy, envs, of_ppo, policy_error=policy_error)
+        self.value = ValueEpochs(policy, config) if apart else None
         # A step that did not happen has no place among consecutive steps.
         same = not self.ppo.runner.collector.resets_later
         check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")
@@ -488,13 +548,13 @@ class PPGAlgorithm:
         """Run a policy phase and, when it is due, an auxiliary phase."""
         batch = self.ppo.collect()
         if not self.config.aux_enabled:
-            return self.ppo.update(batch)
+            return self.policy_phase(batch)
         with torch.no_grad(), eval_mode(self.policy):
             row = self.policy.legal(self.policy(batch.obs), batch.mask)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
         # with scaled rewards where the settings ask for them, and the values of then.
-        metrics = self.ppo.update(batch)
+        metrics = self.policy_phase(batch)
         seen, _, next_value = self.ppo.seen
         self.aux.observe(seen, next_value, row)
 
@@ -506,6 +566,20 @@ class PPGAlgorithm:
             rate = self.config.aux_learning_rate * share
             self.aux.optimizer.param_groups[0]["lr"] = rate
             metrics |= self.aux.run()
+        return metrics
+
+    def policy_phase(self, batch: Rollout) -> dict[str, float]:
+        """Learn from a rollout as PPO does; return metrics."""
+        metrics = self.ppo.update(batch)
+        if self.value is not None:
+            seen, value, next_value = self.ppo.seen
+            flags, config = (seen.terminated, seen.truncated), self.config
+            target = lambda_returns(
+                *(seen.reward, next_value, *flags), config.gamma, config.lambda_
+            )
+            rate = metrics["charts/learning_rate"]
+            loss = self.value.learn(rate, seen.obs, value, target)
+            metrics["losses/value_loss"] = loss
         return metrics
 
     # What follows is for the loop around the learner, `fit`, and for checkpoints.
@@ -521,9 +595,12 @@ class PPGAlgorithm:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""
-        return {"ppo": self.ppo.state_dict(), "aux": self.aux.state_dict()}
+        value = {"value": self.value.state_dict()} if self.value else {}
+        return {"ppo": self.ppo.state_dict(), "aux": self.aux.state_dict(), **value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
         self.ppo.load_state_dict(state["ppo"])
         self.aux.load_state_dict(state["aux"])
+        if self.value is not None:
+            self.value.load_state_dict(state["value"])

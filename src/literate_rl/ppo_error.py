@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_error.py (edit there); digest b1b73d065d4b82ea
+# Generated from chapters/ppo_error.py (edit there); digest 8b9991f1a114f922
 """The PPO error: clipped surrogate, entropy bonus, value error and KL estimates."""
 
 from __future__ import annotations
@@ -140,19 +140,17 @@ def policy_error_from_log_prob(
         log_ratio = log_prob_new - log_prob_old
         ratio = log_ratio.exp()
         outside = (ratio > 1.0 + clip_ratio) | (ratio < 1.0 - clip_ratio)
-        watched = torch.stack([log_ratio.mean(), outside.count_nonzero(), *loss])
+        mean, clipfrac = log_ratio.mean(), outside.double().mean()
 
-    # A number that leaves a GPU makes Python wait, so all of them leave at once.
-    mean, num_outside, *_ = numbers = watched.tolist()
     check_finite(
-        sum(numbers),
+        (sum(loss) + mean).item(),
         log_prob_new=log_prob_new,
         log_prob_old=log_prob_old,
         entropy=entropy,
         adv=adv,
         weight=weight,
     )
-    return loss, ppo_info(0.0 - mean, num_outside / outside.numel())
+    return loss, ppo_info(0.0 - mean.item(), clipfrac.item())
 
 
 class ppo_policy_data(NamedTuple):

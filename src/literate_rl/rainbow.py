@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest f4da5629140d316d
+# Generated from chapters/rainbow.py (edit there); digest 7d430c6c2516e59a
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -352,11 +352,11 @@ class DistributionalQLearning(Exploring):
         """Compare distributions with their targets."""
         policy, older = self.policy, self.target.network
         # The network in training is asked twice, the older one once.
-        own, choosing, judging = draw_noise(policy, 3, generator)
+        own, choosing, evaluating = draw_noise(policy, 3, generator)
         with torch.no_grad(), eval_mode(policy):
             # The older network gives the returns that follow each action. The network
             # in training chooses the action, or the older one itself without `double`.
-            following = older.network(batch.next_obs, judging)
+            following = older.network(batch.next_obs, evaluating)
             next_q = older.mean(following)
             double = self.config.double
             chooser = policy(batch.next_obs, choosing) if double else next_q
@@ -366,17 +366,17 @@ class DistributionalQLearning(Exploring):
         # Without distributions this is the error of DQN.
         if not policy.distributional:
             best_q = next_q.gather(-1, best.unsqueeze(-1))
-            aim = q_target(batch.reward, batch.discount, best_q)
+            target = q_target(batch.reward, batch.discount, best_q)
             q = taken.squeeze(-1)
-            loss = smooth_l1_loss(q, aim, reduction="none")
-            return QError(loss, (aim - q).detach(), q.detach())
+            loss = smooth_l1_loss(q, target, reduction="none")
+            return QError(loss, (target - q).detach(), q.detach())
 
         # The returns that follow are moved and projected, {eq}`rainbow-target`. The
         # error is also the priority, because it says how much there is to learn.
         prob = of_action(following, best).softmax(-1)
         bounds = policy.value_min, policy.value_max
-        aim = project_distribution(prob, batch.reward, batch.discount, *bounds)
-        error = categorical_error(taken.log_softmax(-1), aim)
+        target = project_distribution(prob, batch.reward, batch.discount, *bounds)
+        error = categorical_error(taken.log_softmax(-1), target)
         return QError(error, error.detach(), policy.mean(taken.detach()))
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 6f5ec63e3a157e95
+# Generated from chapters/replay.py (edit there); digest c6515493f45382c5
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Batch(NamedTuple):
 
 
 class ReplayBuffer:
-    """The last steps of some environments, drawn alike or by priority.
+    """The last steps of some environments, sampled uniformly or by priority.
 
     Args:
         capacity: The most steps it holds, over all environments.

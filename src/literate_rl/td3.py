@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 324f0b98c023db04
+# Generated from chapters/td3.py (edit there); digest 4dfc61e544851b90
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -115,26 +115,6 @@ def critic_error(
     return QError(loss, target - value, value)
 
 
-@checked
-@dataclass(frozen=True)
-class TD3Config(DDPGConfig):
-    """Settings of TD3: two critics, delayed updates, smoothed targets.
-
-    Attributes:
-        num_critics: Number of critics that ``train`` builds; a policy that you hand
-            over has as many or more. All of them learn, and the targets take the least
-            optimistic one.
-        smoothing: Standard deviation of the noise on the next action in a target, as a
-            share of half the box; 0 turns it off. Actions from a list have none.
-        smoothing_clip: Bound of that noise, as the same share.
-    """
-
-    target_interval: Count = 2
-    num_critics: Count = 2
-    smoothing: NonNegative = 0.2
-    smoothing_clip: Annotated[float, Ge(0)] = 0.5
-
-
 class TwinDelayed(Exploring):
     """Critics that promise less, and an actor that climbs the first of them.
 
@@ -184,6 +164,26 @@ class TwinDelayed(Exploring):
         network = self.policy.network
         value: Tensor = network.critics[0](obs, network.actor(obs))
         return -value.mean()
+
+
+@checked
+@dataclass(frozen=True)
+class TD3Config(DDPGConfig):
+    """Settings of TD3: two critics, delayed updates, smoothed targets.
+
+    Attributes:
+        num_critics: Number of critics that ``train`` builds; a policy that you hand
+            over has as many or more. All of them learn, and the targets take the least
+            optimistic one.
+        smoothing: Standard deviation of the noise on the next action in a target, as a
+            share of half the box; 0 turns it off. Actions from a list have none.
+        smoothing_clip: Bound of that noise, as the same share.
+    """
+
+    target_interval: Count = 2
+    num_critics: Count = 2
+    smoothing: NonNegative = 0.2
+    smoothing_clip: Annotated[float, Ge(0)] = 0.5
 
 
 def TD3(  # noqa: N802 (the field's name)

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 3df06599e2f95c45
+# Generated from chapters/ppo.py (edit there); digest 8cc49ae21946ab44
 """PPO on one page, from the chapter ppo.
 
 Copy it and make it yours:
@@ -16,7 +16,7 @@ from literate_rl.advantages import gae
 from literate_rl.agents import Collector, make_envs
 from literate_rl.ppo_error import ppo_policy_data, ppo_policy_error
 
-torch.set_num_threads(1)  # the networks are too small to be shared out
+torch.set_num_threads(1)  # the networks are too small for several threads to pay
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -57,7 +57,7 @@ def act(obs):
     return torch.multinomial(prob, 1, generator=generator).squeeze(-1)
 
 
-history, snapshots, episodes = [], [], []
+episodes, report = [], 0  # when each episode ended, and its return
 while collector.step < total_steps:
     # The learning rate falls to zero in a straight line.
     rate = learning_rate * (1 - collector.step / total_steps)
@@ -65,7 +65,6 @@ while collector.step < total_steps:
 
     # 1. Collect: act for some steps with the policy as it is.
     batch = collector.collect(act, num_steps)
-    history.append(batch)
     returns = batch.episode_return[batch.terminated | batch.truncated]
     episodes += [(collector.step, x) for x in returns.tolist()]
 
@@ -93,8 +92,6 @@ while collector.step < total_steps:
             (policy_loss.policy_loss + 0.5 * value_loss).backward()
             nn.utils.clip_grad_norm_(parameters, 0.5)
             optimizer.step()
-    # Only for a check further below.
-    snapshots.append([p.detach().clone() for p in parameters])
-    if episodes and len(snapshots) % 14 == 0:
-        recent = [x for _, x in episodes[-20:]]
-        print(f"step {collector.step:6d}: {sum(recent) / len(recent):6.1f}")
+    if collector.step >= report + total_steps / 8:
+        report, recent = collector.step, [x for _, x in episodes[-20:]]
+        print(f"step {report:6d}: mean return {sum(recent) / max(1, len(recent)):4.0f}")

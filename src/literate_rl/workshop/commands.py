@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest db16060c3a89f6b6
+# Generated from chapters/workshop/commands.py (edit there); digest 77d4997b9e6a29b7
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def overview() -> str:
             "",
             "All kinds of actions are Discrete, Box, several choices at once, and",
             "hybrid ones: a type with arguments. `literate-rl apex --algorithm dqn`",
-            "is dqnapex.",
+            "is dqnapex. Which agent for my task? The page docs/which_agent asks three",
+            "questions.",
             "",
             "literate-rl COMMAND --help explains each setting. Three examples:",
             "",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 38a6836f01280e29
+# Generated from chapters/workshop/ding.py (edit there); digest dd90651fa2614fbc
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -407,7 +407,7 @@ class IMPALAPolicy:
             batch["obs"],
             batch["next_obs"],
         )
-        return batch | unread(data)  # type: ignore[no-any-return]
+        return batch | unread(data)
 
     def forward_learn(self, data: Sequence[Any]) -> dict[str, Any]:
         """Take one step of the optimiser on samples.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest ab7a69a35ba23aef
+# Generated from chapters/workshop/doctor.py (edit there); digest 9d16bc9334aaee4a
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
@@ -288,8 +288,7 @@ RULES = (
         "mean value more than a tenth above r_max / (1 - gamma)",
         3,
         "no policy can earn that much: the values feed on themselves, because the "
-        "discount or the end of an episode is missing in the target, or the target "
-        "moves too fast",
+        "discount is missing in the target, or the target moves too fast",
         "A value is above the largest possible one",
         "a slower target: a larger target_interval, or a smaller tau",
         part=(0.15, 1.0),

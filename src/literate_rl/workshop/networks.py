@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/networks.py (edit there); digest 7ac17e7685de06b5
+# Generated from chapters/workshop/networks.py (edit there); digest f78c76f2bb3b1217
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
@@ -6,17 +6,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from literate_rl.workshop.signatures import Float, checked
+from literate_rl.workshop.signatures import Float, Positive, checked
 
 __all__ = [
     "ActionCritic",
+    "ClipConfig",
     "Critics",
+    "GradientClip",
     "eval_mode",
     "squashed_log_prob",
 ]
@@ -157,3 +160,50 @@ def eval_mode(module: Any) -> Iterator[None]:
             flag["training"] = True
         for part in compiled:
             part.training = True
+
+
+ClipType = Literal["clip_norm", "clip_value", "clip_momentum_norm"]
+
+
+@checked
+@dataclass(frozen=True)
+class ClipConfig:
+    """Settings that say how a gradient is clipped.
+
+    Attributes:
+        grad_clip_type: How the gradient is clipped, or none.
+        clip_value: Bound of the gradient, if grad_clip_type says how it is clipped.
+            With clip_momentum_norm it is a multiple of the usual norm, and DI-engine
+            takes 5.
+    """
+
+    grad_clip_type: ClipType | None = None
+    clip_value: Positive = 0.5
+
+
+class GradientClip:
+    """Clips the gradients of parameters as settings say.
+
+    Attributes:
+        norms: Sums for the usual norm of the gradient: of squared norms, and of
+            weights.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], config: ClipConfig) -> None:
+        self.parameters, self.config = parameters, config
+        self.norms = (0.0, 0.0)
+
+    def __call__(self) -> float:
+        """Clip the gradient; return its norm before that."""
+        # The three ways {eq}`gradient-clips`. An infinite limit only measures.
+        kind, bound = self.config.grad_clip_type, self.config.clip_value
+        limit = bound if kind == "clip_norm" else math.inf
+        norm = nn.utils.clip_grad_norm_(self.parameters, limit).item()
+        if kind == "clip_value":
+            nn.utils.clip_grad_value_(self.parameters, bound)
+        if kind == "clip_momentum_norm":
+            squares, weights = (0.999 * total for total in self.norms)
+            self.norms = (squares + norm**2, weights + 1)
+            usual = math.sqrt(self.norms[0] / self.norms[1])
+            nn.utils.clip_grad_norm_(self.parameters, bound * usual)
+        return norm

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest 116309a41f209619
+# Generated from chapters/workshop/pictures.py (edit there); digest 31367d88315d2b4d
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
-from itertools import count, product
+from itertools import count, pairwise, product
 from math import isfinite, prod
 from typing import Any, Literal, NamedTuple
 
@@ -158,10 +158,13 @@ class Picture:
         """Make room from the one height to the other."""
         self.top, self.bottom = min(self.top, top), max(self.bottom, bottom)
 
-    def path(self, d: str, tone: str = "", kind: str = "") -> None:
-        """Draw with a pen, ``M…L…Q…Z``."""
+    def path(
+        self, d: str, tone: str = "", kind: str = "", width: float | None = None
+    ) -> None:
+        """Draw with a pen, ``M…L…Q…Z``; its kind says how wide it is, or ``width``."""
         names = " ".join(f"lr-{name}" for name in (tone, *kind.split()) if name)
-        self.marks.append(f'<path class="{names}" d="{d}"/>')
+        style = "" if width is None else f' style="stroke-width:{width:.1f}"'
+        self.marks.append(f'<path class="{names}"{style} d="{d}"/>')
 
     def text(
         self,
@@ -440,6 +443,10 @@ def plot(
         pairs = zip(xs, ys, strict=True)
         return [(x.place(a, left, right), y.place(b, bottom, top)) for a, b in pairs]
 
+    # A bar takes four fifths of the distance to the next, of whichever mark that is.
+    bars = [a for mark in marks if mark.kind[:4] == "bars" for a in mark.x]
+    stands = sorted({round(x.place(a, left, right), 1) for a in bars})
+    bar = min([25.0, *(b - a for a, b in pairwise(stands))]) * 0.8
     # The axes decide on the size, not what is drawn.
     size = picture.top, picture.bottom
     for mark in marks:
@@ -456,7 +463,7 @@ def plot(
         if kind == "band":
             # There along the one curve and back along the other.
             d += "L" + pen("line", points(mark.x, mark.low)[::-1], base)[1:] + "Z"
-        picture.path(d, mark.tone, mark.kind)
+        picture.path(d, mark.tone, mark.kind, bar if kind == "bars" else None)
     picture.top, picture.bottom = size
     return picture
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/programs.py (edit there); digest 8dc7ccc50858f1c8
+# Generated from chapters/workshop/programs.py (edit there); digest a32db2d4658d264d
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from contextlib import redirect_stdout
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
-__all__ = ["Source", "program_path", "programs", "run_program", "source"]
+__all__ = [
+    "Source",
+    "drawn_batches",
+    "program_names",
+    "program_path",
+    "run_program",
+    "source",
+]
 
 
-def programs() -> list[str]:
+def program_names() -> list[str]:
     """Return the names of all programs: those of their chapters."""
     folder = Path(str(files("literate_rl"))) / "programs"
     return sorted(path.stem for path in folder.glob("*.py"))
@@ -28,8 +36,8 @@ def programs() -> list[str]:
 
 def program_path(name: str) -> Path:
     """Return the file of a program."""
-    if name not in programs():
-        known = ", ".join(programs())
+    if name not in program_names():
+        known = ", ".join(program_names())
         raise ValueError(f"there is no program {name!r}, choose from {known}")
     return Path(str(files("literate_rl"))) / "programs" / f"{name}.py"
 
@@ -60,7 +68,7 @@ def main(arguments: list[str]) -> None:
         description="Print an algorithm on one page, a script to keep and to change.",
         epilog="Example: literate-rl copy ppo --env Acrobot-v1 > my_ppo.py",
     )
-    known = ", ".join(programs())
+    known = ", ".join(program_names())
     parser.add_argument("name", metavar="NAME", help=f"one of {known}")
     parser.add_argument("--env", help="environment of the copy")
     parser.add_argument("--seed", type=int, help="seed of the copy")
@@ -97,6 +105,33 @@ def run_program(
             return runpy.run_path(path)
     finally:
         sys.argv = before
+
+
+def drawn_batches(
+    name: str, total_steps: int
+) -> tuple[list[tuple[Any, Any]], dict[str, Any]]:
+    """Run a program that learns from a buffer; return what it drew.
+
+    Args:
+        name: Its name, such as ``"sac"``.
+        total_steps: How many steps to train for.
+
+    Returns:
+        Each batch with the state of the generator right after its draw, and the
+        program's global names at the end.
+    """
+    from literate_rl.replay import ReplayBuffer
+
+    drawn, sample = [], ReplayBuffer.sample
+
+    def noted(self: Any, size: int, generator: Any, *rest: Any, **more: Any) -> Any:
+        batch = sample(self, size, generator, *rest, **more)
+        drawn.append((batch, generator.get_state()))
+        return batch
+
+    with mock.patch.object(ReplayBuffer, "sample", noted):
+        names = run_program(name, total_steps=total_steps)
+    return drawn, names
 
 
 class Source(NamedTuple):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 4a2fdaf407e13de2
+# Generated from chapters/workshop/training.py (edit there); digest c2c8f76869cace21
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ from literate_rl.dqn import (
     make_q_policy,
 )
 from literate_rl.encoders import has_pictures, readable_parts
-from literate_rl.hybrid_policy import make_hybrid_policy  # and its environments
+from literate_rl.workshop.hybrid_policy import (
+    make_hybrid_policy,
+)  # and its environments
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
 from literate_rl.masks import WithoutMask
@@ -268,6 +270,7 @@ class Options(OwnModels, total=False):
     aux_batch_length: int | None
     aux_batch_size: int
     aux_epochs: int
+    value_epochs: int | None
     aux_learning_rate: float
     clone_weight: float
     kl_reference: Literal["snapshot", "rollout"]

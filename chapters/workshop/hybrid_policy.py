@@ -7,15 +7,15 @@
 # ---
 
 # %% [markdown]
-# # A hybrid policy
+# # A policy for hybrid actions
 #
-# **How does the distribution over hybrid actions become a policy that acts in an environment?**
-# After this chapter you can turn any Gymnasium space with one type and its arguments into a
-# policy, and know where actions are scaled and which action gets the log-probability. It takes
-# about 20 minutes. You need {doc}`hybrid_action` and the `Policy` of {doc}`policies`.
+# **How does the distribution over hybrid actions become a policy that a learner can train?** This
+# page writes the trees of {doc}`/chapters/hybrid_action` as vectors and puts network and
+# distribution together into the policy that {doc}`/chapters/hybrid_ppo` trains. You can follow
+# the book without it.
 
 # %% tags=["export", "hide-input"]
-"""A hybrid policy: rows instead of trees, and the way into an environment and back."""
+"""A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
 
@@ -60,57 +60,40 @@ from literate_rl.workshop.worlds import HybridLander, Moving  # noqa: F401
 __all__ = ["HybridActions", "make_hybrid_policy"]
 
 # %% [markdown]
-# ## Trees as rows
+# ## Trees as vectors
 #
-# The learner of {doc}`ppo` stores what the policy did, shuffles it, and cuts it into minibatches.
-# So actions must be tensors with one row for each step, and so must the outputs of the network.
-# But those of {doc}`hybrid_action` are trees. We write each tree as one row. With $K$ types and
-# $A$ arguments the network returns $K + 2A$ numbers; the noise has $K + A$ and an action $1 + A$:
+# The learner of {doc}`/chapters/ppo` stores actions, shuffles them and cuts them into minibatches.
+# So it wants one tensor for all actions, and one for all outputs of the network, with a vector for
+# each step. With $K$ types and $A$ arguments the network returns $K + 2A$ numbers; the noise has
+# $K + A$ and an action $1 + A$:
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture, predict
+from literate_rl.workshop.pictures import Picture
 
 picture = Picture(
-    "Trees as rows",
-    "Three rows of cells. What the policy says: three logits, two means, two standard "
-    "deviations. Its noise: one number for each type and one for each argument. What it "
-    "does: the type and two arguments.",
+    "Trees as vectors",
+    "Three vectors, drawn as cells. What the network returns: three logits, two means, two "
+    "standard deviations. The noise: one number for each type and one for each argument. "
+    "The action: the type and two arguments.",
 )
 for height, words, cells, tone in (
     (
         40,
-        "what the policy says",
+        "what the network returns",
         "z₀ z₁ z₂ μ₁ μ₂ σ₁ σ₂",
         {3: "second", 4: "second", 5: "accent", 6: "accent"},
     ),
-    (125, "its noise", "η₀ η₁ η₂ η₃ η₄", {3: "accent", 4: "accent"}),
-    (210, "what it does", "k u₁ u₂", {1: "accent", 2: "accent"}),
+    (125, "the noise", "η₀ η₁ η₂ η₃ η₄", {3: "accent", 4: "accent"}),
+    (210, "the action", "k u₁ u₂", {1: "accent", 2: "accent"}),
 ):
     picture.text(24, height - 20, words, "quiet", anchor="start")
     picture.cells(24, height, cells.split(), tone, width=44)
 picture
 
 # %% [markdown]
-# ## From a Gymnasium space to a mask
-#
-# In Gymnasium a hybrid action space is a **nest**: tuples or dictionaries of spaces. One form of
-# it implies the mask: `Tuple(Discrete(K), Tuple(K boxes))`, one box of arguments for each type. A
-# type without arguments has an empty box, of shape `(0,)`. Any other nest with one `Discrete` and
-# some boxes, such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must
-# be told.
-#
-# The policy's arguments are normally distributed, with a standard deviation of 1 at the start.
-# The boxes of an environment can be anything, from 0 to 720 say; so on the policy's side the box
-# is always $[-1, 1]$. Only on the way into the environment is an argument $u_j$ moved to its box
-# $[l_j, h_j]$ and clipped,
-#
-# $$
-# \tilde u_j = \operatorname{clip}\Bigl(
-#     \frac{l_j + h_j}{2} + \frac{h_j - l_j}{2}\, u_j,\; l_j,\, h_j \Bigr) ,
-# $$ (hybrid-rescale)
-#
-# where an argument with an infinite bound is not moved. As in {doc}`policies`, the
-# log-probability is that of $u$ as drawn, not of the clipped $\tilde u$.
+# On the way into the environment an argument is moved from $[-1, 1]$ to its box and clipped, as
+# {doc}`/chapters/hybrid_ppo` explains. The mask and the bounds come from the space
+# ({doc}`/chapters/workshop/hybrid_space`).
 
 
 # %% tags=["export"]
@@ -133,10 +116,10 @@ def rescale(
 # %% [markdown]
 # ## The action distribution
 #
-# An action is a function of the noise, as in {doc}`policies`. The types race, and the arguments
-# are $\mu_j + \sigma_j \eta_j$ with standard normal noise $\eta_j$. Without noise we get the
-# greedy action. In the row of an action the type is a floating-point number. That does no harm:
-# all integers up to 16 million are exact there. `HybridActions` holds this together.
+# An action is a function of the noise, as in {doc}`/chapters/policies`. The types race, and the
+# arguments are $\mu_j + \sigma_j \eta_j$ with standard normal noise $\eta_j$. Without noise we get
+# the greedy action. In the vector of an action the type is a floating-point number, which does no
+# harm: all integers up to 16 million are exact there.
 
 
 # %% tags=["export"]
@@ -183,8 +166,8 @@ class HybridActions:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, (T, B, K + A), on the CPU."""
-        # The race of {doc}`policies`: $-\log \tau_k$ is added to the logit, and the
-        # largest sum wins. The arguments get standard normal noise.
+        # The race of {doc}`/chapters/policies`: $-\log \tau_k$ is added to the logit,
+        # and the largest sum wins. The arguments get standard normal noise.
         num_types, num_args = self.mask.shape
         types = torch.empty(num_steps, num_envs, num_types)
         types.exponential_(generator=generator).log_().neg_()
@@ -193,7 +176,7 @@ class HybridActions:
 
     def legal(self, row: Tensor, mask: Tensor) -> Tensor:
         """Return rows that leave out illegal types; the mask is ``(*, K)``."""
-        # Arguments of a type that is never chosen count nowhere ({doc}`masks`).
+        # The arguments of an illegal type count nowhere ({doc}`/chapters/masks`).
         types, args = row.tensor_split([len(self.mask)], -1)
         return torch.cat([legal(types, mask), args], -1)
 
@@ -313,9 +296,10 @@ assert "mask must be given" in said, "a space that does not imply one"
 # %% [markdown]
 # ## The policy
 #
-# Two things are still missing: a network that returns its tree as a row, and a function that
-# puts network and action distribution together. Where an agent sees pictures, that function puts an
-# encoder ({doc}`encoders`) in front of the network, and another one in front of the critic.
+# Two things are still missing: a network that returns its tree as a vector, and a function that
+# puts network and action distribution together. Where an agent sees images, that function puts an
+# encoder ({doc}`/chapters/encoders`) in front of the network, and another one in front of the
+# critic.
 
 
 # %% tags=["export"]
@@ -397,8 +381,8 @@ def make_hybrid_policy(
 
 
 # %% [markdown]
-# An untrained policy for *Moving*: its row, an action with noise, one without, and the latter as
-# the environment gets it:
+# An untrained policy for *Moving*: what its network returns, an action with noise, one without, and
+# the latter as the environment gets it:
 
 # %%
 from literate_rl.workshop.worlds import Moving
@@ -408,207 +392,14 @@ fresh = make_hybrid_policy(env.observation_space, env.action_space)
 obs = torch.as_tensor(env.reset(seed=0)[0]).unsqueeze(0)
 noise = fresh.noise(1, 1, torch.Generator().manual_seed(0))[0]
 with torch.no_grad():
-    print("says           ", [round(x, 2) for x in fresh(obs)[0].tolist()])
-    for name, eta in (("does", noise), ("without noise", 0.0)):
+    print("network        ", [round(x, 2) for x in fresh(obs)[0].tolist()])
+    for name, eta in (("action", noise), ("without noise", 0.0)):
         action = fresh.act(obs, eta)
         print(f"{name:15s}", [round(x, 2) for x in action[0].tolist()])
-print("to the world   ", fresh.actions.to_single_env(action))
-
-# %% [markdown]
-# ## What this distribution cannot express
-#
-# A product of a type's probability and the densities of its arguments is a modest family. An
-# argument that two types share has *one* mean for both, though "forward" and "backward" may want
-# different speeds: give each type an argument of its own. Arguments do not depend on each other
-# either. Where they must, a network draws them one after the other and feeds each into the next,
-# as AlphaStar does {cite:p}`vinyals2019`. And $\sigma$ does not depend on the state.
-#
-# ## Traps
-#
-# ### Trap: an action that is judged where the environment sees it
-#
-# The box of an argument is $[0, 720]$, the policy drew 0.5, and the environment got 540. If 540
-# is stored, every later log-probability is that of an action which the policy would never draw.
-# Suppose that an update moves the mean from 0 to 0.01:
-
-# %%
-said = torch.tensor([[0.0, 0.5]])  # the only type, and its argument
-mapped = torch.tensor([[0.0, 540.0]])
-one = HybridActions.from_space(
-    spaces.Tuple((spaces.Discrete(1), spaces.Tuple((spaces.Box(0.0, 720.0, (1,)),))))
-)
-before, after = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.0, 0.01, 1.0]])
-ratios = [
-    (one.log_prob(after, action) - one.log_prob(before, action)).exp().item()
-    for action in (said, mapped)
-]
-print("ratio of the action as the policy said it:    ", round(ratios[0], 3))
-print("ratio of the action as the environment saw it:", round(ratios[1], 1))
-
-# %% [markdown]
-# A step of a hundredth gives a ratio of more than a hundred, far outside the clip range. So `act`
-# returns what the policy drew, and `to_env` makes what the environment gets.
-
-# %% tags=["claims"]
-assert abs(ratios[0] - 1) < 0.01
-assert ratios[1] > 100
-assert one.to_env(said)[1][0].item() == 540, "half of the box above its centre"
-
-# %% [markdown]
-# ### Trap: two meanings of "action mask"
-#
-# The mask of these chapters is a fact about the *action space*: which type uses which argument.
-# The other kind is a fact about the *state*: which types are possible right now. It belongs in
-# the logits, as minus infinity, in the old and in the new policy alike. Put into the mask of
-# arguments, it would only say which arguments count, and the impossible type would be drawn as
-# often as before. Both masks work together:
-
-# %%
-row = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 1.0]])  # a policy for Moving
-possible = torch.tensor([[True, True, False]])
-row[:, :3] = row[:, :3].masked_fill(~possible, -torch.inf)
-some = fresh.actions.distribution(row)
-print("probabilities", [round(p, 3) for p in some.prob[0].tolist()])
-print("greedy type  ", some.mode().action_type.item())
-print("entropy      ", round(some.entropy().item(), 3))
-
-# %% tags=["claims"]
-assert some.prob[0, 2] == 0, "taken away"
-assert some.mode().action_type.item() == 1, "the most likely of those that are left"
-assert some.entropy().isfinite().all()
-
-# %% [markdown]
-# ## What well-known implementations do
-#
-# | choice | this chapter | [DI-engine, environment](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/gym_hybrid/envs/gym_hybrid_env.py#L76-L87) |
-# |---|---|---|
-# | what a policy returns | $[-1, 1]$ is the whole box | [the same, clipped first](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/common/common_function.py#L265-L273) |
-# | bounds | read from the space | written into each environment |
-# | mask | read from the space, or given | [given out by the environment](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/dizoo/gym_hybrid/envs/gym_hybrid_env.py#L117) |
-#
-# The code was read at the linked commit.
-#
-# ## On the best device
-
-# %%
-from literate_rl.agents import best_device
-
-device = best_device()
-moved = fresh.to(device)
-row = moved(obs.to(device)).detach()
-print(f"a row on {row.device.type}, its action on", end=" ")
-print(
-    moved.act(obs.to(device), noise.to(device)).cpu().device.type, "for the environment"
-)
-
-# %% [markdown]
-# ## Summary
-#
-# - A learner wants tensors with one row for each step, so trees of actions are written as rows.
-# - `Tuple(Discrete(K), Tuple(K boxes))` implies its mask. For any other space we must be told.
-# - The action is a function of the policy's row and of noise: the types race, and the arguments
-#   are $\mu_j + \sigma_j \eta_j$.
-# - Arguments are scaled and clipped on the way into the environment. The log-probability is that
-#   of the arguments as drawn.
-# - Only the action distribution is new; everything else about a policy stays as it was.
-#
-# ## Exercises
-#
-# ### Exercise 1: predict
-
-# %% tags=["hide-input"]
-predict(
-    "A space has four types and three arguments. How many numbers does the network return in a "
-    "state, and how many are in an action?",
-    ["7 and 4", "10 and 4", "10 and 7"],
-    right="10 and 4",
-    because="Four logits, three means and three standard deviations; the type and three "
-    "arguments. Which of the three count is the mask's business, not that of the row.",
-)
-
-# %% tags=["claims"]
-three = spaces.Tuple((spaces.Discrete(4), spaces.Box(-1, 1, (3,))))
-wide = make_hybrid_policy(spaces.Box(-1, 1, (2,)), three, mask=torch.ones(4, 3))
-says = wide(torch.zeros(1, 2))
-assert says.shape == (1, 10)
-assert wide.actions.choose(says, 0.0).shape == (1, 4)
-
-# %% [markdown]
-# ### Exercise 2: find the bug
-#
-# This function is meant to move arguments from $[-1, 1]$ into their boxes, as
-# {eq}`hybrid-rescale` does for finite bounds. But with it a policy whose means are 0 puts half of
-# its arguments on the lower bound. Fix it.
-
-
-# %%
-def answer(low, high, action_args):
-    return np.clip(low + (high - low) * action_args, low, high)
-
-
-from literate_rl.workshop.exercises import grade
-
-bounds = np.array([0.0, -2.0]), np.array([10.0, 2.0])
-moves = [
-    (*bounds, np.array([[0.0, 0.0], [1.0, -1.0]])),
-    (*bounds, np.array([[-0.5, 0.25], [3.0, -9.0]])),
-]
-grade(answer, rescale, *moves)
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(low, high, action_args):
-    # Zero is the centre of the box, and one is half of it away.
-    args = (low + high) / 2 + (high - low) / 2 * action_args
-    return np.clip(args, low, high)
-
-
-grade(answer, rescale, *moves)
-
-# %% [markdown]
-# ### Exercise 3: experiment
-#
-# A policy starts with means near 0 and a standard deviation of 1, so some of its arguments land
-# on the bounds of their box. For which of the standard deviations 0.3, 0.5, 0.7 and 1 are these
-# less than a tenth? Guess first. Then use `on_the_bounds(sigma)` and return the largest.
-
-
-# %%
-def on_the_bounds(sigma):
-    """Return the share of 10,000 arguments that end on a bound of their box."""
-    drawn = np.random.default_rng(0).normal(0.0, sigma, (10_000, 1))
-    low, high = np.array([0.0]), np.array([720.0])
-    moved = rescale(low, high, drawn)
-    return ((moved == low) | (moved == high)).mean()
-
-
-def answer():
-    return ...
-
-
-# %% tags=["hide-input"]
-def largest():
-    return max(sigma for sigma in (0.3, 0.5, 0.7, 1.0) if on_the_bounds(sigma) < 0.1)
-
-
-grade(answer, largest, ())
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer():
-    # The bounds are one away, so with 0.5 they are two standard deviations away.
-    shares = {sigma: on_the_bounds(sigma) for sigma in (0.3, 0.5, 0.7, 1.0)}
-    return max(sigma for sigma, share in shares.items() if share < 0.1)
-
-
-grade(answer, largest, ())
-
-# %% tags=["claims"]
-assert answer() == 0.5
-assert on_the_bounds(1.0) > 0.25, "some of them, at the start"
+print("environment    ", fresh.actions.to_single_env(action))
 
 # %% [markdown]
 # ## References
 #
 # Spaces are those of Gymnasium {cite:p}`towers2024`. Actions with arguments were defined by
-# {cite:t}`masson2016`; MP-DQN {cite:p}`bester2019` learns their values instead of a policy.
+# {cite:t}`masson2016`.
