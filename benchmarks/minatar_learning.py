@@ -1,9 +1,10 @@
-"""PPO on MinAtar's Breakout: the policy of ``make_policy``, and one built by hand.
+"""MinAtar's Breakout, with the network that the pictures of the game call for.
 
 ``python -m benchmarks.minatar_learning`` works as ``benchmarks.learning`` does, where
-MinAtar is installed (``pip install MinAtar``). Both policies have the network of the
-MinAtar paper, for the actor and for the critic: a convolution of 16 filters and a layer
-of 128. Nothing was tuned.
+MinAtar is installed (``pip install MinAtar``). All networks are that of the MinAtar
+paper: a convolution of 16 filters and a layer of 128. PPO has the policy of
+``make_policy``, or one that is built by hand, and nothing was tuned. The settings of
+DQN and Rainbow were chosen among seven on seed 100; ``docs/results.md`` lists them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -19,9 +21,13 @@ from torch import Tensor, nn
 from benchmarks.encoders_learning import CONFIG, ENV
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.agents import make_envs
+from literate_rl.dqn import DQNConfig
+from literate_rl.loop import OffPolicy
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.ppo import PPO, PPOConfig
+from literate_rl.rainbow import RainbowConfig
 from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.training import make_learner
 
 
 class ByHand(nn.Sequential):
@@ -58,6 +64,43 @@ def by_hand(config: PPOConfig) -> PPO:
     return PPO(Policy(network, CategoricalActions(3)), envs, config)
 
 
+def by_name(config: DQNConfig, algorithm: str) -> OffPolicy:
+    """Build an agent as the command line does."""
+    learner: OffPolicy = make_learner(algorithm, ENV, config, {})
+    return learner
+
+
+# One update of 32 steps for every four steps of the game, and older copies that follow
+# slowly.
+OF_VALUES: dict[str, Any] = {
+    "total_steps": 300_000,
+    "num_envs": 8,
+    "batch_size": 32,
+    "train_interval": 4,
+    "learning_starts": 5_000,
+    "target_interval": 1,
+    "tau": 0.005,
+    "gamma": 0.99,
+    "num_steps": 3,
+}
+OF_DQN = DQNConfig(
+    **OF_VALUES,
+    learning_rate=2.5e-4,
+    dueling=True,
+    epsilon_end=0.05,
+    epsilon_steps=100_000,
+)
+OF_RAINBOW = RainbowConfig(
+    **OF_VALUES, learning_rate=1e-3, value_max=20.0, anneal=False
+)
+
+
+def values(config: DQNConfig, algorithm: str) -> Experiment:
+    """Return the experiment that trains an agent that learns values."""
+    variants = {algorithm: Variant({}, partial(by_name, algorithm=algorithm.lower()))}
+    return Experiment(ENV, config, 2, 20, variants, packages=("MinAtar",))
+
+
 EXPERIMENTS = {
     "minatar_breakout": Experiment(
         ENV,
@@ -66,7 +109,9 @@ EXPERIMENTS = {
         episodes=20,
         variants={"chosen": Variant({}, chosen), "by hand": Variant({}, by_hand)},
         packages=("MinAtar",),
-    )
+    ),
+    "minatar_dqn": values(OF_DQN, "DQN"),
+    "minatar_rainbow": values(OF_RAINBOW, "Rainbow"),
 }
 
 
