@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks import encoders_learning, minatar_frames
+from benchmarks import encoders_learning, minatar_frames, minatar_learning
 from benchmarks.learning import LEARNING, settings_in
 from benchmarks.store import read_table
 from literate_rl.encoders import (
@@ -620,13 +620,18 @@ def test_the_encoder_for_alf_needs_a_picture() -> None:
 # --- What the chapter shows -----------------------------------------------------------
 
 
-def test_the_runs_of_the_chapter_were_made_with_the_settings_of_today() -> None:
-    experiment = encoders_learning.EXPERIMENTS["encoders_breakout"]
+EXPERIMENTS = encoders_learning.EXPERIMENTS | minatar_learning.EXPERIMENTS
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_runs_on_pictures_were_made_with_the_settings_of_today(name: str) -> None:
+    experiment = EXPERIMENTS[name]
     config = asdict(experiment.config)
-    # The seeds are told apart, and who shares an encoder is told since.
-    del config["seed"], config["share_encoder"]
-    _, origin = read_table(LEARNING / "encoders_breakout.csv")
-    assert settings_in(origin) == {name: str(value) for name, value in config.items()}
+    # The seeds are told apart, and some runs are older than the sharing of encoders.
+    del config["seed"]
+    _, origin = read_table(LEARNING / f"{name}.csv")
+    found = {"share_encoder": "False"} | settings_in(origin)
+    assert found == {name: str(value) for name, value in config.items()}
     assert origin["seeds"] == f"1 to {experiment.seeds}"
 
 

@@ -124,6 +124,18 @@ def test_with_either_batch_an_agent_relapses_now_and_then() -> None:
     assert (sum(map(len, finals)), sum((x < -200).sum() for x in finals)) == (80, 3)
 
 
+def test_the_chosen_encoder_learns_as_well_as_one_built_by_hand() -> None:
+    runs = stored_runs("minatar_breakout")
+    chosen, by_hand = (runs[name].curves[:, -1] for name in ("chosen", "by hand"))
+    assert len(chosen) == len(by_hand) == 5
+    assert chosen.min() > 12
+    gain = paired_difference(chosen, by_hand)
+    assert round(gain.mean, 1) == 1.8
+    assert gain.low < 0 < gain.high
+    seconds = [runs[name].cpu_seconds.mean() for name in ("chosen", "by hand")]
+    assert 0.95 < seconds[0] / seconds[1] < 1.05
+
+
 @pytest.mark.parametrize("agent", ["TD3", "SAC"])
 def test_the_peer_runs_as_far_on_the_cheetah(agent: str) -> None:
     ours = stored_runs(f"{agent.lower()}_cheetah")[agent].final
