@@ -246,7 +246,8 @@ print(
 # eight of the ten seeds, and the interval, which is the 95 % t interval of the paired differences
 # ({doc}`evaluation`), lies above zero. It also takes more than twice the processor's time. The
 # picture is tiny: 400 numbers are no hopeless row. A screen of Atari, 84 by 84 with four frames,
-# has 28,224.
+# has 28,224. (Runs of a million steps, and runs of DQN and Rainbow, are among the
+# {doc}`results </docs/results>`.)
 
 # %% tags=["claims"]
 assert all(len(found.final) == 10 for found in runs.values()), "ten seeds"
