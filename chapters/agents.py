@@ -161,9 +161,9 @@ assert abs(obs[0]) < 2.4, "and not the track"
 # $$ (def-return)
 #
 # (Results are reported without the discount. The plain sum is what we want in the end; with a
-# discount there is less of the chance of far rewards in it.) Move the slider. The left picture shows how much a reward
-# that is $k$ steps away counts today. In the right one every step pays 1, and the first $k$
-# rewards are added up.
+# discount far rewards, and the chance in them, count less.) Move the slider. The left picture shows
+# how much a reward that is $k$ steps away counts today. In the right one every step pays 1, and the
+# first $k$ rewards are added up.
 
 # %% tags=["hide-input"]
 import torch
@@ -791,8 +791,8 @@ assert slope.abs().max() < 1e-6, "it has its minimum where all values are the me
 # `envs.reset(seed=0)` gives its copies the seeds 0, 1, 2, and so on. With eight copies, the runs
 # with seeds 0 and 1 share seven environments: the same starts, the same random numbers. The
 # spread over such runs is not the spread over independent runs. So the first chapters take seeds
-# 1000 apart, as the one-page programs with several copies do, and the classes of the later ones
-# draw them so that neighbours have nothing in common.
+# 1000 apart, as the one-page programs do, and the classes of later chapters draw them so that
+# neighbours have nothing in common.
 
 # %% tags=["hide-input"]
 envs = make_envs("CartPole-v1", num_envs=8)

@@ -153,9 +153,9 @@ for train_interval in (1, 2, 4, 8):
 # | `explore` | tells it the step | the probability of a random action | nothing |
 # | `metrics` | adds them to its row | that probability | temperature and entropy |
 #
-# So what changes from DQN to SAC is the answers, above all the **error** and the **ascent**. Whatever
-# an algorithm does not say has a default: no actor, nothing that changes, no metrics. The loop never
-# asks which agent it is.
+# So what changes from DQN to SAC is the answers, above all the **error** and the **ascent**. The first
+# three an algorithm has to give. The others have a default: no actor, nothing that changes, no
+# metrics. The loop never asks which agent it is.
 #
 # ## How wrong are the values?
 #

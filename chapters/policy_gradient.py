@@ -673,7 +673,7 @@ fig.tight_layout()
 # %% [markdown]
 # Thin lines are seeds, thick ones their means. **Notice** on the left that the agent learns to
 # balance the pole, and that the baseline makes it learn faster: with each of the 20 seeds its
-# return over the whole run is higher than without. It does not make the curves smoother: the falls
+# return over the whole run is higher than without. That the curves get smoother is not seen: the falls
 # from one point to the next add up to 324 with it and to 289 without. Why they stay rough is not
 # tested here.
 #

@@ -197,8 +197,8 @@ print(f"the last 20 episodes: {returned[-20:].mean():.0f}")
 # point for each step. All ten stored runs end at 500 as well. **Notice** on the right that the agent
 # has two problems, one after the other. At first every episode ends because the pole leans too far.
 # Around 14,000 steps most end because the cart drifts off the track, while the mean return of these
-# runs still rises. (With the settings of {doc}`ppo_evidence` it stands still at that time, and the
-# track is a part of the reason.) So look at *how* episodes end before you change a setting.
+# runs still rises. (With the settings of {doc}`ppo_evidence` it stands still from there to 18,000
+# steps, and the end of the track is why.) So look at *how* episodes end before you change a setting.
 
 # %% tags=["claims"]
 assert returned[-20:].mean() > 400, "it balances the pole"
@@ -228,8 +228,8 @@ push_cartpole(actor, critic, "The agent of this page, to be pushed")
 # agent do. **Notice** that the value hardly moves when you push. It stays near 50, the most that
 # $\gamma = 0.98$ allows; in the last twenty episodes of the training no pole fell. Wait a
 # second between two pushes, and the agent copes with most of them. But push twice in a row, and it
-# mostly falls, and to the *other* side: the cart runs too far. Nobody pushed while it learned, which
-# may be why. The critic does not see it coming: it promises almost as much as ever at the moment of
+# may fall, to the *other* side: the cart runs too far. Nobody pushed while it learned, which may be
+# why. The critic does not see it coming: it promises almost as much as ever at the moment of
 # the fall. (The agent of {doc}`workshop/playground` does better: its few
 # weights were written by hand, for all states.)
 
@@ -261,9 +261,9 @@ assert sum(game.fell for game in apart) < 4, "it copes with most of them"
 for game in apart:
     assert abs(np.array(game.values) - 50).max() < 2, "it stays near 50"
 assert [x for _, x in episodes[-20:]] == 20 * [500.0], "no pole fell"
+# Whether this one falls, another processor's rounding may decide.
 twice = [game for game in games(60, 70) if game.fell]
-assert len(twice) > 5, "it mostly falls"
-assert sum(game.states[-1][2] < 0 for game in twice) > len(twice) / 2, (
+assert sum(game.states[-1][2] < 0 for game in twice) >= len(twice) / 2, (
     "to the other side"
 )
 for game in twice:

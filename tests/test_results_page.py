@@ -321,3 +321,9 @@ def test_few_runs_of_a_larger_body_lie_far_apart() -> None:
     td3, sac = (stored_runs(f"{name}_cheetah") for name in ("td3", "sac"))
     assert sorted(td3["TD3"].final.round()) == [1870, 4134, 4214, 5409, 5852]
     assert sac["SAC"].final.min() > 1500
+
+
+def test_runs_without_a_lag_are_those_of_two_days() -> None:
+    first = stored_runs("a3c_lag")["lag 0"].area[:5].mean()
+    last = stored_runs("a3c_rates")["lag 0, rate 1"].area.mean()
+    assert (round(first), round(last)) == (404, 365)

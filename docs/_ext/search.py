@@ -88,8 +88,10 @@ def plain(node: nodes.Node) -> str:
     """Return the text of a node in one line; a formula is no text."""
     if isinstance(node, nodes.Text):
         return node.astext()
-    if isinstance(node, nodes.math | nodes.raw | nodes.comment):
-        return "…" if isinstance(node, nodes.math) else " "
+    if isinstance(node, nodes.math):
+        return "…"
+    if isinstance(node, nodes.raw | nodes.comment):
+        return " "
     return "".join(map(plain, node.children))
 
 
@@ -141,7 +143,8 @@ def weights(part: Part, chapter: Chapter | None) -> dict[str, float]:
         (part.title, SECTION if part.anchor else TITLE),
     ]
     if chapter and not part.anchor:
-        fields.append((f"{chapter.question} {chapter.docname}", QUESTION))
+        name = chapter.docname.rpartition("/")[2]
+        fields.append((f"{chapter.question} {name}", QUESTION))
     for text, weight in fields:
         for word in set(words(text)):
             found[word] = found.get(word, 0.0) + weight
