@@ -49,7 +49,7 @@ from literate_rl.workshop.episodes import (
     mean_return,
 )
 from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import Act, ActorCriticLike
+from literate_rl.workshop.interfaces import Act, ActorCriticLike, ByHandLike
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,
@@ -410,6 +410,8 @@ class PPO:
         act: A faster form of ``policy.act``, or None for that one.
         policy_error: Loss of log-probabilities, instead of
             ``policy_error_from_log_prob``.
+        by_hand: What computes the policy's numbers and the gradient without autograd,
+            such as ``ByHand(policy)``, or None for autograd.
     """
 
     def __init__(
@@ -419,14 +421,19 @@ class PPO:
         config: PPOConfig,
         act: Act | None = None,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
+        by_hand: ByHandLike | None = None,
     ) -> None:
         check_num_envs(envs, config.num_envs)
+        one = policy_error is None or by_hand is None
+        check_that(one, "policy_error needs autograd: leave out by_hand")
         self.normalizer = normalizer_of(policy)
         wanted, given = config.normalize_obs, self.normalizer is not None
         words = f"policy must normalise as normalize_obs says: {wanted}"
         check_that(wanted == given, words)
         self.policy, self.config = policy, config
         self.policy_error = policy_error or policy_error_from_log_prob
+        self.judge = by_hand or policy
+        self.gradient = by_hand.gradient if by_hand else self.autograd
         # One optimiser for both networks. Adam's `eps`, which keeps its divisor from
         # zero, is that of OpenAI Baselines.
         self.parameters = list(policy.parameters())
@@ -457,14 +464,14 @@ class PPO:
     @torch.no_grad()
     def look_back(self, batch: Rollout) -> Samples:
         """Return the samples of a rollout: all that the old policy knows about it."""
-        config, policy = self.config, self.policy
+        config, judge = self.config, self.judge
         # One pass over the whole rollout says what the old policy and the old values
         # were. So nothing of this had to be computed while acting.
-        with eval_mode(policy):
-            log_prob, _ = policy.evaluate_actions(
+        with eval_mode(self.policy):
+            log_prob, _ = judge.evaluate_actions(
                 batch.obs, batch.action, mask=batch.mask
             )
-            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
+            value, next_value = judge.value(batch.obs), judge.value(batch.next_obs)
 
         # The advantages, {eq}`gae`, with a flag for each kind of end.
         done = batch.terminated | batch.truncated
@@ -518,7 +525,13 @@ class PPO:
 
     def learn(self, part: Samples) -> dict[str, float]:
         """Take one step of the optimiser on a minibatch; return its losses."""
-        config, policy = self.config, self.policy
+        losses = self.gradient(part, self.config)
+        self.optimizer.step()
+        return losses
+
+    def autograd(self, part: Samples, config: PPOConfig) -> dict[str, float]:
+        """Leave the clipped gradient of a minibatch in ``grad``; return its losses."""
+        policy = self.policy
         # Mean 0 and standard deviation 1, {eq}`advantage-normalised`.
         adv = part.adv
         if config.normalize_advantage:
@@ -541,11 +554,10 @@ class PPO:
         loss = loss - config.entropy_weight * entropy_loss
         inputs = {"log_prob_old": part.log_prob, "log_prob": log_prob}
         check_finite(loss, **inputs, entropy=entropy)
-        # One step downhill, with gradient clipping.
+        # The gradient, clipped.
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
-        self.optimizer.step()
         return {
             "losses/policy_loss": policy_loss.item(),
             "losses/value_loss": value_loss.item(),
@@ -556,7 +568,7 @@ class PPO:
     def distance(self, samples: Samples) -> dict[str, float]:
         """Say how far the policy has moved from the one that collected the rollout."""
         with eval_mode(self.policy):
-            log_prob, _ = self.policy.evaluate_actions(
+            log_prob, _ = self.judge.evaluate_actions(
                 samples.obs, samples.action, mask=samples.mask
             )
         log_ratio = log_prob - samples.log_prob

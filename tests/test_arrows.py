@@ -71,6 +71,7 @@ FLOORS = {
         "contracts",
         "workshop.own_models",
         "workshop.fast_forms",
+        "ppo_by_hand",
         "workshop.playground",
         "workshop.train_here",
         "workshop.alf",

@@ -36,6 +36,7 @@ __all__ = [
     "ActionDistribution",
     "ActorCriticLike",
     "Algorithm",
+    "ByHandLike",
     "Error",
     "Learner",
     "PolicyLike",
@@ -170,6 +171,24 @@ class ActorCriticLike(PolicyLike, Protocol):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, ``(*B)``."""
+        ...
+
+
+class ByHandLike(Protocol):
+    """What computes a policy's numbers and its gradient without autograd, for PPO."""
+
+    def evaluate_actions(
+        self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the policy returns, without gradient."""
+        ...
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations, without gradient."""
+        ...
+
+    def gradient(self, part: Any, config: Any) -> dict[str, float]:
+        """Leave the clipped gradient of a minibatch in ``grad``; return its losses."""
         ...
 
 

@@ -99,6 +99,7 @@ from literate_rl.masks import WithoutMask
 from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.ppo_by_hand import ByHand
 from literate_rl.processes import pickled, transport_named
 from literate_rl.rainbow import (
     Rainbow,
@@ -188,6 +189,7 @@ __all__ = ["Agent", "Options", "train"]
 
 # %% tags=["export"]
 Device = Literal["auto", "cpu", "cuda"]
+Fast = Literal["auto", "plain", "by hand"]
 Models = dict[str, Any]
 Env = gym.Env[Any, Any]
 
@@ -200,6 +202,7 @@ def train(
     mask: ArrayLike | Tensor | None = None,
     resume: str | Path | None = None,
     device: Device = "auto",
+    fast: Fast = "auto",
     check: bool = True,
     progress: bool = True,
     **options: Unpack[Options],
@@ -221,6 +224,10 @@ def train(
         device: Where the networks are while they train. ``"auto"`` is CUDA if there is
             one and the network and its batches are large enough for it to pay. In the
             end models of your own are back where they were, and ours are on the CPU.
+        fast: Which forms of acting and learning are used. ``"auto"`` hands in the fast
+            forms that the policy allows, ``"plain"`` none. ``"by hand"`` is for PPO: it
+            also backpropagates in NumPy (``ByHand``). The numbers are the same up to
+            rounding, so a run may go on in another form.
         check: Whether models of your own are checked against the contract first.
         progress: Whether to show a progress bar.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) or an
@@ -233,12 +240,13 @@ def train(
         ContractError: If a model of your own breaks the contract; nothing is trained.
         TypeError: If there is no such setting.
         ValueError: If there is no such algorithm or device, if the environment or the
-            models do not fit, or if the run to go on with is another one.
+            models do not fit, if ``fast`` does not fit them, or if the run to go on
+            with is another one.
     """
     name, changes = algorithm_named(algorithm), {**options}
     models = {key: changes.pop(key) for key in MODELS if key in changes}
     models |= {} if mask is None else {"mask": read_mask(mask)}
-    asked = Asked(name, env, wrappers, models, changes)
+    asked = Asked(name, env, wrappers, models, changes, fast)
     run = None if resume is None else Run(resume, resume=True)
     with placing(device, progress) as place:
         if run is None:
@@ -667,9 +675,11 @@ def make_learner(
     models: Models,
     check: bool = True,
     place: Place = stay,
+    fast: Fast = "auto",
 ) -> Learner:
     """Build a learner, with models of your own if they keep the contract."""
     known = ALGORITHMS[algorithm]
+    check_fast(fast, algorithm)
     # Our networks take an encoder of your own and a mask, and models of your own have
     # no use for them.
     own = models.keys() - {"encoder", "mask"}
@@ -698,7 +708,16 @@ def make_learner(
     if has_processes(config) and models:
         check_sent(" and ".join(models), policy, [*models.values()])
     policy = place(policy, view.rows, config)
-    return known.learner(policy, build, config)
+    return known.learner(policy, build, config, fast)
+
+
+def check_fast(fast: str, algorithm: str) -> None:
+    """Raise unless there is such a choice, and the algorithm has it."""
+    if fast not in get_args(Fast):
+        names = ", ".join(map(repr, get_args(Fast)))
+        raise ValueError(f"fast must be one of {names}, got {fast!r}")
+    if fast == "by hand" and algorithm != "ppo":
+        raise ValueError(f"fast='by hand' is for ppo, got {algorithm}")
 
 
 # %% [markdown]
@@ -995,15 +1014,16 @@ def soft(view: View, config: SACConfig, models: Models) -> PolicyLike:
 
 
 # %% [markdown]
-# What trains a policy is handed the fast forms that the policy allows. The first line of a training
-# says which.
+# What trains a policy is handed the fast forms that the policy allows, or none with `fast="plain"`. The
+# first line of a training says which. `fast="by hand"` is another matter: who asks for backpropagation
+# by hand ({doc}`/chapters/ppo_by_hand`) wants to hear why a policy cannot have it.
 
 
 # %% tags=["export"]
-def fitting(form: Callable[[Any], Any], policy: Any) -> Any:
-    """Return a fast form, or None where it refuses the policy."""
+def fitting(form: Callable[[Any], Any], policy: Any, fast: Fast) -> Any:
+    """Return a fast form, or None where it refuses the policy or nobody wants it."""
     try:
-        return form(policy)
+        return None if fast == "plain" else form(policy)
     except ValueError:
         return None
 
@@ -1013,23 +1033,34 @@ def alone(
     policy: Any,
     build: Build,
     config: Any,
+    fast: Fast,
     **forms: Callable[[Any], Any],
 ) -> Learner:
     """Build a learner without actors, given what makes fast forms for a policy."""
-    made = {name: fitting(form, policy) for name, form in forms.items()}
+    made = {name: fitting(form, policy, fast) for name, form in forms.items()}
     return learner(policy, build(), config, **made)
 
 
+def ppo(policy: Any, build: Build, config: PPOConfig, fast: Fast) -> Learner:
+    """Build PPO, which can do without autograd."""
+    by_hand = ByHand(policy) if fast == "by hand" else None
+    act = fitting(numpy_act, policy, fast)
+    return PPO(policy, build(), config, act, by_hand=by_hand)
+
+
 def with_actors(
-    learner: Callable[..., Learner], policy: Any, build: Build, config: Any
+    learner: Callable[..., Learner], policy: Any, build: Build, config: Any, fast: Fast
 ) -> Learner:
     """Build a learner whose actors make environments of their own."""
-    return learner(policy, build, config, transport_of(config), actors_act(policy))
+    return learner(
+        policy, build, config, transport_of(config), actors_act(policy, fast)
+    )
 
 
-def actors_act(policy: Any) -> Callable[[Any], Act] | None:
+def actors_act(policy: Any, fast: Fast) -> Callable[[Any], Act] | None:
     """Return what makes the actors' form of ``act``; they are on the CPU."""
-    return numpy_act if fitting(numpy_act, copy.deepcopy(policy).cpu()) else None
+    fits = fitting(numpy_act, copy.deepcopy(policy).cpu(), fast)
+    return numpy_act if fits else None
 
 
 def transport_of(config: TransportConfig) -> MakeTransport:
@@ -1039,27 +1070,28 @@ def transport_of(config: TransportConfig) -> MakeTransport:
     return transport_named(config.transport)
 
 
-def impala(policy: Any, build: Build, config: ActorsConfig) -> Learner:
+def impala(policy: Any, build: Build, config: ActorsConfig, fast: Fast) -> Learner:
     """Build IMPALA, with actors if the settings ask for some."""
     if config.actors is None:
         return IMPALA(policy, build(), config)
-    return with_actors(ActorLearner, policy, build, config)
+    return with_actors(ActorLearner, policy, build, config, fast)
 
 
-def soft_learner(policy: Any, build: Build, config: SACConfig) -> Learner:
+def soft_learner(policy: Any, build: Build, config: SACConfig, fast: Fast) -> Learner:
     """Build SAC, for numbers in a box or for actions from a list."""
     envs = build()
     if isinstance(envs.single_action_space, spaces.Discrete):
-        return DiscreteSAC(policy, envs, config, act=fitting(numpy_act, policy))
-    return SAC(policy, envs, config, error=fitting(fused_critic_error, policy))
+        act = fitting(numpy_act, policy, fast)
+        return DiscreteSAC(policy, envs, config, act=act)
+    return SAC(policy, envs, config, error=fitting(fused_critic_error, policy, fast))
 
 
 def apex(
-    learner: Callable[..., Any], policy: Any, build: Build, config: Any
+    learner: Callable[..., Any], policy: Any, build: Build, config: Any, fast: Fast
 ) -> Learner:
     """Build a learner with many actors and one memory."""
-    one = learner(policy, build, config)
-    return Apex(one, build, transport_of(config), actors_act(policy))
+    one = learner(policy, build, config, fast)
+    return Apex(one, build, transport_of(config), actors_act(policy, fast))
 
 
 def runner_of(learner: Any) -> Any:
@@ -1098,7 +1130,8 @@ def handed_in(learner: Any) -> str:
         plain = learner.policy.act
         loop, acting = learner, getattr(runner_of(learner), "act", plain) != plain
     error = isinstance(loop, OffPolicy) and loop.error != loop.algorithm.error
-    known = {"acting": acting, "the error": error}
+    by_hand = isinstance(loop, PPO) and loop.judge is not loop.policy
+    known = {"acting": acting, "the error": error, "learning by hand": by_hand}
     names = [name for name, handed in known.items() if handed]
     return f"fast forms: {' and '.join(names) or 'none'}"
 
@@ -1114,8 +1147,8 @@ class Entry(NamedTuple):
     Attributes:
         config: Class of its settings.
         settings: Function from the id of an environment to settings.
-        learner: Function from a policy, a function that makes environments, and
-            settings to a learner.
+        learner: Function from a policy, a function that makes environments, settings
+            and the wanted fast forms to a learner.
         policy: Function from what an environment is like, settings and models of your
             own to a policy.
         models: Names of the models of your own that it takes, all of them or none.
@@ -1124,7 +1157,7 @@ class Entry(NamedTuple):
 
     config: type[Any]
     settings: Callable[[str], Any]
-    learner: Callable[[Any, Build, Any], Learner]
+    learner: Callable[[Any, Build, Any, Fast], Learner]
     policy: Callable[[View, Any, Models], Any] = actor_critic
     models: tuple[str, ...] = ("actor", "critic")
     contract: str = ""
@@ -1152,7 +1185,7 @@ def settings_of_sac(env: str) -> SACConfig:
 VALUES: dict[str, Any] = {"policy": q_values, "models": ("qnet",)}
 ATOMS = VALUES | {"policy": q_atoms, "contract": "rainbow"}
 BOXES: dict[str, Any] = {"policy": deterministic}
-ppo, a2c = (partial(alone, learner, act=numpy_act) for learner in (PPO, A2C))
+a2c = partial(alone, A2C, act=numpy_act)
 dqn = partial(alone, DQN, act=numpy_act, error=fused_q_error)
 rainbow = partial(alone, Rainbow)
 ddpg, hddpg, td3 = (
@@ -1270,6 +1303,7 @@ class Asked:
         wrappers: As in ``train``.
         models: Models of your own, an encoder and a mask, by their names.
         changes: Settings that were named.
+        fast: As in ``train``.
         dash: What stands before the name of an option.
     """
 
@@ -1278,6 +1312,7 @@ class Asked:
     wrappers: Sequence[Wrapper]
     models: Models
     changes: dict[str, Any]
+    fast: Fast = "auto"
     dash: str = ""
 
     def new(self, check: bool, place: Place) -> tuple[Learner, World]:
@@ -1295,7 +1330,7 @@ class Asked:
             world = make_wrapped(cast(Make, world), self.wrappers)
         config = settings_with(default, changes)
         arguments = self.algorithm, world, config, self.models
-        return make_learner(*arguments, check, place), world
+        return make_learner(*arguments, check, place, self.fast), world
 
     def again(self, run: Run, check: bool, place: Place) -> tuple[Learner, World]:
         """Build a learner that goes on where a run has stopped."""
@@ -1309,7 +1344,8 @@ class Asked:
         world: World = agreed_env(run.directory, stored, *asked)
         self.check_settings(config)
         models = self.agreed_models(stored, source)
-        learner = make_learner(self.algorithm, world, config, models, check, place)
+        arguments = self.algorithm, world, config, models
+        learner = make_learner(*arguments, check, place, self.fast)
         run.restore(learner)
         return learner, world
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d33e077def02bb25
+# Generated from chapters/*.py (edit there); digest d5da0bbd2e30c926
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -45,6 +45,9 @@ from .ppo import (
     PPOConfig as PPOConfig,
     Samples as Samples,
     ppo_settings as ppo_settings,
+)
+from .ppo_by_hand import (
+    ByHand as ByHand,
 )
 from .a2c import (
     A2C as A2C,
@@ -292,6 +295,7 @@ from .workshop.interfaces import (
     ActionDistribution as ActionDistribution,
     ActorCriticLike as ActorCriticLike,
     Algorithm as Algorithm,
+    ByHandLike as ByHandLike,
     Error as Error,
     Learner as Learner,
     PolicyLike as PolicyLike,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 948bc02cedce1a32
+# Generated from chapters/workshop/cli.py (edit there); digest 201a92b17bb69b2c
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from literate_rl.workshop.training import (
     ALGORITHMS,
     Asked,
     Device,
+    Fast,
     Place,
     World,
     address_option,
@@ -75,6 +76,9 @@ class Command(Generic[Config]):
         watch: Whether to show the trained agent, or film it where there is no screen.
         device: Where the networks are while they train; auto is CUDA if there is one
             and they are large enough for it to pay. A run may go on on another device.
+        fast: Which forms of acting and learning are used: auto is those that fit, plain
+            is none; with "by hand" PPO backpropagates in NumPy, for small networks of
+            linear layers. The numbers are the same up to rounding.
         qnet: A Q network of your own, module:name of a class or function that makes it
             without arguments. It is checked against the contract of the algorithm
             first, and has to be named again to resume.
@@ -93,6 +97,7 @@ class Command(Generic[Config]):
     resume: Path | None = None
     watch: bool = False
     device: Device = "auto"
+    fast: Fast = "auto"
     qnet: str | None = None
     actor: str | None = None
     critic: str | None = None
@@ -116,7 +121,8 @@ class Command(Generic[Config]):
         typed = {name: getattr(self.config, name) for name in names}
         changes = {x: y for x, y in typed.items() if y != getattr(default, x)}
         wanted = env if self.resume is None else self.env
-        return Asked(algorithm, wanted, self.wrappers, models, changes, dash="--")
+        asked = algorithm, wanted, self.wrappers, models, changes, self.fast
+        return Asked(*asked, dash="--")
 
 
 def mask_of(words: Sequence[str]) -> list[list[int]]:

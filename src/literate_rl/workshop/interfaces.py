@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 3032ccf4a9b46bb7
+# Generated from chapters/workshop/interfaces.py (edit there); digest f4082e85a7bc630f
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = [
     "ActionDistribution",
     "ActorCriticLike",
     "Algorithm",
+    "ByHandLike",
     "Error",
     "Learner",
     "PolicyLike",
@@ -127,6 +128,24 @@ class ActorCriticLike(PolicyLike, Protocol):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, ``(*B)``."""
+        ...
+
+
+class ByHandLike(Protocol):
+    """What computes a policy's numbers and its gradient without autograd, for PPO."""
+
+    def evaluate_actions(
+        self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the policy returns, without gradient."""
+        ...
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations, without gradient."""
+        ...
+
+    def gradient(self, part: Any, config: Any) -> dict[str, float]:
+        """Leave the clipped gradient of a minibatch in ``grad``; return its losses."""
         ...
 
 

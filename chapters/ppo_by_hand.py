@@ -1,0 +1,526 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # PPO by hand
+#
+# **Where does the time of an update go, and what is left without autograd?** OPENING
+
+# %% tags=["export", "hide-input"]
+"""PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from literate_rl.hybrid_action import HybridPolicyNetwork
+from literate_rl.policies import (
+    ActorCritic,
+    CategoricalActions,
+    GaussianActions,
+    Policy,
+    WithDeviations,
+)
+from literate_rl.ppo import PPOConfig, Samples
+from literate_rl.workshop.fast_forms import computes, keeps, quiet
+from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
+from literate_rl.workshop.interfaces import ActorCriticLike
+from literate_rl.workshop.signatures import check_finite, check_that, checked
+
+__all__ = ["ByHand"]
+
+Array = NDArray[Any]
+
+# %% [markdown]
+# ## Layers that know their way back
+#
+# LAYERS
+
+
+# %% tags=["export"]
+Take = Callable[[Tensor], Array]  # where the gradient of a parameter goes
+
+
+class Linear:
+    """A linear layer: its weights, and where their gradients go."""
+
+    def __init__(self, layer: nn.Linear, take: Take) -> None:
+        self.weight, self.bias = array(layer.weight), array(layer.bias)
+        self.weight_grad, self.bias_grad = take(layer.weight), take(layer.bias)
+
+    def forward(self, x: Array) -> Array:
+        """Return what the layer makes of its input, and keep the input."""
+        self.x = x
+        return x @ self.weight.T + self.bias
+
+    def backward(self, grad: Array) -> Array:
+        """Write the gradients of the weights; return that of the input."""
+        # The three gradients {eq}`by-hand-linear`.
+        np.matmul(grad.T, self.x, out=self.weight_grad)
+        grad.sum(0, out=self.bias_grad)
+        return grad @ self.weight
+
+
+class Tanh:
+    """The hyperbolic tangent."""
+
+    def forward(self, x: Array) -> Array:
+        """Return it, and keep it."""
+        self.y = np.tanh(x)
+        return self.y
+
+    def backward(self, grad: Array) -> Array:
+        """Return the gradient of the input."""
+        # The first half of {eq}`by-hand-squash`.
+        return grad * (1 - self.y * self.y)
+
+
+class ReLU:
+    """What is above zero."""
+
+    def forward(self, x: Array) -> Array:
+        """Return it, and keep it."""
+        self.y = np.maximum(x, 0)
+        return self.y
+
+    def backward(self, grad: Array) -> Array:
+        """Return the gradient of the input."""
+        # The second half.
+        return grad * (self.y > 0)
+
+
+def array(parameter: Tensor) -> Array:
+    """Return a parameter's own memory as an array."""
+    numbers: Array = parameter.detach().numpy()
+    return numbers
+
+
+# %% [markdown]
+# CHAIN
+
+
+# %% tags=["export"]
+class Layer(Protocol):
+    """A step of a network that knows its way back."""
+
+    def forward(self, x: Array) -> Array:
+        """Return what the step makes of its input."""
+        ...
+
+    def backward(self, grad: Array) -> Array:
+        """Return the gradient of the input, given that of the output."""
+        ...
+
+
+def forward(layers: list[Layer], x: Array) -> Array:
+    """Go through layers from the first to the last."""
+    for layer in layers:
+        x = layer.forward(x)
+    return x
+
+
+def backward(layers: list[Layer], grad: Array) -> None:
+    """Go back through them, from the last to the first."""
+    for layer in reversed(layers):
+        grad = layer.backward(grad)
+
+
+# %% [markdown]
+# ## The surrogate
+#
+# SURROGATE
+
+
+# %% tags=["export"]
+def surrogate(
+    log_prob: Array, old: Array, adv: Array, clip_ratio: float, dual_clip: float | None
+) -> tuple[Array, Array]:
+    """Return the clipped objective of each sample, and its slope over ``log_prob``."""
+    log_ratio = log_prob - old
+    ratio = np.exp(log_ratio.clip(-20.0, 20.0))
+    unclipped = ratio * adv
+    clipped = ratio.clip(1.0 - clip_ratio, 1.0 + clip_ratio) * adv
+    objective = np.minimum(unclipped, clipped)
+    pulls = (unclipped <= clipped) & (abs(log_ratio) <= 20.0)
+    if dual_clip is not None:
+        bound = np.where(adv < 0, dual_clip * adv, -np.inf)
+        objective = np.maximum(objective, bound)
+        pulls &= unclipped > bound
+    # The slope {eq}`by-hand-surrogate`.
+    return objective, np.where(pulls, unclipped, 0)
+
+
+# %% [markdown]
+# ## The value error
+#
+# VALUE
+
+
+# %% tags=["export"]
+def value_error(
+    value: Array, old: Array, target: Array, value_clip: float | None
+) -> tuple[Array, Array]:
+    """Return half the squared error of each value, and its slope over ``value``."""
+    miss = value - target
+    error, slope = miss * miss, miss
+    if value_clip is not None:
+        step = value - old
+        held = old + step.clip(-value_clip, value_clip) - target
+        pulls = (abs(step) <= value_clip) | (error >= held * held)
+        error, slope = np.maximum(error, held * held), np.where(pulls, miss, 0)
+    # The slope {eq}`by-hand-value`.
+    return error / 2, slope
+
+
+# %% [markdown]
+# ## The action distribution
+#
+# CATEGORICAL
+
+
+# %% tags=["export"]
+class Terms(NamedTuple):
+    """What the loss reads of B rows, and how it changes with the numbers of a row.
+
+    Attributes:
+        log_prob: Log-probabilities of the actions, (B,).
+        entropy: Entropies, (B,).
+        log_prob_slope: Derivatives of the first, of the shape of the rows.
+        entropy_slope: Derivatives of the second.
+    """
+
+    log_prob: Array
+    entropy: Array
+    log_prob_slope: Array
+    entropy_slope: Array
+
+
+def log_softmax(logit: Array, mask: Array | None) -> Array:
+    """Return the log-probabilities of all actions, (B, N)."""
+    # An illegal action gets the lowest number there is. Its probability is 0, and so
+    # are its slopes.
+    if mask is not None:
+        logit = np.where(mask, logit, np.finfo(logit.dtype).min)
+    shifted = logit - logit.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+
+
+def categorical(row: Array, action: Array, mask: Array | None) -> Terms:
+    """Return the terms of actions from a list; a row holds their logits."""
+    log_prob = log_softmax(row, mask)
+    prob = np.exp(log_prob)
+    entropy = -(prob * log_prob).sum(1, keepdims=True)
+    # The slopes {eq}`by-hand-categorical`.
+    taken = np.arange(len(row)), action
+    log_prob_slope = -prob
+    log_prob_slope[taken] += 1
+    entropy_slope = -prob * (log_prob + entropy)
+    return Terms(log_prob[taken], entropy[:, 0], log_prob_slope, entropy_slope)
+
+
+# %% [markdown]
+# GAUSSIAN
+
+
+# %% tags=["export"]
+# The logarithm of $\sqrt{2 \pi}$, and the entropy of a standard normal number.
+LOG_ROOT = 0.5 * math.log(2 * math.pi)
+UNIT_ENTROPY = LOG_ROOT + 0.5
+
+
+def gaussian(row: Array, action: Array, mask: None) -> Terms:
+    """Return the terms of numbers; a row holds means and log standard deviations."""
+    mu, log_sigma = np.split(row, 2, 1)
+    inverse = np.exp(-log_sigma)
+    z = (action - mu) * inverse
+    log_prob = -(z * z / 2 + log_sigma + LOG_ROOT).sum(1)
+    entropy = (log_sigma + UNIT_ENTROPY).sum(1)
+    # The slopes {eq}`by-hand-gaussian`.
+    log_prob_slope = np.hstack([z * inverse, z * z - 1])
+    entropy_slope = np.hstack([np.zeros_like(mu), np.ones_like(mu)])
+    return Terms(log_prob, entropy, log_prob_slope, entropy_slope)
+
+
+# %% [markdown]
+# DEVIATIONS
+
+
+# %% tags=["export"]
+class Deviations:
+    """Puts the same logarithms of standard deviations behind each row."""
+
+    def __init__(self, log_sigma: Tensor, take: Take) -> None:
+        self.log_sigma, self.grad = array(log_sigma), take(log_sigma)
+
+    def forward(self, x: Array) -> Array:
+        """Return longer rows."""
+        return np.hstack([x, np.tile(self.log_sigma, (len(x), 1))])
+
+    def backward(self, grad: Array) -> Array:
+        """Write the gradient of the logarithms; return that of what came in."""
+        size = self.log_sigma.size
+        self.grad[...] = grad[:, -size:].sum(0)
+        return grad[:, :-size]
+
+
+# %% [markdown]
+# HYBRID
+
+
+# %% tags=["export"]
+def hybrid(uses: Array, row: Array, action: Array, mask: Array | None) -> Terms:
+    """Return the terms of types with arguments.
+
+    Args:
+        uses: Which type (row) uses which argument (column), (K, A) bool.
+        row: Logits of the types, means and log standard deviations of the arguments.
+        action: Types and arguments, (B, 1 + A).
+        mask: Which types are legal.
+    """
+    num_types, num_args = uses.shape
+    logit, mu, log_sigma = np.split(row, [num_types, num_types + num_args], 1)
+    kind = action[:, 0].astype(int)
+    of_type = categorical(logit, kind, mask)
+    # An argument that is not used is put at its mean, whatever it held.
+    used = uses[kind]
+    inverse = np.exp(-log_sigma)
+    z = (np.where(used, action[:, 1:], mu) - mu) * inverse
+    log_density = -(z * z / 2 + log_sigma + LOG_ROOT)
+    log_prob = of_type.log_prob + (used * log_density).sum(1)
+    slopes = of_type.log_prob_slope, z * inverse, used * (z * z - 1)
+
+    # What the arguments of each type add to the entropy, and what they add on average.
+    prob = np.exp(log_softmax(logit, mask))
+    each = (log_sigma + UNIT_ENTROPY) @ uses.T
+    mean = (prob * each).sum(1, keepdims=True)
+    # The slopes {eq}`by-hand-hybrid`.
+    type_slope = of_type.entropy_slope + prob * (each - mean)
+    entropy_slopes = type_slope, np.zeros_like(mu), prob @ uses
+    entropy = of_type.entropy + mean[:, 0]
+    return Terms(log_prob, entropy, np.hstack(slopes), np.hstack(entropy_slopes))
+
+
+class Heads:
+    """Linear layers side by side, which see the same features."""
+
+    def __init__(self, heads: list[Layer], sizes: list[int]) -> None:
+        self.heads, self.ends = heads, np.cumsum(sizes)[:-1]
+
+    def forward(self, x: Array) -> Array:
+        """Return all that they put out, in one row."""
+        return np.hstack([head.forward(x) for head in self.heads])
+
+    def backward(self, grad: Array) -> Array:
+        """Return the gradient of the features: the heads' gradients add up."""
+        parts = np.split(grad, self.ends, 1)
+        pairs = zip(self.heads, parts, strict=True)
+        return sum(head.backward(part) for head, part in pairs)  # type: ignore[return-value]
+
+
+# %% [markdown]
+# ## One minibatch
+#
+# MINIBATCH
+
+
+# %% tags=["export"]
+class ByHand:
+    """A policy's numbers, and the gradient of PPO's loss, without autograd.
+
+    It is for policies of ``make_policy`` and ``make_hybrid_policy`` on the CPU whose
+    networks are linear layers with tanh or ReLU. The arrays share their memory with the
+    parameters; what is said at ``numpy_act`` about that holds here too.
+
+    Args:
+        policy: The policy. It is looked at now, not again with each call.
+
+    Raises:
+        ValueError: If the policy is another one; the message says what is in the way.
+    """
+
+    @checked
+    def __init__(self, policy: ActorCriticLike) -> None:
+        parameters = list(policy.parameters())
+        check_numbers(parameters)
+        # One vector holds all gradients, and each parameter sees its part of it. So
+        # their norm is one product.
+        sizes = [p.numel() for p in parameters]
+        self.flat = np.zeros(sum(sizes), array(parameters[0]).dtype)
+        places = np.split(self.flat, np.cumsum(sizes)[:-1])
+        pairs = zip(parameters, places, strict=True)
+        free = {p: place.reshape(p.shape) for p, place in pairs}
+        self.grads = [(p, torch.from_numpy(place)) for p, place in free.items()]
+
+        def take(p: Any) -> Array:
+            plain = type(p) is nn.Parameter and quiet(p) and p.requires_grad
+            words = "policy must train plain parameters, without hooks"
+            check_that(plain, f"{words}, got {type(p).__name__}")
+            check_that(p in free, "policy must use each parameter in one place only")
+            return free.pop(p)
+
+        self.actor, self.critic, self.judge = parts_of(policy, take)
+        check_that(not free, "policy must have no parameters but those of its layers")
+        self.normalizer: Any = policy.network.normalizer  # type: ignore[attr-defined]
+
+    def seen(self, obs: Tensor) -> Array:
+        """Return observations as the networks see them, a row for each."""
+        rows: Array = self.normalizer(obs).flatten(0, -2).numpy()
+        return rows
+
+    @torch.no_grad()
+    @np.errstate(all="ignore")
+    def evaluate_actions(
+        self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the policy's method returns, without gradient."""
+        shape = obs.shape[:-1]
+        rows = forward(self.actor, self.seen(obs))
+        flat = action.flatten(0, len(shape) - 1).numpy()
+        legal = None if mask is None else mask.flatten(0, -2).numpy()
+        terms = self.judge(rows, flat, legal)
+        log_prob, entropy = (torch.from_numpy(x).view(shape) for x in terms[:2])
+        return log_prob, entropy
+
+    @torch.no_grad()
+    @np.errstate(all="ignore")
+    def value(self, obs: Tensor) -> Tensor:
+        """Return what the policy's method returns, without gradient."""
+        value = forward(self.critic, self.seen(obs))
+        return torch.from_numpy(value).view(obs.shape[:-1])
+
+    # Numbers that are not finite are refused below, with their names.
+    @np.errstate(all="ignore")
+    def gradient(self, part: Samples, config: PPOConfig) -> dict[str, float]:
+        """Leave the clipped gradient of PPO's loss in the parameters' ``grad``.
+
+        Args:
+            part: A minibatch.
+            config: The settings of the loss.
+
+        Returns:
+            The losses, as ``PPO.learn`` returns them.
+        """
+        action, old, adv, target, old_value = (x.numpy() for x in part[1:6])
+        mask = None if part.mask is None else part.mask.numpy()
+        if config.normalize_advantage:
+            adv = adv - adv.mean()
+            adv = adv / (math.sqrt(adv @ adv / len(adv)) + 1e-8)
+
+        # Forward, through the networks and through the loss. On the way each part says
+        # how it changes.
+        obs = self.seen(part.obs)
+        terms = self.judge(forward(self.actor, obs), action, mask)
+        value = forward(self.critic, obs)[:, 0]
+        clips = config.clip_ratio, config.dual_clip
+        objective, push = surrogate(terms.log_prob, old, adv, *clips)
+        error, pull = value_error(value, old_value, target, config.value_clip)
+
+        # The total {eq}`def-ppo-total`.
+        policy_loss, value_loss = -float(objective.mean()), float(error.mean())
+        entropy = float(terms.entropy.mean())
+        loss = policy_loss + config.value_weight * value_loss
+        loss -= config.entropy_weight * entropy
+        # What is not finite would spoil all weights at once.
+        far = float(terms.log_prob.sum() - old.sum())
+        inputs = {"log_prob_old": part.log_prob, "adv": part.adv, "target": part.target}
+        check_finite(loss + far, **inputs, log_prob=torch.from_numpy(terms.log_prob))
+
+        # Backward: what comes to the rows and to the values, {eq}`by-hand-total`, and
+        # from there through the layers.
+        bonus = config.entropy_weight * terms.entropy_slope
+        row_grad = (push[:, None] * terms.log_prob_slope + bonus) / -len(adv)
+        backward(self.actor, row_grad)
+        backward(self.critic, config.value_weight / len(adv) * pull[:, None])
+
+        # Gradient clipping {eq}`by-hand-clip`, of all parameters at once.
+        norm = math.sqrt(self.flat @ self.flat)
+        self.flat *= min(1.0, config.max_grad_norm / (norm + 1e-6))
+        for p, grad in self.grads:
+            p.grad = grad
+        return {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": entropy,
+        }
+
+
+# %% [markdown]
+# ## What is refused
+#
+# REFUSED
+
+
+# %% tags=["export"]
+def check_numbers(parameters: list[Any]) -> None:
+    """Raise unless NumPy can compute with parameters where they are."""
+    places = {p.device.type for p in parameters}
+    check_that(places == {"cpu"}, f"policy must be on the CPU, got {', '.join(places)}")
+    kinds = {p.dtype for p in parameters}
+    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+    words = "policy must be float32 or float64 throughout"
+    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
+
+
+def parts_of(policy: Any, take: Take) -> tuple[list[Layer], list[Layer], Any]:
+    """Return the layers of actor and critic, and what judges rows; or refuse them."""
+    methods = "evaluate_actions", "legal", "value"
+    ours = computes(policy, Policy) and all(keeps(policy, Policy, m) for m in methods)
+    words = "policy must be a Policy without hooks or methods of its own"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
+    network, actions = policy.network, policy.actions
+    ours = computes(network, ActorCritic) and keeps(network, ActorCritic, "value")
+    words = "policy.network must be an ActorCritic without hooks"
+    check_that(ours, f"{words}, got {type(network).__name__}")
+
+    actor: Any = network.actor
+    kind: Any = CategoricalActions
+    judge: Any = categorical
+    if computes(actor, WithDeviations):
+        kind, judge = GaussianActions, gaussian
+        layers = [*layers_of(actor.mean, take), Deviations(actor.log_sigma, take)]
+    elif computes(actor, HybridRows) and computes(actor.network, HybridPolicyNetwork):
+        kind, judge = HybridActions, partial(hybrid, actions.mask.numpy())
+        net = actor.network
+        heads = layers_of(net.action_type_head, take) + layers_of(
+            net.action_args_mu, take
+        )
+        sizes = [net.action_type_shape, net.action_args_shape]
+        omega = Deviations(net.action_args_log_sigma, take)
+        layers = [*layers_of(net.encoder, take), Heads(heads, sizes), omega]
+    else:
+        layers = layers_of(actor, take)
+    same = type(actions) is kind and keeps(actions, kind, "evaluate")
+    words = f"policy.actions must be {kind.__name__}, as they are"
+    check_that(same, f"{words}, got {type(actions).__name__}")
+    return layers, layers_of(network.critic, take), judge
+
+
+def layers_of(module: Any, take: Take) -> list[Layer]:
+    """Return the layers of a chain, or refuse one that is not known here."""
+    if computes(module, nn.Sequential):
+        return [layer for part in module for layer in layers_of(part, take)]
+    kind = type(module)
+    known = kind in (nn.Linear, nn.Tanh, nn.ReLU) and computes(module, kind)
+    words = "policy must have chains of Linear, Tanh and ReLU, without hooks"
+    check_that(known, f"{words}, got {module}")
+    if kind is nn.Linear:
+        check_that(module.bias is not None, f"{words} and with biases, got {module}")
+        return [Linear(module, take)]
+    return [Tanh() if kind is nn.Tanh else ReLU()]
+
+
+# %% [markdown]
+# ## References
