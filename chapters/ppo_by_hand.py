@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -474,18 +474,21 @@ def check_numbers(parameters: list[Any]) -> None:
     check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
 
 
-def parts_of(policy: Any, take: Take) -> tuple[list[Layer], list[Layer], Any]:
+def parts_of(
+    policy: ActorCriticLike, take: Take
+) -> tuple[list[Layer], list[Layer], Any]:
     """Return the layers of actor and critic, and what judges rows; or refuse them."""
     methods = "evaluate_actions", "legal", "value"
     ours = computes(policy, Policy) and all(keeps(policy, Policy, m) for m in methods)
     words = "policy must be a Policy without hooks or methods of its own"
     check_that(ours, f"{words}, got {type(policy).__name__}")
-    network, actions = policy.network, policy.actions
+    known_policy = cast(Policy, policy)
+    network, actions = known_policy.network, known_policy.actions
     ours = computes(network, ActorCritic) and keeps(network, ActorCritic, "value")
     words = "policy.network must be an ActorCritic without hooks"
     check_that(ours, f"{words}, got {type(network).__name__}")
 
-    actor: Any = network.actor
+    actor = network.actor
     kind: Any = CategoricalActions
     judge: Any = categorical
     if computes(actor, WithDeviations):

@@ -438,16 +438,7 @@ def test_the_command_line_learns_by_hand_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = [
-        "--name",
-        "a",
-        "--num-envs",
-        "2",
-        "--num-steps",
-        "32",
-        "--total-steps",
-        "64",
-    ]
+    options = ["--name=a", "--num-envs=2", "--num-steps=32", "--total-steps=64"]
     main(["ppo", *options, "--fast", "by hand"])
     assert "fast forms: acting and learning by hand\n" in capsys.readouterr().out
     main(["ppo", "--resume", "runs/a", "--fast", "plain"])
