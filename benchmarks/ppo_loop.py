@@ -1,7 +1,8 @@
-r"""The training loop of PPO on CartPole-v1, against stable-baselines3.
+r"""The training loop of PPO on CartPole-v1 and Pendulum-v1, against stable-baselines3.
 
 Both train with CleanRL's settings, but without the clip of the value, in Gymnasium's
-environments. The peer lives in an environment of its own::
+environments. Ours trains in three forms: with the network alone, acting in NumPy, and
+by hand, without autograd. The peer lives in an environment of its own::
 
     python -m venv peers
     peers/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 torchrl==0.14.1 \
@@ -24,6 +25,7 @@ from benchmarks.harness import Case, Goal, cpu_seconds
 from literate_rl.agents import make_envs
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig
+from literate_rl.ppo_by_hand import ByHand
 from literate_rl.workshop.fast_forms import numpy_act
 from literate_rl.workshop.runs import fit, flat_env
 
@@ -32,17 +34,29 @@ PACKAGES = ("stable-baselines3", "gymnasium")
 ENV = "CartPole-v1"
 STEPS = 8192
 CONFIG = PPOConfig(total_steps=STEPS)
+PEER = "stable-baselines3"
+# Whether it acts in NumPy, and whether it learns without autograd.
+FORMS = {
+    "PPO, plain": (False, False),
+    "PPO, numpy_act": (True, False),
+    "PPO, by hand": (True, True),
+}
+GOALS = {"PPO, plain": 2.0, "PPO, numpy_act": 3.0, "PPO, by hand": 5.3}
 
 
-def learner(config: PPOConfig, fast: bool) -> PPO:
+def learner(
+    config: PPOConfig, fast: bool, by_hand: bool = False, env: str = ENV
+) -> PPO:
     """Build our learner, which acts with the network or in NumPy."""
-    envs = make_envs(partial(flat_env, ENV), config.num_envs)
+    envs = make_envs(partial(flat_env, env), config.num_envs)
     torch.manual_seed(config.seed)
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    return PPO(policy, envs, config, numpy_act(policy) if fast else None)
+    act, own = numpy_act(policy), ByHand(policy)
+    forms: dict[str, Any] = {"act": act} if fast else {}
+    return PPO(policy, envs, config, **forms, by_hand=own if by_hand else None)
 
 
-def peer_learner(config: PPOConfig) -> Any:
+def peer_learner(config: PPOConfig, env: str = ENV) -> Any:
     """Build stable-baselines3's learner with the same settings.
 
     Its value loss lacks the factor one half, so the weight gets it. Its step size falls
@@ -53,7 +67,7 @@ def peer_learner(config: PPOConfig) -> Any:
 
     model = PeerPPO(
         "MlpPolicy",
-        make_vec_env(ENV, config.num_envs, seed=config.seed),
+        make_vec_env(env, config.num_envs, seed=config.seed),
         n_steps=config.num_steps,
         batch_size=config.num_envs * config.num_steps // config.num_minibatches,
         n_epochs=config.num_epochs,
@@ -73,19 +87,24 @@ def peer_learner(config: PPOConfig) -> Any:
     return model
 
 
-def check(config: PPOConfig) -> None:
-    """Assert that our two forms act, judge and learn alike from the same noise."""
-    plain, fast = learner(config, False), learner(config, True)
+def check(config: PPOConfig, env: str = ENV) -> None:
+    """Assert that our three forms act, judge and learn alike from the same noise."""
+    forms = [learner(config, *form, env=env) for form in FORMS.values()]
     for _ in range(2):
         rollouts = []
-        for form in (plain, fast):
+        for form in forms:
             batch = form.collect()
             log_prob, _ = form.policy.evaluate_actions(batch.obs, batch.action)
             rollouts.append((batch.action, log_prob))
             form.update(batch)
-        (action, log_prob), (fast_action, fast_log_prob) = rollouts
-        assert torch.equal(action, fast_action)
-        torch.testing.assert_close(log_prob, fast_log_prob, rtol=0, atol=1e-5)
+        (action, log_prob), *others = rollouts
+        for fast_action, fast_log_prob in others:
+            torch.testing.assert_close(action, fast_action, rtol=0, atol=1e-5)
+            torch.testing.assert_close(log_prob, fast_log_prob, rtol=0, atol=1e-5)
+    plain, *others = [form.parameters for form in forms]
+    for other in others:
+        for mine, theirs in zip(plain, other, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
 
 
 def step_clock(build: Callable[[], Callable[[], object]], repeats: int) -> float:
@@ -94,24 +113,21 @@ def step_clock(build: Callable[[], Callable[[], object]], repeats: int) -> float
 
 
 def cases() -> Iterator[Case]:
-    """Yield one case, after its check."""
-    check(CONFIG)
+    """Yield a case for each task, after its check."""
+    for env, goals in ((ENV, GOALS), ("Pendulum-v1", {})):
+        check(CONFIG, env)
 
-    def own(fast: bool) -> Callable[[], object]:
-        return partial(fit, learner(CONFIG, fast), progress=False)
+        def own(name: str, env: str = env) -> Callable[[], object]:
+            return partial(fit, learner(CONFIG, *FORMS[name], env=env), progress=False)
 
-    yield Case(
-        name=f"{CONFIG.num_envs} environments, {CONFIG.num_steps} steps each",
-        functions={
-            "stable-baselines3": lambda: partial(peer_learner(CONFIG).learn, STEPS),
-            "PPO, plain": lambda: own(False),
-            "PPO, numpy_act": lambda: own(True),
-        },
-        peer="stable-baselines3",
-        goals={
-            "PPO, plain": Goal(at_least=2.0),
-            "PPO, numpy_act": Goal(at_least=3.0),
-        },
-        sample=step_clock,
-        shortest=0.0,
-    )
+        def theirs(env: str = env) -> Callable[[], object]:
+            return partial(peer_learner(CONFIG, env).learn, STEPS)
+
+        yield Case(
+            name=f"{env}, {CONFIG.num_envs} environments, {CONFIG.num_steps} steps",
+            functions={PEER: theirs} | {name: partial(own, name) for name in FORMS},
+            peer=PEER,
+            goals={name: Goal(at_least=goal) for name, goal in goals.items()},
+            sample=step_clock,
+            shortest=0.0,
+        )

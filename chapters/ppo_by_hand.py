@@ -9,7 +9,15 @@
 # %% [markdown]
 # # PPO by hand
 #
-# **Where does the time of an update go, and what is left without autograd?** OPENING
+# **Where does the time of a minibatch go?** Not into arithmetic. After this chapter you can take
+# the gradient of PPO's loss by hand, from the loss back to the first weight, and write it in NumPy. It
+# is the same gradient as autograd's, in less than half the time.
+#
+# Nobody needs this page to use PPO. It stands above the path: read it if you want to know what
+# `loss.backward()` does, or if your runs take too long. It takes about 35 minutes, reading, without
+# exercises. You need the loss ({doc}`ppo_error`), the loop ({doc}`ppo`), and the rows and action
+# distributions of {doc}`policies`. One section is about the hybrid actions of {doc}`hybrid_action`; skip
+# it until you have been there.
 
 # %% tags=["export", "hide-input"]
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
@@ -45,9 +53,259 @@ __all__ = ["ByHand"]
 Array = NDArray[Any]
 
 # %% [markdown]
+# ## Where the time goes
+#
+# One minibatch of PPO on CartPole has 128 samples. Actor and critic have two hidden layers of 64, so an
+# update has 18 products of small matrices and four calls of the hyperbolic tangent. Here is the time of an
+# update, and the time of these products alone, of the tangents alone, and of Adam alone:
+
+# %%
+import time
+from statistics import median
+
+import numpy as np
+import torch
+
+from literate_rl.agents import make_envs
+from literate_rl.policies import make_policy
+from literate_rl.ppo import PPO, PPOConfig
+from literate_rl.workshop.fast_forms import numpy_act
+
+torch.set_num_threads(1)
+
+
+def make_learner(form=None, config=None):
+    """Build PPO for CartPole, always with the same weights."""
+    torch.manual_seed(1)
+    config = config or PPOConfig()
+    envs = make_envs("CartPole-v1", config.num_envs)
+    policy = make_policy(envs.single_observation_space, envs.single_action_space)
+    act = numpy_act(policy)
+    return PPO(policy, envs, config, act, by_hand=form and form(policy))
+
+
+def seconds(function):
+    """Return the median CPU time of a call."""
+    times = []
+    for _ in range(25):
+        start = time.process_time()
+        for _ in range(10):
+            function()
+        times.append(time.process_time() - start)
+    return median(times) / 10
+
+
+learner = make_learner()
+samples = learner.look_back(learner.collect())
+part = samples.take(torch.arange(128))
+learner.learn(part)
+
+sizes = [(4, 64), (64, 64), (64, 2), (4, 64), (64, 64), (64, 1)]
+operands = [
+    [torch.randn(shape) for shape in ((128, inputs), (inputs, outputs), (128, outputs))]
+    for inputs, outputs in sizes
+]
+hidden = [torch.randn(128, 64) for _ in range(4)]
+
+
+def products():
+    """Compute the products of an update: forward, weights, and backward."""
+    for x, w, g in operands:
+        x @ w, x.T @ g, g @ w.T
+
+
+whole = seconds(lambda: learner.learn(part))
+shares = {
+    "products of matrices": seconds(products) / whole,
+    "tangents": seconds(lambda: [x.tanh() for x in hidden]) / whole,
+    "Adam": seconds(learner.optimizer.step) / whole,
+}
+shares["all the rest"] = 1 - sum(shares.values())
+for name, share in shares.items():
+    print(f"{name:22s}{share:4.0%}")
+
+# %% [markdown]
+# **Notice** the last line. Most of the time is none of these. How many operations are there?
+
+# %%
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that PyTorch carries out, those of autograd included."""
+
+    number = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.number += 1
+        return function(*args, **(kwargs or {}))
+
+
+with Counted() as counted:
+    learner.learn(part)
+print(f"{counted.number} operations in one update")
+
+# %% [markdown]
+# Some hundreds. Each of them looks at its arguments, chooses a kernel, makes a tensor for the result and
+# writes down how to come back. That takes a few microseconds, whatever is in the tensors. In large networks nobody
+# notices. Here it is nearly all. So there is something to be gained by asking for fewer and cheaper
+# calls. And there is something to be learned: what autograd does all the time.
+
+# %% tags=["claims"]
+assert len(operands) * 3 == 18
+assert len(hidden) == 4
+assert len(part.adv) == 128
+assert shares["all the rest"] > 0.5, "most of the time is none of these"
+assert 200 < counted.number < 1000, "some hundreds"
+
+# %% [markdown]
+# ## The gradient walks back
+#
+# Below is an actor as small as can be: four numbers come in, two hidden layers have three units each,
+# and two logits come out. It has seen one sample. On the left is what went forward: what each unit
+# takes in, $u$, what it puts out, $h = \tanh u$, and the logits $z$. On the right the gradient of
+# the loss comes back. Move the first slider, and it arrives at one place after the other. The
+# other two say what the sample was: its advantage, and its ratio by now.
+
+# %% tags=["hide-input"]
+from torch import nn
+
+from literate_rl.ppo_by_hand import (
+    Linear,
+    Tanh,
+    backward,
+    categorical,
+    forward,
+    surrogate,
+)  # the package's own; this chapter defines them below
+from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+
+torch.manual_seed(28)
+tiny = nn.Sequential(
+    nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)
+)
+for linear in tiny[::2]:
+    nn.init.normal_(linear.weight, std=0.9)
+layers = [
+    Tanh()
+    if isinstance(layer, nn.Tanh)
+    else Linear(layer, lambda p: np.zeros(p.shape, "f"))
+    for layer in tiny
+]
+seen = np.array([[1.0, -0.5, 0.8, 0.4]], np.float32)
+went = [forward(layers[:number], seen)[0] for number in range(1, 6)]
+terms = categorical(went[-1][None], np.array([0]), None)
+stops = {"u₁": 1, "h₁": 5, "u₂": 9, "h₂": 13, "z": 17}
+words = (
+    "From the loss to the log-probability of the action: minus the advantage times the ratio.",
+    "To the logits: up for the action that was taken, down for the other.",
+    "Back through the last layer: each unit adds up what comes along its weights.",
+    "Back through the tangent, times 1 − h²: what is far from zero lets little through.",
+    "Back through the middle layer.",
+    "Back through the first tangent. The next layer is the first, and its input is data.",
+)
+
+
+def frame(back, adv, ratio):
+    columns = [np.array([x], np.float32) for x in (np.log(ratio), 0.0, adv)]
+    _, slope = surrogate(*columns, 0.2, None)
+    grad = -slope[:, None] * terms.log_prob_slope
+    came = [grad[0]]
+    for layer in layers[:0:-1]:
+        grad = layer.backward(grad)
+        came.append(grad[0])
+    came = came[::-1]
+    pictures = []
+    for title, low, rows, shown in (
+        ("forward: what each unit holds", -1.6, went, 5),
+        ("backward: the gradient of the loss", -1.0, came, back),
+    ):
+        marks = []
+        for number, (start, row) in enumerate(zip(stops.values(), rows, strict=True)):
+            heights = row if number >= 5 - shown else 0 * row
+            places = [start + unit for unit in range(len(row))]
+            tone = "" if shown == 5 and title[0] == "f" else "accent"
+            marks.append(Mark("bars", places, heights.tolist(), tone))
+        ticks = {
+            start + (len(r) - 1) / 2: n
+            for (n, start), r in zip(stops.items(), rows, strict=True)
+        }
+        axis = Axis("place in the network", 0, 19, ticks)
+        pictures.append(
+            plot(
+                title,
+                f"{title}, at five places of a small network.",
+                axis,
+                Axis("", low, -low, (-1, 0, 1)),
+                *marks,
+                width=340,
+            )
+        )
+    pull = f"{0.0 - slope.item():.2f}".replace("-", "−")
+    return (
+        pictures,
+        f"The loss's slope over the log-probability is {pull}. {words[back]}",
+    )
+
+
+dial(
+    "The gradient walks back",
+    frame,
+    {
+        "places": list(range(6)),
+        "advantage Â": [1.0, -1.0],
+        "ratio ρ": [0.6, 0.9, 1.0, 1.1, 1.4],
+    },
+    start=(2, 1.0, 1.0),
+)
+
+# %% [markdown]
+# **Notice** three things. A tangent makes bars smaller, and most where $h$ is near $\pm 1$: that is why
+# networks should not begin with large weights. The shape of the bars does not depend on the sample's advantage or
+# ratio, only their size and their sign do. And with $\rho = 1.4$ and $\hat A = 1$ all bars are
+# gone: the clip has stopped this sample, and none of its steps back is of any use.
+
+# %% tags=["claims"]
+assert frame(5, 1.0, 1.4)[1].startswith(
+    "The loss's slope over the log-probability is 0.00"
+)
+assert frame(5, 1.0, 1.0)[1].startswith(
+    "The loss's slope over the log-probability is −1.00"
+)
+for unit, (inside, outside) in enumerate(zip(went[0], went[1], strict=True)):
+    assert np.isclose(np.tanh(inside), outside), unit
+
+# %% [markdown]
 # ## Layers that know their way back
 #
-# LAYERS
+# A network is a chain of steps, and the chain rule is a sentence about each step alone: *given how the loss
+# changes with your output, say how it changes with your input*. A **layer** here has two methods.
+# `forward` computes, and keeps what it will need. `backward` answers that sentence.
+#
+# A linear layer makes $Y = X W^\top + b$ of a batch $X$, one row for each sample. We write $\Gamma$ for
+# the derivatives of the loss by its output, $\Gamma = \partial \mathcal L / \partial Y$. Then
+#
+# $$
+# \frac{\partial \mathcal L}{\partial W} = \Gamma^\top X , \qquad
+# \frac{\partial \mathcal L}{\partial b} = \sum_b \Gamma_b , \qquad
+# \frac{\partial \mathcal L}{\partial X} = \Gamma W .
+# $$ (by-hand-linear)
+#
+# Why? Weight $W_{ij}$ leads from input $j$ to output $i$. If it grows by a little, output $i$ of sample $b$ grows by
+# $X_{bj}$ times that, and the loss by $\Gamma_{bi} X_{bj}$ times that. The samples add up, and a sum over
+# samples is a product of matrices. What goes back goes along the same weights, the other way.
+#
+# An activation works on each number alone, so its step back is a multiplication, and both derivatives
+# can be told from the output:
+#
+# $$
+# h = \tanh u : \;\; \frac{\partial h}{\partial u} = 1 - h^2 ; \qquad
+# h = \max(u, 0) : \;\; \frac{\partial h}{\partial u} = \mathbb 1[h > 0] .
+# $$ (by-hand-squash)
+#
+# Now the code. A NumPy array can be a *view* of a tensor's memory: `p.detach().numpy()` copies
+# nothing. So `weight` below *is* the weight of the policy, and when the optimiser changes it, this layer has changed as
+# well. `take` hands out the place where a gradient goes.
 
 
 # %% tags=["export"]
@@ -109,7 +367,7 @@ def array(parameter: Tensor) -> Array:
 
 
 # %% [markdown]
-# CHAIN
+# A chain is a list of them. There and back again:
 
 
 # %% tags=["export"]
@@ -141,7 +399,25 @@ def backward(layers: list[Layer], grad: Array) -> None:
 # %% [markdown]
 # ## The surrogate
 #
-# SURROGATE
+# Now from the other end. The first step back leads from the loss to the log-probabilities. The objective of
+# a sample is {eq}`clipped-surrogate`, perhaps with a dual clip {eq}`dual-clip`. In its live part it is
+# $\rho \hat A$, and since $\rho = e^{\ell}$ with the log-ratio $\ell = \log \pi_\theta - \log \pi_{\text{old}}$,
+# its slope over $\log \pi_\theta$ is again $\rho \hat A$. Elsewhere it is constant:
+#
+# $$
+# \frac{\partial L_c}{\partial \log \pi_\theta} =
+# \begin{cases}
+#   \rho \hat A & \rho \hat A \le \operatorname{clip}(\rho, 1-\epsilon, 1+\epsilon)\, \hat A ,\;
+#       |\ell| \le 20 \text{, and } \rho < c \text{ if } \hat A < 0 , \\
+#   0 & \text{otherwise.}
+# \end{cases}
+# $$ (by-hand-surrogate)
+#
+# The first condition is true inside of the range, where both sides are equal, and for a sample that went the wrong way.
+# The second belongs to the clamp of {doc}`ppo_error` that keeps $\rho$ finite, the third to the dual clip.
+# On a border of the clip range the slope still counts, as in PyTorch. At a kink where two branches are equal and have
+# different slopes, as at $\rho = c$, there is no derivative. Autograd takes the mean of both there, and we take zero; no sample
+# of a run will notice.
 
 
 # %% tags=["export"]
@@ -166,7 +442,16 @@ def surrogate(
 # %% [markdown]
 # ## The value error
 #
-# VALUE
+# The critic's error is half a square, so its slope is the distance from the target. With a value clip
+# {eq}`value-clip` the larger of two errors counts. The clipped one is constant once the value has left its range, so
+#
+# $$
+# \frac{\partial}{\partial V} \, \frac12 \max\bigl((G - V)^2, (G - V_{\text{clip}})^2\bigr) =
+# \begin{cases}
+#   V - G & |V - V_{\text{old}}| \le \epsilon_V \text{ or } (G - V)^2 \ge (G - V_{\text{clip}})^2 , \\
+#   0 & \text{otherwise.}
+# \end{cases}
+# $$ (by-hand-value)
 
 
 # %% tags=["export"]
@@ -188,7 +473,20 @@ def value_error(
 # %% [markdown]
 # ## The action distribution
 #
-# CATEGORICAL
+# The next step back leads from the log-probability to the row of numbers that the actor has put out.
+# Here the action distributions differ. Each gets a function that returns the two numbers which the loss reads,
+# log-probability and entropy, and how each of them changes with the numbers of the row.
+#
+# For actions from a list the row holds logits $z_j$, and $\log p_a = z_a - \log \sum_j e^{z_j}$. So
+#
+# $$
+# \frac{\partial \log p_a}{\partial z_j} = \mathbb 1[j = a] - p_j , \qquad
+# \frac{\partial H}{\partial z_j} = -p_j \bigl( \log p_j + H \bigr) .
+# $$ (by-hand-categorical)
+#
+# The first one is worth a look: *up for what was done, down for everything in proportion to its
+# probability.* The slopes of a row add up to zero, because logits that all grow alike change nothing. The
+# second one pulls down what is likelier than on average, where $-\log p_j < H$, and pulls up the rest.
 
 
 # %% tags=["export"]
@@ -232,7 +530,20 @@ def categorical(row: Array, action: Array, mask: Array | None) -> Terms:
 
 
 # %% [markdown]
-# GAUSSIAN
+# For numbers in a box the row holds means and logarithms of standard deviations
+# ({doc}`policies`). With $\zeta_j = (a_j - \mu_j) / \sigma_j$ the log-density is
+# $\sum_j (-\tfrac12 \zeta_j^2 - \log \sigma_j)$ and a constant, and the entropy is $\sum_j \log \sigma_j$ and another
+# one:
+#
+# $$
+# \frac{\partial \log \pi}{\partial \mu_j} = \frac{\zeta_j}{\sigma_j} , \qquad
+# \frac{\partial \log \pi}{\partial \log \sigma_j} = \zeta_j^2 - 1 , \qquad
+# \frac{\partial H}{\partial \mu_j} = 0 , \qquad
+# \frac{\partial H}{\partial \log \sigma_j} = 1 .
+# $$ (by-hand-gaussian)
+#
+# In words: move the mean towards a good action, and make the deviation larger if a good action was
+# more than one deviation away, smaller if it was nearer.
 
 
 # %% tags=["export"]
@@ -255,7 +566,8 @@ def gaussian(row: Array, action: Array, mask: None) -> Terms:
 
 
 # %% [markdown]
-# DEVIATIONS
+# The deviations do not depend on what the agent sees: the same parameters stand in every row. That is a layer
+# as well. Forward it repeats them for each sample, so backward it adds up over the samples.
 
 
 # %% tags=["export"]
@@ -277,7 +589,19 @@ class Deviations:
 
 
 # %% [markdown]
-# HYBRID
+# A hybrid action ({doc}`hybrid_action`) is a type $k$ and the arguments $j$ that it uses, where the mask $m_{k,j}$ is 1. Its
+# log-density {eq}`hybrid-log-prob` is that of the type plus those of the used arguments, so its slopes are those
+# of above, with zeros for what is not used. In the entropy {eq}`hybrid-entropy` an argument counts as often as its types are
+# chosen. Let $e_k = \sum_j m_{k,j} H_j$ be the entropy of the arguments of type $k$, and
+# $\bar e = \sum_k p_k e_k$ its mean. Then
+#
+# $$
+# \frac{\partial H}{\partial z_k} = -p_k \bigl( \log p_k + H_{\text{type}} \bigr) + p_k \, (e_k - \bar e) , \qquad
+# \frac{\partial H}{\partial \log \sigma_j} = \sum_k p_k \, m_{k,j} .
+# $$ (by-hand-hybrid)
+#
+# Its network has two heads on one encoder. Side by side they are a layer too; what they send back to
+# their features adds up.
 
 
 # %% tags=["export"]
@@ -333,7 +657,29 @@ class Heads:
 # %% [markdown]
 # ## One minibatch
 #
-# MINIBATCH
+# All parts are there. The loss {eq}`def-ppo-total` is a mean over $B$ samples, so what comes to a row and to a value
+# is
+#
+# $$
+# \frac{\partial \mathcal L}{\partial z_b} = -\frac1B \Bigl(
+#     \frac{\partial L_c}{\partial \log \pi_\theta} \frac{\partial \log \pi_\theta}{\partial z_b}
+#     + c_H \frac{\partial H}{\partial z_b} \Bigr) , \qquad
+# \frac{\partial \mathcal L}{\partial V_b} = \frac{c_V}{B} \, \frac{\partial \mathcal L_V}{\partial V_b} ,
+# $$ (by-hand-total)
+#
+# where $z_b$ is the whole row of a sample, whatever it holds. From there the layers go on by themselves.
+# At last the gradient $g$ of all parameters is clipped at a norm of $g_{\max}$, as PyTorch does it:
+#
+# $$
+# g \;\leftarrow\; g \cdot \min\Bigl(1, \frac{g_{\max}}{\lVert g \rVert + 10^{-6}}\Bigr) .
+# $$ (by-hand-clip)
+#
+# Here a second view pays. All gradients lie in one vector, and each layer writes into its part of it. So the norm is one
+# product instead of one for each parameter and one more. Each parameter's `grad` is a tensor that
+# looks at the same memory. The optimiser is still PyTorch's, and checkpoints know nothing of all this.
+#
+# `PPO` takes such an object as `by_hand`. Then it asks it for the gradient, and also for the old
+# log-probabilities and values when it looks back.
 
 
 # %% tags=["export"]
@@ -460,7 +806,10 @@ class ByHand:
 # %% [markdown]
 # ## What is refused
 #
-# REFUSED
+# What is computed by hand can be computed for what we know only. So the policy is looked at when the
+# object is made, and anything else is refused with the reason: encoders and convolutions, other
+# activations, hooks, a layer that actor and critic share, weights that are not trained, a GPU. As in {doc}`workshop/fast_forms` we look at the functions that
+# would run, and never at names.
 
 
 # %% tags=["export"]
@@ -526,4 +875,241 @@ def layers_of(module: Any, take: Take) -> list[Layer]:
 
 
 # %% [markdown]
+# ## The same curve, sooner
+#
+# Is it the same agent? Two learners begin with the same weights and draw the same noise. One learns with autograd,
+# the other by hand. After two iterations we compare all of their parameters, and then both go on.
+
+# %%
+from collections import deque
+
+settings = PPOConfig(
+    total_steps=24_000,
+    num_envs=8,
+    num_steps=64,
+    num_epochs=8,
+    learning_rate=2e-3,
+    gamma=0.98,
+    lambda_=0.8,
+    entropy_weight=0.0,
+)
+runs, both, cost = {}, [], {}
+for name, form in (("autograd", None), ("by hand", ByHand)):
+    learner = make_learner(form, settings)
+    recent, rows, begin = deque(maxlen=20), [], time.process_time()
+    while learner.step < settings.total_steps:
+        metrics = learner.iterate()
+        spent = time.process_time() - begin
+        recent.extend(metrics["charts/episodic_return"].returns)
+        rows.append((learner.step, np.mean(recent), spent))
+        if len(rows) == 2:
+            both.append([p.detach().clone() for p in learner.parameters])
+    runs[name], cost[name] = np.array(rows).T, spent
+
+apart = max((x - y).abs().max().item() for x, y in zip(*both, strict=True))
+print(f"after two iterations no parameter differs by more than {apart:.0e}")
+print(f"the run by hand takes {cost['by hand'] / cost['autograd']:.0%} of the time")
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the mean return of 20 episodes of both runs on CartPole. Over the steps the two curves begin as one and rise together. Over the time, as a share of what autograd takes, the curve by hand ends about half way"}}
+import matplotlib.pyplot as plt
+
+fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True)
+for number, (name, (steps, returns, spent)) in enumerate(runs.items()):
+    style = {"color": f"C{number}", "label": name, "lw": 2 - number}
+    left.plot(steps / 1000, returns, **style)
+    right.plot(spent / cost["autograd"], returns, **style)
+left.set(xlabel="thousand steps", ylabel="mean of 20 episodes")
+right.set(xlabel="CPU time, autograd's run is 1")
+left.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** on the left that the two curves begin as one. They part later, when two results that differ in
+# the last digit make the two agents choose another action for the first time; from there on they are as two runs
+# with different seeds, and which is higher is luck. **Notice** on the right where the second curve ends. What it does not save is the time in the
+# environments.
+
+# %% tags=["claims"]
+assert apart < 1e-5, "the same parameters"
+first = {name: returns[:3] for name, (_, returns, _) in runs.items()}
+assert np.allclose(first["autograd"], first["by hand"]), "they begin as one"
+assert cost["by hand"] < 0.85 * cost["autograd"], "it ends earlier"
+for name, (_, returns, _) in runs.items():
+    assert returns[-1] > 5 * returns[0], f"{name} learns"
+
+# %% [markdown]
+# And one update alone?
+
+# %%
+by_hand = make_learner(ByHand)
+share = seconds(lambda: by_hand.learn(part)) / whole
+print(f"an update by hand takes {share:.0%} of an update with autograd")
+
+# %% [markdown]
+# Most of what is left are the products of matrices and Adam, which both have. How the whole loop compares to that of
+# another library is in {doc}`/docs/results`.
+
+# %% tags=["claims"]
+assert share < 0.6, "less than half, on a quiet machine"
+
+# %% [markdown]
+# ## Use it
+#
+# `train` and the command line take it by name. It is not what they do unless you ask:
+#
+# ```python
+# train("PPO", "CartPole-v1", fast="by hand")
+# ```
+#
+# ```text
+# literate-rl ppo --env CartPole-v1 --fast "by hand"
+# ```
+#
+# Without it, `fast="auto"`, PPO acts in NumPy and learns with autograd; `fast="plain"` is all PyTorch. A run may begin in one
+# form and go on in another, because what is saved is the same.
+#
+# When is it worth it? If your networks are small, and you train many of them: for seeds, for settings, for
+# figures. As soon as you change the loss, it is the wrong form: every change means a new derivative, and a
+# test against autograd. Layers of 512 units or more spend their time in products, and there is nothing to gain.
+#
+# ## Traps
+#
+# ### Trap: a view of what is no longer there
+#
+# A view sees changes that are made *in place*, as an optimiser and `load_state_dict` make them. If somebody puts another tensor
+# into the place of a parameter's memory, the view still looks at the old one. Nothing fails, and nothing is learned.
+
+# %%
+learner = make_learner(ByHand)
+network = learner.policy.network
+moves = {}
+for name in ("as it is", "after a copy"):
+    before = learner.policy.value(samples.obs).detach().clone()
+    told = learner.judge.value(samples.obs)
+    moves[name] = (told - before).abs().max().item()
+    print(f"{name}: the object and the policy differ by {moves[name]:.3f}")
+    for p in network.critic.parameters():
+        p.data = p.data + 0.1  # a new tensor; `p.data += 0.1` would do
+
+# %% [markdown]
+# So make the object last, and make it anew if you put in other weights like this.
+
+# %% tags=["claims"]
+assert moves["as it is"] < 1e-5
+assert moves["after a copy"] > 0.05
+
+# %% [markdown]
+# ## Summary
+#
+# - For small networks an update is some hundreds of small calls; the arithmetic is a minor part.
+# - Backpropagation is one sentence for each step: given how the loss changes with your output, say how it changes with
+#   your input. A layer that keeps its input or its output can answer it in one to three lines.
+# - The surrogate's slope is $\rho \hat A$ where the clip leaves it alive, and the softmax turns it into *up for
+#   what was done, down for everything in proportion to its probability*.
+# - A derivative by hand is right when a test says so: here in double precision, for all kinds of actions, with every clip.
+# - Views share memory. Weights, gradients, optimiser and checkpoints stay PyTorch's.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.pictures import predict
+
+predict(
+    "A unit with a ReLU puts out 0 for every sample of a minibatch. Which of its weights get a "
+    "gradient?",
+    ["none", "only those that lead into it", "only those that lead out of it"],
+    right="none",
+    because="The step back through the ReLU multiplies by 0, so nothing reaches the weights that "
+    "lead into it. And those that lead out of it get the product of what comes back with what "
+    "the unit put out, which is 0 as well. Such a unit is dead until other data come.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This function is meant to be the step back through a hyperbolic tangent: `u` came in, and `grad` is the gradient of what
+# went out. Near zero it is right. Repair it.
+
+
+# %%
+def answer(u, grad):
+    return grad * (1 - u * u)
+
+
+from literate_rl.workshop.exercises import grade
+
+
+def by_autograd(u, grad):
+    x = torch.tensor(u, requires_grad=True)
+    return torch.autograd.grad(x.tanh(), x, torch.tensor(grad))[0].numpy()
+
+
+draws = np.random.default_rng(1).normal(size=(3, 2, 5))
+grade(answer, by_autograd, *((2 * u, grad) for u, grad in draws))
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(u, grad):
+    # The derivative is told by what went out, not by what came in.
+    h = np.tanh(u)
+    return grad * (1 - h * h)
+
+
+grade(answer, by_autograd, *((2 * u, grad) for u, grad in draws))
+
+# %% [markdown]
+# ### Exercise 3: experiment
+#
+# Ten layers of 64 units with tangents between them. Their weights are orthogonal matrices times a gain. `passed(gain)` returns which
+# share of a gradient's length gets through, from the last layer to the first. Which of the gains 0.5, 1,
+# 1.5 and 3 keeps its length best? Guess first, then return the gain.
+
+
+# %%
+def passed(gain):
+    """Return the length of the gradient at the first layer, that of the last being 1."""
+    torch.manual_seed(0)
+    chain = []
+    for _ in range(10):
+        linear = nn.Linear(64, 64)
+        nn.init.orthogonal_(linear.weight, gain)
+        chain += [Linear(linear, lambda p: np.zeros(p.shape, "f")), Tanh()]
+    forward(chain, torch.randn(256, 64).numpy())
+    grad = torch.randn(256, 64).numpy()
+    before = np.linalg.norm(grad)
+    for layer in reversed(chain):
+        grad = layer.backward(grad)
+    return np.linalg.norm(grad) / before
+
+
+def answer():
+    return ...
+
+
+# %% tags=["hide-input"]
+def best_gain():
+    return min((0.5, 1.0, 1.5, 3.0), key=lambda gain: abs(np.log(passed(gain))))
+
+
+grade(answer, best_gain, ())
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer():
+    # A tangent lets less than all through, so the weights have to make up for it. Too much of
+    # that, and the gradient grows from layer to layer.
+    shares = {gain: passed(gain) for gain in (0.5, 1.0, 1.5, 3.0)}
+    return min(shares, key=lambda gain: abs(np.log(shares[gain])))
+
+
+grade(answer, best_gain, ())
+print({gain: f"{passed(gain):.3f}" for gain in (0.5, 1.0, 1.5, 3.0)})
+
+# %% [markdown]
 # ## References
+#
+# Backpropagation is from {cite:t}`rumelhart1986`, the loss from {cite:t}`schulman2017`, the dual clip from
+# {cite:t}`ye2020`. Karpathy's [micrograd](https://github.com/karpathy/micrograd) is autograd itself in a hundred lines, number by number:
+# the other half of this lesson.

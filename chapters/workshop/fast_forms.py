@@ -196,6 +196,7 @@ def numpy_act(policy: PolicyLike) -> Act:
     normalizer: Any = None
     if computes(rows, ActorCritic):
         rows, normalizer = rows.actor, rows.normalizer
+        normalizer = None if computes(normalizer, nn.Identity) else normalizer
     # The means of a Gaussian policy come from a network of their own.
     gaussian = type(rows) is WithDeviations and computes(rows, WithDeviations)
     layers = numpy_layers(rows.mean if gaussian else rows)

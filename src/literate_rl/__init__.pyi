@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d5da0bbd2e30c926
+# Generated from chapters/*.py (edit there); digest 561c25853be0ddb7
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -46,9 +46,6 @@ from .ppo import (
     Samples as Samples,
     ppo_settings as ppo_settings,
 )
-from .ppo_by_hand import (
-    ByHand as ByHand,
-)
 from .a2c import (
     A2C as A2C,
     A2CConfig as A2CConfig,
@@ -72,6 +69,9 @@ from .policies import (
 from .exact_values import (
     Ring as Ring,
     tabular_values as tabular_values,
+)
+from .ppo_by_hand import (
+    ByHand as ByHand,
 )
 from .encoders import (
     MINATAR_LAYERS as MINATAR_LAYERS,

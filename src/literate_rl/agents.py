@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 6da84994df06c72c
+# Generated from chapters/agents.py (edit there); digest cff4b3fa5151e787
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def true_successors(next_obs: NDArray[Any], infos: dict[str, Any]) -> NDArray[An
     # The copy is {eq}`true-successor` for every row that is not done.
     successors = np.array(next_obs)
     # The other rows are few, so a loop over them is quick enough.
-    for index in np.flatnonzero(infos.get("_final_obs", ())):
+    ended = np.flatnonzero(infos["_final_obs"]) if "_final_obs" in infos else ()
+    for index in ended:
         last, wanted = np.asarray(infos["final_obs"][index]), successors.shape[1:]
         if last.shape != wanted:  # NumPy would stretch some shapes without a word
             raise ValueError(f"final_obs must have shape {wanted}, got {last.shape}")

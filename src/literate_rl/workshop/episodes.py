@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest b098c549817eea7c
+# Generated from chapters/workshop/episodes.py (edit there); digest f85bace6d8416243
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
     """Raise unless the last observations are there that an autoreset mode promises."""
     check_infos(infos)
     wanted = [] if later else done.nonzero()[0].tolist()
-    given = np.nonzero(infos.get("_final_obs", ()))[0].tolist()
+    some = infos.get("_final_obs")
+    given = [] if some is None else np.nonzero(some)[0].tolist()
     if given != wanted:
         mode = "NEXT_STEP" if later else "SAME_STEP"
         raise ValueError(
@@ -356,11 +357,13 @@ def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
     if isinstance(space, spaces.Box):
         # Many environments leave their own bounds, and no agent minds.
         seen = np.asarray(obs)
+        if seen.dtype == space.dtype and seen.shape == space.shape:
+            return ""
         if seen.shape != space.shape:
             return f"{name} must have shape {space.shape}, got {seen.shape}"
         if seen.dtype.kind not in NUMBERS:
             return f"{name} must hold numbers, got {seen.dtype}"
-        return "" if seen.dtype == space.dtype else wrong_kind(seen, space.dtype, name)
+        return wrong_kind(seen, space.dtype, name)
     if isinstance(space, spaces.Dict) and isinstance(obs, dict):
         if not space.spaces.keys() <= obs.keys():
             return f"{name} must have {list(space.spaces)}, got {list(obs)}"

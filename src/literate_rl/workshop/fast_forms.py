@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest c381d727d0632945
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 4c0ee15bd84b5f60
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def numpy_act(policy: PolicyLike) -> Act:
     normalizer: Any = None
     if computes(rows, ActorCritic):
         rows, normalizer = rows.actor, rows.normalizer
+        normalizer = None if computes(normalizer, nn.Identity) else normalizer
     # The means of a Gaussian policy come from a network of their own.
     gaussian = type(rows) is WithDeviations and computes(rows, WithDeviations)
     layers = numpy_layers(rows.mean if gaussian else rows)
