@@ -258,7 +258,8 @@ def numpy_act(policy: PolicyLike) -> Act:
 # $$ (chain-gradient)
 #
 # and passes the last one on. A ReLU passes on what belongs to outputs above zero. What the chain
-# starts from is the gradient of a loss with respect to the rows, which a chapter knows.
+# starts from is the gradient of a loss with respect to the rows, which a chapter knows. (PPO's loss is
+# longer: {doc}`/chapters/ppo_by_hand` walks back through all of it, in NumPy.)
 
 
 # %% tags=["export"]
