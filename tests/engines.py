@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -285,22 +286,24 @@ class Handler(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
-    def end_headers(self) -> None:
-        """Forbid calls to other hosts."""
-        self.send_header("Content-Security-Policy", POLICY)
-        super().end_headers()
-
     def do_GET(self) -> None:
-        """Send a file, and a page with the listener in it."""
+        """Send a file, or the part of it that a film's player asks for."""
         path = Path(self.translate_path(self.path))
-        if path.suffix != ".html":
-            return super().do_GET()
-        page = path.read_bytes().replace(b"<head>", b"<head>" + LISTEN, 1)
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(page)))
+        if not path.is_file():
+            return self.send_error(404)
+        content, start = path.read_bytes(), 0
+        if path.suffix == ".html":
+            content = content.replace(b"<head>", b"<head>" + LISTEN, 1)
+        end = len(content)
+        if part := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            start, end = int(part[1]), min(int(part[2] or end) + 1, end)
+        self.send_response(206 if part else 200)
+        self.send_header("Content-Type", self.guess_type(path))
+        self.send_header("Content-Length", str(end - start))
+        self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
+        self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()
-        self.wfile.write(page)
+        self.wfile.write(content[start:end])
         return None
 
 
