@@ -586,8 +586,10 @@ MAZE_STAGE += """    const marks = figure.querySelectorAll(".lr-value");
     const draw = () => {
       const [x, y] = cells[state];
       ring.setAttribute("transform", `translate(${x} ${y})`);
-      table.flat().forEach((value, i) =>
-        marks[i].setAttribute("fill-opacity", (0.7 * Math.sqrt(value / 10)).toFixed(2)));
+      table.flat().forEach((value, i) => {
+        const strength = 0.7 * Math.sqrt(value / 10);
+        marks[i].setAttribute("fill-opacity", strength.toFixed(2));
+      });
       table.forEach((values, i) => {
         if (!prize[i]) numbers[i].textContent = Math.max(...values).toFixed(1);
       });
