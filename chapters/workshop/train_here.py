@@ -680,14 +680,14 @@ MAZE_PANELS = (
 )
 
 
-def plots(panels: Sequence[Any], x: Axis, *runs: Sequence[Any]) -> list[Picture]:
+def plots(
+    panels: Sequence[Any], x: Axis, run: Sequence[Any], before: Sequence[Any]
+) -> list[Picture]:
     """Draw two runs, each of steps and one row for each panel."""
     drawn = []
     for k, (title, alt, high, marked) in enumerate(panels, 1):
-        first, second = (
-            Mark("line thick", run[0], run[k], tone)
-            for run, tone in zip(runs, ("accent", "second"), strict=True)
-        )
+        first = Mark("line thick", run[0], run[k], "accent")
+        second = Mark("line thick", before[0], before[k], "second")
         y = Axis("", 0, high, marked)
         drawn.append(plot(title, alt, x, y, second, first, height=HEIGHT))
     return drawn

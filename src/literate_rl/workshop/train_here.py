@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/train_here.py (edit there); digest 972419792e9abfdf
+# Generated from chapters/workshop/train_here.py (edit there); digest bb43303d4be7b0e9
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
@@ -564,14 +564,14 @@ MAZE_PANELS = (
 )
 
 
-def plots(panels: Sequence[Any], x: Axis, *runs: Sequence[Any]) -> list[Picture]:
+def plots(
+    panels: Sequence[Any], x: Axis, run: Sequence[Any], before: Sequence[Any]
+) -> list[Picture]:
     """Draw two runs, each of steps and one row for each panel."""
     drawn = []
     for k, (title, alt, high, marked) in enumerate(panels, 1):
-        first, second = (
-            Mark("line thick", run[0], run[k], tone)
-            for run, tone in zip(runs, ("accent", "second"), strict=True)
-        )
+        first = Mark("line thick", run[0], run[k], "accent")
+        second = Mark("line thick", before[0], before[k], "second")
         y = Axis("", 0, high, marked)
         drawn.append(plot(title, alt, x, y, second, first, height=HEIGHT))
     return drawn
