@@ -42,7 +42,7 @@ from literate_rl.workshop.playground import (
 from literate_rl.workshop.runs import stored_runs
 from literate_rl.workshop.signatures import Fraction, checked
 
-__all__ = ["SETTINGS", "learn_maze", "train_cartpole", "train_maze"]
+__all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
 
 # %% [markdown]
 # Press **Train**.
@@ -847,7 +847,7 @@ TRAIN_STYLE = """
 .lr-train.lr-picture .lr-faint { stroke-width: 1 }
 .lr-train .lr-prize { font-weight: 700; font-size: 1.4em }
 .lr-train.lr-picture button { width: auto; padding: 0.3rem 0.9rem; min-height: 2rem }
-.lr-train .lr-controls { gap: 0.5rem 1.5rem; align-items: center }
+.lr-train .lr-controls { gap: 0.5rem 1.5rem; align-items: center; margin: 0 0 0.75rem }
 .lr-train .lr-controls label { min-height: 1.75rem; flex-basis: 12rem }
 .lr-train .lr-controls .lr-seed { flex: 0 0 auto }
 .lr-train .lr-controls [type=number] { width: 5rem; min-height: 1.75rem; flex: none;
@@ -890,9 +890,9 @@ def training(
         f"<style>{TRAIN_STYLE}</style>"
         '<figure class="lr-picture lr-train" role="group" '
         f'aria-label="{escape(label)}">'
+        f'<div class="lr-controls" hidden>{controls(sliders)}</div>'
         f'<div class="lr-panels"><div class="lr-scene">{top}</div>'
         f"{''.join(panels)}</div>"
-        f'<div class="lr-controls" hidden>{controls(sliders)}</div>'
         f'<p class="lr-now"></p><output>{words}</output>'
         f"<script>{call}</script></figure>",
         f"{label}: {words}",
