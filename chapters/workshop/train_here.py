@@ -599,8 +599,8 @@ MAZE_STAGE += """    const marks = figure.querySelectorAll(".lr-value");
     const news = (returns, last_20, mean, now) => {
       if (now === walked) return "";
       walked = now;
-      return now ? `The best actions now lead to the prize of ${now}`
-        : "The best actions now lead to no prize";
+      return "The best actions now lead to "
+        + (now ? "the prize of " + now : "no prize");
     };
     return {pace: 150, begin, take, play, draw, words, news};
   }"""

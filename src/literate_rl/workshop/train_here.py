@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/train_here.py (edit there); digest 9b546e0dcb788f49
+# Generated from chapters/workshop/train_here.py (edit there); digest a0ddc6965927a9a8
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
@@ -498,8 +498,8 @@ MAZE_STAGE += """    const marks = figure.querySelectorAll(".lr-value");
     const news = (returns, last_20, mean, now) => {
       if (now === walked) return "";
       walked = now;
-      return now ? `The best actions now lead to the prize of ${now}`
-        : "The best actions now lead to no prize";
+      return "The best actions now lead to "
+        + (now ? "the prize of " + now : "no prize");
     };
     return {pace: 150, begin, take, play, draw, words, news};
   }"""
