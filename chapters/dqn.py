@@ -476,7 +476,7 @@ train_maze()
 # shortest, and the ring never arrives.
 
 # %% tags=["claims"]
-from literate_rl.workshop.train_here import learn_maze, walk
+from literate_rl.workshop.train_here import MAZE, MAZE_SLIDERS, learn_maze, walk
 
 
 def learned(step_size, exploration, discount):
@@ -498,6 +498,10 @@ for turned, prize, words in (
 ):
     assert {walk(x.table) for x in learned(*turned)} == {prize}, words
 assert round(10 * 0.5**8, 2) == 0.04
+cares_not = learned(0.5, 1, 0.5)[0].table[MAZE.start]
+assert abs(max(cares_not) - 0.5) < 1e-6, "the other one 0.5"
+assert at_random[0].run[-1][0] == 6_000, "so many steps"
+assert MAZE_SLIDERS["exploration ε"][1] == 0.1, "one action in ten"
 
 # %% [markdown]
 # Most programs choose between two actions, as the one above. Here it is a noise $\eta$ on the

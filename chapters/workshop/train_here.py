@@ -12,7 +12,7 @@
 # **Can a reader train an agent without installing anything?** CartPole is small: its physics is
 # six lines, two networks of 16 units are enough, and PPO with backpropagation by hand is about a
 # hundred lines of JavaScript. A browser makes 40,960 steps of it in some ten seconds, and the reader
-# may turn the settings while it learns. Q-learning with a table is smaller still: it takes twenty lines.
+# may turn the settings while it learns. Q-learning with a table takes some thirty lines.
 #
 # Nobody has to read this page to follow the book. {doc}`/chapters/ppo_error` and {doc}`/chapters/dqn`
 # ask their questions with the two figures that are made here. You need {doc}`/chapters/ppo` and
