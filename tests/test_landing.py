@@ -196,7 +196,9 @@ def test_the_page_works_without_a_script(browser):
     context.close()
 
 
-@pytest.mark.parametrize("page", [START, "chapters/ppo_error.html"])
+@pytest.mark.parametrize(
+    "page", [START, "chapters/ppo_error.html", "chapters/dqn.html"]
+)
 def test_an_agent_can_be_trained_in_the_page(page):
     [figure] = soup(page).select("figure.lr-train")
     assert [str(x["type"]) for x in figure("input")] == ["number", *["range"] * 3]
