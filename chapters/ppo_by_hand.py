@@ -46,7 +46,7 @@ from literate_rl.ppo import PPOConfig, Samples
 from literate_rl.workshop.fast_forms import computes, keeps, quiet
 from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
 from literate_rl.workshop.interfaces import ActorCriticLike
-from literate_rl.workshop.signatures import check_finite, check_that, checked
+from literate_rl.workshop.signatures import check_finite, check_that
 
 __all__ = ["ByHand"]
 
@@ -709,7 +709,6 @@ class ByHand:
         ValueError: If the policy is another one; the message says what is in the way.
     """
 
-    @checked
     def __init__(self, policy: ActorCriticLike) -> None:
         parameters = list(policy.parameters())
         check_numbers(parameters)

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest b6c105b77b916266
+# Generated from chapters/ppo_by_hand.py (edit there); digest 418fbd77187d9a68
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.ppo import PPOConfig, Samples
 from literate_rl.workshop.fast_forms import computes, keeps, quiet
 from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
 from literate_rl.workshop.interfaces import ActorCriticLike
-from literate_rl.workshop.signatures import check_finite, check_that, checked
+from literate_rl.workshop.signatures import check_finite, check_that
 
 __all__ = ["ByHand"]
 
@@ -284,7 +284,6 @@ class ByHand:
         ValueError: If the policy is another one; the message says what is in the way.
     """
 
-    @checked
     def __init__(self, policy: ActorCriticLike) -> None:
         parameters = list(policy.parameters())
         check_numbers(parameters)
