@@ -972,8 +972,8 @@ for row in read_rows(results_folder() / "ppo_loop.csv"):
     print(f"{task:12s} {method:18s} {ratios[task, method]:4.1f}")
 
 # %% [markdown]
-# In four CartPoles the loop without autograd does four times as many steps in a second as the peer,
-# and twice as many as with autograd. Where does the rest of its time go?
+# In four CartPoles the loop without autograd does more than three times as many steps in a second
+# as the peer, and nearly twice as many as with autograd. Where does the rest of its time go?
 
 # %%
 spent = {"collecting": 0.0, "learning": 0.0}
@@ -995,8 +995,8 @@ for name, cpu in spent.items():
 assert share < 0.6, "much less time"
 assert 0.35 < spent["collecting"] / sum(spent.values()) < 0.75, "about half"
 pole = {method: ratio for (task, method), ratio in ratios.items() if "Cart" in task}
-assert 3.8 < pole["PPO, by hand"] < 4.6, "four times"
-assert 1.8 < pole["PPO, by hand"] / pole["PPO, numpy_act"] < 2.2, "twice"
+assert pole["PPO, by hand"] > 3.1, "more than three times"
+assert 1.7 < pole["PPO, by hand"] / pole["PPO, numpy_act"] < 2, "nearly twice"
 
 # %% [markdown]
 # ## Use it

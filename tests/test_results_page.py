@@ -98,14 +98,14 @@ def test_the_loop_by_hand_is_as_fast_as_the_page_says() -> None:
     rows, _ = read_results(RESULTS / "ppo_loop.csv")
     ratios = {(row.case.split("-")[0], row.method[5:]): row.ratio for row in rows}
     for key, told in (
-        (("CartPole", "plain"), 1.9),
-        (("CartPole", "numpy_act"), 2.2),
-        (("CartPole", "by hand"), 4.3),
-        (("Pendulum", "by hand"), 3.3),
+        (("CartPole", "plain"), 1.7),
+        (("CartPole", "numpy_act"), 2.0),
+        (("CartPole", "by hand"), 3.4),
+        (("Pendulum", "by hand"), 3.1),
     ):
         assert round(ratios[key], 1) == told
-    twice = ratios["CartPole", "by hand"] / ratios["CartPole", "numpy_act"]
-    assert 1.8 < twice < 2.2
+    nearly_twice = ratios["CartPole", "by hand"] / ratios["CartPole", "numpy_act"]
+    assert 1.7 < nearly_twice < 2
 
 
 def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:
