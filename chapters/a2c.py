@@ -711,8 +711,10 @@ for axis, (name, curves) in zip(axes.flat, ways.items(), strict=True):
         end="",
     )
     print(f"mean return while training {curves.mean():.0f}")
-fig.supxlabel("thousand steps", fontsize=10)
-fig.supylabel("return while training", fontsize=10)
+for axis in axes[-1]:
+    axis.set_xlabel("thousand steps", fontsize=10)
+for axis in axes[:, 0]:
+    axis.set_ylabel("return\nwhile training", fontsize=10)
 fig.tight_layout()
 
 # %% [markdown]

@@ -21,6 +21,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from textwrap import fill
 
 import gymnasium as gym
 import matplotlib.pyplot as plt
@@ -184,19 +185,19 @@ wrong = {
     name: {room for room, exact in EXACT.items() if abs(told[room] - exact) > 0.15}
     for name, told in said.items()
 }
-fig, axis = plt.subplots(figsize=(7, 2.9))
+fig, axis = plt.subplots(figsize=(7, 3.2))
 for row, (name, told) in enumerate(said.items()):
     for column, (room, number) in enumerate(told.items()):
         bad = room in wrong[name]
-        face = {"facecolor": "C1" if bad else "none", "edgecolor": "none"}
+        if bad:
+            axis.barh(row, 0.9, 0.8, left=column - 0.45, color="C1")
         style = {"color": "black", "weight": "bold"} if bad else {}
         words = f"{number:.2f}".replace("-", "−")
         place = {"ha": "center", "va": "center"}
-        axis.text(column, row, " " * 15, bbox=face, fontsize=8, **place)
         axis.text(column, row, words, fontsize=9, **place, **style)
 heads = [f"{room}\n({exact:g})" for room, exact in EXACT.items()]
 axis.set_xticks(range(6), heads, fontsize=9)
-axis.set_yticks(range(7), said, fontsize=9)
+axis.set_yticks(range(7), [fill(name, 17) for name in said], fontsize=9)
 axis.set(xlim=(-0.6, 5.6), ylim=(6.6, -0.6))
 axis.xaxis.tick_top()
 axis.tick_params(length=0)
@@ -365,10 +366,8 @@ def draw(runs, *panels, log=()):
                 [0, 1e-2, 1, 1e2] if panel == "KL divergence" else [0, 1, 1e3, 1e6]
             )
             axis.minorticks_off()
-    fig.legend(
-        *axes[0].get_legend_handles_labels(), ncols=3, loc="upper center", fontsize=9
-    )
-    fig.tight_layout(rect=(0, 0, 1, 0.9))
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    fig.tight_layout()
 
 
 another = replace(settings, seed=2)

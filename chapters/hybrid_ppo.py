@@ -145,8 +145,8 @@ def trained(obs):
 total, frames = episode(env, trained, seed=12)
 fig, axes = plt.subplots(1, 6, figsize=(7, 1.6))
 show(axes, frames)
-fig.suptitle(f"trained, return {total:.2f}", size=10)
 fig.tight_layout()
+print(f"trained, return {total:.2f}")
 
 # %% [markdown]
 # **Notice** that the curve, a mean over four iterations, includes the noise of exploration; the printed

@@ -812,6 +812,7 @@ for name, estimate in estimates.items():
 ax.axvline(0, color="#808080", linewidth=0.8)
 ax.axvline(truth, linestyle="--", color="C3", label="true KL")
 ax.set(xlabel="estimate from one batch, in nats", ylabel="batches")
+ax.locator_params(nbins=5)
 ax.legend()
 fig.tight_layout()
 

@@ -84,6 +84,32 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   }
 }
 
+// --- On a phone code and lists that are long end after some rows, until one asks for all.
+// What is searched, linked to, reached by Tab or printed is shown unasked. A page of many
+// sections is looked things up in, so they are cut too.
+{
+  const long = [".weave-columns", ".cell_input .highlight", ".indextable td"];
+  if (all(".page h2").length > 15) long.push(".page h1 ~ section");
+  const rows = text => text.trim().split("\n").reduce((n, line) => n + Math.ceil(line.length / 48), 0);
+  for (const box of all(long)) {
+    if (box.closest("details") || rows(box.textContent) < 24) continue;
+    const lines = all(".weave-code, .highlight > pre", box).map(code => code.textContent.trim().split("\n").length);
+    const button = document.createElement("button");
+    button.className = "show-all";
+    button.textContent = lines.length ? `Show all ${lines.reduce((a, b) => a + b)} lines` : "Show all";
+    const show = () => {
+      const seen = box.scrollTop;
+      box.classList.remove("cut");
+      button.remove();
+      scrollBy(0, seen);
+    };
+    button.addEventListener("click", show);
+    box.addEventListener("scroll", show);
+    box.classList.add("cut");
+    box.append(button);
+  }
+}
+
 // --- What scrolls sideways can be reached with the keyboard, what does not is no stop.
 // Names in code are links for the mouse; the API page lists them for the keyboard.
 {
