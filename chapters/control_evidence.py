@@ -280,8 +280,8 @@ for name, found in listed.items():
 # DDPG balances the pole with two of three seeds, TD3 with one. The other three runs fail from the
 # first steps to the last: they end near 10, the return of an agent that always pushes to the same
 # side. What holds the one of DDPG there, the third? Here are its first ten seeds, for 4,000 steps, looked
-# at in 400 states that random pushes visit. On the left is the probability of the action that the actor
-# finds less likely, as the median over the states. On the right is the share of states in which it would
+# at in 400 states that random pushes visit. The first panel has the probability of the action that the actor
+# finds less likely, as the median over the states, the second the share of states in which it would
 # rather push right.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: the probability of the less likely action, on a logarithmic axis. It falls from one half in all ten runs, to values between a hundredth and far below a millionth. Right: in the first 1,000 steps most runs push to one side in all states. Nine come to between 0.4 and 0.7, the tenth, dotted, stays at one"}}

@@ -179,7 +179,7 @@ assert abs(truth(stuck) + 0.09) < 0.005, "what the environment pays"
 # torque: nothing upright at rest, 16 at most. An episode has 200 steps and starts at any angle, so
 # even a good policy earns only about −150. Our goal is −200.
 #
-# On the left are the returns while training. On the right is how much the critic promises and how much
+# The first panel has the returns while training, the second how much the critic promises and how much
 # the agent then earns: the critic's mean value over some states that the policy visits, and the mean
 # discounted return that the policy without noise earns from these states on. Thick lines are medians
 # of the ten runs, thin ones are the run that fails.
@@ -213,7 +213,7 @@ ends = " ".join(f"{x:.0f}" for x in np.sort(found.final))
 print(f"100 greedy episodes of each last policy: {ends}")
 
 # %% [markdown]
-# Each thin line on the left is one of ten seeds. The printed numbers are the mean returns of 100
+# Each thin line of returns is one of ten seeds. The printed numbers are the mean returns of 100
 # greedy episodes of each last policy. (`python -m benchmarks.ddpg_learning ddpg_pendulum` trained the
 # runs.) **Notice**:
 #

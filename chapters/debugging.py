@@ -1058,19 +1058,19 @@ print(
 )
 
 # %% [markdown]
-# **Notice** on the left that in mazes, the task of {doc}`ppg_evidence`, the return rises with
+# **Notice** in the first panel that in mazes, the task of {doc}`ppg_evidence`, the return rises with
 # both settings. The best of the six has four times the learning rate and twice the epochs of the
 # worst. It is a corner of the grid, so look further; and each point is one seed, so do not trust
 # the last digit. (Settings are chosen on this seed, 101, and judged on others.)
 #
-# **Notice** in the middle why a rollout must be long enough. The height is the mean cosine of the
+# **Notice** in the second why a rollout must be long enough. The height is the mean cosine of the
 # angle between the gradients of two rollouts: 1 if they point the same way, 0 if they have
 # nothing in common. With 64 steps two rollouts of the same new policy point in unrelated
 # directions; with 1,024 they agree. In an agent that was trained for 6,144 steps the obvious
 # mistakes are gone, and the same numbers of steps say less about what is left. So if a run learns
 # at first and then becomes unstable, longer rollouts are worth a try. (We have not tried it here.)
 #
-# **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
+# **Notice** in the third what epochs are for: one epoch has a tenth of the updates of ten, and on
 # CartPole it reaches a seventh of the return. More epochs need no new data. But watch the clip
 # fraction: it should stay below a half.
 #

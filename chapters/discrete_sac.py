@@ -65,8 +65,8 @@ __all__ = [
 # up, and a sum has no noise. How much noise has a single draw?
 #
 # Below are four actions, worth 1, 0.6, 0.2 and 0. A nat of entropy is paid $\alpha = 0.2$. The
-# policy is a softmax of the values at a temperature of its own, which the slider sets. On the
-# right is what each action says of the state if it is drawn. The dashed line is the exact soft
+# policy is a softmax of the values at a temperature of its own, which the slider sets. The second
+# picture shows what each action says of the state if it is drawn. The dashed line is the exact soft
 # value, where each action counts with its probability. Drag the slider.
 
 # %% tags=["hide-input"]

@@ -564,7 +564,7 @@ axes[1].legend(fontsize=8, loc="upper left")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** on the left how the ratios spread without the mask. On the right nothing changes with
+# **Notice** how the ratios spread without the mask, in the first panel. In the second nothing changes with
 # it, however many arguments lie idle. Without it, and with no idle argument at all, about 64
 # percent of the samples leave the clip range instead of 35 percent: each sample counts one or two
 # arguments that its own type ignores. With sixteen more it is about 89 percent. The dotted line
@@ -591,7 +591,7 @@ for (deviation, _), root in list(zip(found[False], computed, strict=True))[:-1]:
 # idle arguments, the former with none. The figure shows stored runs with five seeds. Each point is the
 # mean difference from the masked loss with one ratio, seed by seed, with its 95 percent t interval: in
 # 95 of 100 such experiments it would cover the true mean ({doc}`evaluation`). Where it holds zero, these
-# seeds show no difference. On the left is the mean return over the whole training, on the right that of
+# seeds show no difference. The first panel has the mean return over the whole training, the second that of
 # 100 episodes without noise at the end. `python -m benchmarks.hybrid_learning` computes the data
 # again.
 

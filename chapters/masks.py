@@ -40,7 +40,7 @@ __all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask", "legal"]
 # agent may take it. With one it cannot, but where does the mask come in? It may be there only while
 # the agent *acts*, or wherever the policy's probabilities are used, in learning too.
 #
-# On the left is how often each action is taken. On the right the agent has gone left, and it went
+# The first picture shows how often each action is taken. In the second the agent has gone left, and it went
 # well: learning moves the logits along the gradient of the log-probability of *left*. Move the logit
 # of *jump*, and change where the mask is used.
 
@@ -98,7 +98,7 @@ dial("Where a mask is used", shown, sliders, start=("never", 1.0))
 # %% [markdown]
 # **Notice** three things. With the mask always there, *jump* has no probability and no derivative, and
 # its logit changes nothing at all: *jump* might as well not be there. With the mask only while acting,
-# the left picture is the same, but the right one is that of an agent without a mask. It still pushes
+# the first picture is the same, but the second is that of an agent without a mask. It still pushes
 # *jump* down, and it computes all its other steps from probabilities by which it does not act.
 
 # %% tags=["claims"]

@@ -1148,12 +1148,12 @@ for step in steps[phases]:
 
 # %% [markdown]
 # **Notice** in the printed lines that at the start of a phase the divergence is exactly 0: the
-# policy is its own clone. Then it drifts, in spite of the clone term; the right panel shows how
+# policy is its own clone. Then it drifts, in spite of the clone term; the second panel shows how
 # far in the last epoch. With scaled rewards it drifts much less. Why does the size of the rewards
 # matter? The errors of the values are squares, so rewards twice as large weigh four times as much
 # against the clone term.
 #
-# On the left both agents learn. The curve is a mean over twenty iterations, because in many of
+# In the first panel both agents learn. The curve is a mean over twenty iterations, because in many of
 # them hardly any episode ends. So it is too coarse to show what a single phase does to the
 # return.
 

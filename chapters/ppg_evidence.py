@@ -29,7 +29,7 @@
 # 0 is what an agent that sees nothing gets, 1 is the best possible return or, where that is not
 # known, what a very long run reached. A *score* is the mean
 # of the last 5 % of a run, averaged over the games. `python -m benchmarks.ppg_authors` makes our
-# table of them; we trained nothing here. The right panel varies one setting of PPG at a time:
+# table of them; we trained nothing here. The second panel varies one setting of PPG at a time:
 # $E_\pi$, the policy's epochs for each rollout; $E_{\text{aux}}$, the epochs of an auxiliary
 # phase; and $N_\pi$, the rollouts between two of them. The others stay at 1, 6 and 32.
 
@@ -72,7 +72,7 @@ for axis in axes:
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** on the left that PPG ends at 0.756 and PPO at 0.578, means of three runs each, and no
+# **Notice** in the first panel that PPG ends at 0.756 and PPO at 0.578, means of three runs each, and no
 # run of PPO comes near any of PPG. In 14 of the sixteen games the worst run of PPG is above the
 # best of PPO. PPG reaches PPO's final score in fewer than half the steps. **Notice** also the
 # single network, from which the value's gradient is cut off ({doc}`disjoint_network`). It learns
@@ -81,7 +81,7 @@ fig.tight_layout()
 # epochs](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/README.md?plain=1#L41)
 # for each rollout.
 #
-# On the right each point is a single run. $E_\pi = 1$, $E_{\text{aux}} = 6$ and $N_\pi = 32$ are
+# In the second panel each point is a single run. $E_\pi = 1$, $E_{\text{aux}} = 6$ and $N_\pi = 32$ are
 # the same agent three times, and their points differ by up to 0.03, so small differences mean
 # nothing. But the trends are clear. More epochs of the *policy* hurt, more epochs of the
 # *auxiliary phase* help, and the auxiliary phase should not come too often. This is the premise
@@ -494,10 +494,10 @@ for index, name in enumerate(("without", "with")):
     print(f"{name:16s}", np.round(table[index, :, 3, 2], 4))
 
 # %% [markdown]
-# **Notice** on the left that both values fit better with each epoch. Before the phase they are
+# **Notice** in the first panel that both values fit better with each epoch. Before the phase they are
 # worse than a constant, the grey line. The auxiliary value starts from much further away,
 # because nothing has trained it in the policy phases. After six epochs both are below the line,
-# on average. **Notice** on the right that without the clone term the policy drifts, although no
+# on average. **Notice** in the second that without the clone term the policy drifts, although no
 # loss asks it to. With it the drift is several times smaller, for each of the three seeds.
 
 # %% tags=["claims"]
@@ -596,8 +596,8 @@ for policy in numbers:
     print(f"E_pi = {policy:2d} ", *(f"{x:9.0f}" for x in cells))
 
 # %% [markdown]
-# **Notice** on the left that every line rises. More epochs of the value help whatever the policy does:
-# from one to ten by 177 to 226. On the right there is little to see. Three of nine comparisons have an
+# **Notice** in the first panel that every line rises. More epochs of the value help whatever the policy does:
+# from one to ten by 177 to 226. In the second there is little to see. Three of nine comparisons have an
 # interval without zero, two of them barely. Where the value has ten epochs, three of the policy are
 # better than one, by 53 (9 to 96), and better than ten, by 32 (3 to 61). Where the value has three, ten
 # of the policy are worse than one, by 37 (13 to 61). So at this number of steps the premise of PPG

@@ -160,7 +160,7 @@ while collector.step < total_steps:
         print(f"step {report:6d}: mean return {sum(recent) / max(1, len(recent)):4.0f}")
 
 # %% [markdown]
-# Did it learn? On the left are the returns of the run above. On the right is how episodes *end*,
+# Did it learn? The first panel has the returns of the run above, the second how episodes *end*,
 # in ten stored runs of the same settings: the pole leans too far, the cart leaves the track, or
 # all 500 steps are done.
 
@@ -193,8 +193,8 @@ fig.tight_layout()
 print(f"the last 20 episodes: {returned[-20:].mean():.0f}")
 
 # %% [markdown]
-# **Notice** on the left that 50,000 steps are enough to learn to balance a pole, from nothing but one
-# point for each step. All ten stored runs end at 500 as well. **Notice** on the right that the agent
+# **Notice** in the first panel that 50,000 steps are enough to learn to balance a pole, from nothing but one
+# point for each step. All ten stored runs end at 500 as well. **Notice** in the second that the agent
 # has two problems, one after the other. At first every episode ends because the pole leans too far.
 # Around 14,000 steps most end because the cart drifts off the track, while the mean return of these
 # runs still rises. (With the settings of {doc}`ppo_evidence` it stands still from there to 18,000

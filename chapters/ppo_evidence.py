@@ -193,7 +193,7 @@ for window, (first, last) in windows.items():
     in_words(f"without an end of the track, from {window} steps", gain)
 
 # %% [markdown]
-# **Notice** on the right that the pole is learned first, and that from 12,000 to 26,000 steps most
+# **Notice** in the second panel that the pole is learned first, and that from 12,000 to 26,000 steps most
 # episodes end because the cart has drifted off the track. In these steps the endless track is ahead
 # with all ten seeds, by 99 points (55 to 144). Most of that comes late: at 14,000 steps hardly any
 # difference is seen, at 18,000 it is 172 (73 to 271). So the end of the track is why the return
@@ -259,7 +259,7 @@ assert counts[0][3:5].sum() > counts[1][3:5].sum()
 # | A2C | 64 | 0.003 | as they are |
 # | PPO | 1,600 | 0.003 | scaled |
 #
-# Lines and bands are as above; on the right each dot is a seed. The data come from
+# Lines and bands are as above; in the second panel each dot is a seed. The data come from
 # `benchmarks/arc_learning.py`.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on Pendulum over 60,000 steps. PPO rises from minus 1200 to near minus 200; REINFORCE, REINFORCE with a baseline and A2C stay between minus 1500 and minus 1000. Right: greedy returns of ten seeds for each agent. Those of PPO are all near minus 190, those of the others spread far below"}}
@@ -398,7 +398,7 @@ draw_ablation("ablation_cartpole", 5.2)
 # trunk is the other; one guess is that the two losses disagree about it, and {doc}`ppg` measures how
 # often they do. ReLU is a little slower, with all five seeds: a hint.
 #
-# On the right, look at the seeds that fail, with a return below 400. Six rows lose one seed of
+# In the second panel, look at the seeds that fail, with a return below 400. Six rows lose one seed of
 # five. That says little: if one run in twenty gets stuck, one of five does so in about a fifth of
 # all experiments. The value clip of 0.2, which is on in CleanRL and in Baselines, leaves two of
 # five seeds below 200. With $\gamma = 0.98$ values grow to 50, a long way in steps of 0.2; but

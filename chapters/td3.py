@@ -66,8 +66,8 @@ __all__ = [
 #
 # **TD3** (twin delayed DDPG) {cite:p}`fujimoto2018` answers with three changes, one of them a second
 # critic. **HDDPG** (hysteretic DDPG) goes the other way: its values rise faster than they fall.
-# Here are the three agents on the pendulum. On the left are their returns while training. On the
-# right is how much more the critic promises than the agent then earns, as in {doc}`ddpg`. (For TD3
+# Here are the three agents on the pendulum. The first panel has their returns while training, the
+# second how much more the critic promises than the agent then earns, as in {doc}`ddpg`. (For TD3
 # it is the critic that the actor climbs.)
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum. They fall from -1100 to -1500 at first and then rise to about -150. Right: what the critics promise minus what is earned. For all of them it falls from far above. Then DDPG and HDDPG rise again to about ten, HDDPG a little higher, and TD3 stays near zero"}}
@@ -761,13 +761,13 @@ for x, y in zip(ours, theirs, strict=True):
 # %% [markdown]
 # ## What each part buys
 #
-# Here is TD3 with all three changes, without one of them, and without any, which is DDPG. On the right
-# is how much more the critic promises at the end than the agent earns, a dot for each seed.
+# Here is TD3 with all three changes, without one of them, and without any, which is DDPG. The second panel
+# has how much more the critic promises at the end than the agent earns, a dot for each seed.
 #
 # One more row takes the third change apart. With `target_interval=2` the actor *and* the older copies
 # move at every second update. With the same $\tau$ the copies then follow at half the speed. In the
 # row "faster copies" the actor still waits, but $\tau$ is 0.01 instead of 0.005, so that the copies
-# follow as fast as those of DDPG. On the left are medians over the first 4,800 steps, which all runs have.
+# follow as fast as those of DDPG. The first panel has medians over the first 4,800 steps, which all runs have.
 # The printed lines say by how much the mean return in these steps differs from that of TD3, seed by seed,
 # and for how many seeds. The last line has the last policies with faster copies, after 5,000 steps.
 

@@ -37,8 +37,6 @@ c.InlineBackend.rc = {
 c.HistoryManager.enabled = False
 c.Application.log_level = "ERROR"
 
-# Beside the executed chapters, by the name that the website gives the wide drawing.
-PHONES = Path(os.environ["IPYTHONDIR"]).parent / "cache/phones"
 WIDTH = 4.9  # inches; a phone shows each of its points as a pixel
 SMALLEST = 10  # points
 as_wide_as_paper = tools.print_figure
@@ -68,14 +66,16 @@ def for_a_phone(figure: Any) -> str:
 
 
 def for_all_screens(figure: Any, fmt: str = "png", **options: Any) -> Any:
-    """Draw a figure; keep what a phone shows instead. It is drawn only once more."""
+    """Draw a figure; keep what a phone shows instead. Then the figure is closed."""
     drawn = as_wide_as_paper(figure, fmt, **options)
     places = [axes.get_subplotspec() for axes in figure.axes]
     columns = max((place.get_gridspec().ncols for place in places if place), default=1)
     if drawn and fmt == "svg" and columns == 1 and figure.get_figwidth() > WIDTH:
+        # Beside the executed chapters, by the name that it has on the website.
+        phones = Path(os.environ["IPYTHONDIR"]).parent / "cache/phones"
+        phones.mkdir(parents=True, exist_ok=True)
         name = hashlib.sha256("\n".join(drawn.splitlines()).encode()).hexdigest()
-        PHONES.mkdir(parents=True, exist_ok=True)
-        (PHONES / f"{name}.svg").write_text(for_a_phone(figure), "utf-8")
+        (phones / f"{name}.svg").write_text(for_a_phone(figure), "utf-8")
     return drawn
 
 

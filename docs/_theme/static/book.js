@@ -84,19 +84,20 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   }
 }
 
-// --- On a phone code and lists that are long end after some rows, until one asks for all.
-// What is searched, linked to, reached by Tab or printed is shown unasked. A page of many
-// sections is looked things up in, so they are cut too.
+// --- On a phone what is long ends after some rows, until one asks for all: code, lists,
+// and sections where there are so many that one looks something up. What is searched,
+// linked to, reached by Tab or printed is shown unasked.
 {
-  const long = [".weave-columns", ".cell_input .highlight", ".indextable td"];
-  if (all(".page h2").length > 15) long.push(".page h1 ~ section");
+  const long = `.weave-columns, .cell_input .highlight, .indextable td,
+    .page section:has(> section:nth-of-type(15)) > section,
+    .chapter section section:has(> section:nth-of-type(10)) > section`;
   const rows = text => text.trim().split("\n").reduce((n, line) => n + Math.ceil(line.length / 48), 0);
   for (const box of all(long)) {
-    if (box.closest("details") || rows(box.textContent) < 24) continue;
-    const lines = all(".weave-code, .highlight > pre", box).map(code => code.textContent.trim().split("\n").length);
+    if (box.closest("details, .cut") || rows(box.textContent) < 22) continue;
     const button = document.createElement("button");
     button.className = "show-all";
-    button.textContent = lines.length ? `Show all ${lines.reduce((a, b) => a + b)} lines` : "Show all";
+    const code = all(".weave-code, :scope > pre", box).map(part => part.textContent.trim()).join("\n");
+    button.textContent = code ? `Show all ${code.split("\n").length} lines` : "Show all";
     const show = () => {
       const seen = box.scrollTop;
       box.classList.remove("cut");
