@@ -76,7 +76,7 @@ __all__ = [
 # each run first reached 475, and what its *last* policy returns, as a mean over 100 fresh greedy
 # episodes.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 200,000 steps, with ten, ten and five curves. On the left all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the middle they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. On the right they rise as late, all fall far back on the way, and all end at 500"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 200,000 steps, with ten, ten and five curves. In the first all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the second they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. In the third they rise as late, all fall far back on the way, and all end at 500"}}
 import matplotlib.pyplot as plt
 import numpy as np
 

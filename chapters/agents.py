@@ -333,8 +333,8 @@ picture
 #
 # ### How to read the code
 #
-# On the website the code of the package is on the right, what it does on the left. Three things
-# help to read it.
+# On the website the code of the package is on the right, what it does on the left, or on a phone
+# above it. Three things help to read it.
 #
 # - In a signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$
 #   rows, one for each step, and $B$ columns, one for each environment; the same letter is the same

@@ -274,7 +274,7 @@ assert all(gain.low < 0 < gain.high for gain in gains.values()), "contain zero"
 # The first panel has the returns while training, over seconds, the second the returns of the last
 # policies, in 20 greedy episodes each.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return while training of four kinds of runs, over seconds. With four actors all steps are taken in 50 seconds, with two in 70, with one in 140, with none in 190. Right: ten dots for each kind, the returns of the last policies, between 150 and 500. Without actors eight of ten are at the top, with actors about half"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: return while training of four kinds of runs, over seconds. With four actors all steps are taken in 50 seconds, with two in 70, with one in 140, with none in 190. Second: ten dots for each kind, the returns of the last policies, between 150 and 500. Without actors eight of ten are at the top, with actors about half"}}
 runs = stored_runs("apex_waiting")
 looks = {"no actors": ":", "1 actor": "-.", "2 actors": "--", "4 actors": "-"}
 fig, axes = plt.subplots(1, 2, figsize=(7, 3))

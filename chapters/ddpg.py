@@ -184,7 +184,7 @@ assert abs(truth(stuck) + 0.09) < 0.005, "what the environment pays"
 # discounted return that the policy without noise earns from these states on. Thick lines are medians
 # of the ten runs, thin ones are the run that fails.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of ten runs of DDPG over 10,000 steps of Pendulum, which fall from -1100 to -1500 and then rise to about -150. Right: four lines, what is promised and what is earned, each as a median and for the run that fails. At first the promises are far above, later the lines lie close together. At the end what the failing run earns falls by hundreds, and what its critic promises by little"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns of ten runs of DDPG over 10,000 steps of Pendulum, which fall from -1100 to -1500 and then rise to about -150. Second: four lines, what is promised and what is earned, each as a median and for the run that fails. At first the promises are far above, later the lines lie close together. At the end what the failing run earns falls by hundreds, and what its critic promises by little"}}
 import matplotlib.pyplot as plt
 import numpy as np
 

@@ -986,7 +986,7 @@ assert "a third of the learning rate" in text
 # later, $1 / (1 - \gamma)$ should not be much smaller than $n$. Here is what speaks for the
 # table.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. Left: in the mazes the return while training rises with the learning rate from 0.0005 to 0.002, and is higher with 6 epochs than with 3 at each rate. Middle: how much the gradients of two rollouts agree, from near 0 at 64 steps to nearly 1 at 1024 steps for a new policy; for a trained one it is lower. Right: learning curves on CartPole, ten epochs rise to several hundred, one epoch stays below 100"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. First: in the mazes the return while training rises with the learning rate from 0.0005 to 0.002, and is higher with 6 epochs than with 3 at each rate. Second: how much the gradients of two rollouts agree, from near 0 at 64 steps to nearly 1 at 1024 steps for a new policy; for a trained one it is lower. Third: learning curves on CartPole, ten epochs rise to several hundred, one epoch stays below 100"}}
 maze = stored_runs("ppg_maze_tuning")
 grid = {
     (rate, epochs): maze[f"PPO, step size {rate:g}, {epochs} epochs"].area.item()

@@ -471,7 +471,7 @@ assert all(0.2 < asked[number, 0.5] < 0.35 for number in numbers), "two to three
 # CartPole, ten seeds each: 0.1 nats, nearly sure, and half of $\log 2$, our default. Nothing else
 # differs. (Larger targets and longer lists were not tried.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: mean returns while training over 20,000 steps of CartPole for two targets, which rise together to above 400. Right: the returns of the last greedy policies as dots. With half of log 2 the lowest is at 435, with 0.1 at 182"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: mean returns while training over 20,000 steps of CartPole for two targets, which rise together to above 400. Second: the returns of the last greedy policies as dots. With half of log 2 the lowest is at 435, with 0.1 at 182"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.evaluation import paired_difference

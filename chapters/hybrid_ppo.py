@@ -505,7 +505,7 @@ assert cosines[1] < 0.999, "and then they do"
 # The figure has 20,000 actions of the three types of *Moving*, $\Delta = 0.3$, logits that move
 # as well, and more and more arguments that no type uses.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: histograms of the ratio; with the mask it is narrow around one, without it and with sixteen unused arguments it is broad. Right: spread of the ratio and clip fraction against the number of unused arguments; both grow without the mask and stay constant with it"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: histograms of the ratio; with the mask it is narrow around one, without it and with sixteen unused arguments it is broad. Second: spread of the ratio and clip fraction against the number of unused arguments; both grow without the mask and stay constant with it"}}
 num_samples, shift = 20_000, 0.3
 
 

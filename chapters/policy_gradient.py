@@ -648,7 +648,7 @@ for name, subtract in {"minus the value": True, "no baseline": False}.items():
 # trained with 20 seeds, by `python -m benchmarks.reinforce_learning`, and the curves were
 # stored. The losses in the second panel are those of the cell above, with the mean of $|G - V|$ dashed.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return over environment steps, thin lines for 20 seeds and a thick line for their mean. With the value as a baseline the mean rises to over 400, without a baseline to below 350, and the thin lines spread more widely. Right: the losses of one seed. With the baseline the loss is near zero after a few updates, without one it rises. A dashed line, the mean size of return minus value, stays near 12 for some twenty updates and then falls."}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: return over environment steps, thin lines for 20 seeds and a thick line for their mean. With the value as a baseline the mean rises to over 400, without a baseline to below 350, and the thin lines spread more widely. Second: the losses of one seed. With the baseline the loss is near zero after a few updates, without one it rises. A dashed line, the mean size of return minus value, stays near 12 for some twenty updates and then falls."}}
 import numpy as np
 
 from literate_rl.workshop.pictures import AGENT_COLOURS

@@ -277,7 +277,7 @@ for ours, theirs in zip(parameters, package.policy.parameters(), strict=True):
 # that read the same features may agree by chance. So we also print the cosines of a policy loss whose
 # advantages were shuffled and know nothing of the value.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. Left: the cosines between the gradients of value and policy, scattered on both sides of zero. Right, on a logarithmic scale: with raw rewards the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. First: the cosines between the gradients of value and policy, scattered on both sides of zero. Second, on a logarithmic scale: with raw rewards the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
 import gymnasium as gym
 import matplotlib.pyplot as plt
 import numpy as np
@@ -1109,7 +1109,7 @@ class PPGAlgorithm:
 # phases. The learning rate does not fall here. Single runs show how it works, and nothing about
 # how well it learns: for that there are more seeds in {doc}`ppg_evidence`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 16,640 steps with four auxiliary phases, for two runs. Left: the returns of PPG on CartPole, means over twenty iterations, rise from 20 to more than 100, with falls in between. Right, on a logarithmic scale: the divergence in each auxiliary phase. With raw rewards it comes to a tenth of a nat or so, with scaled rewards it stays lower by far"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 16,640 steps with four auxiliary phases, for two runs. First: the returns of PPG on CartPole, means over twenty iterations, rise from 20 to more than 100, with falls in between. Second, on a logarithmic scale: the divergence in each auxiliary phase. With raw rewards it comes to a tenth of a nat or so, with scaled rewards it stays lower by far"}}
 from dataclasses import replace
 
 from literate_rl.workshop.runs import fit, flat_env

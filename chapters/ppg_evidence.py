@@ -33,7 +33,7 @@
 # $E_\pi$, the policy's epochs for each rollout; $E_{\text{aux}}$, the epochs of an auxiliary
 # phase; and $N_\pi$, the rollouts between two of them. The others stay at 1, 6 and 32.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels. Left: mean normalised score on sixteen games over 100 million steps. The three runs of PPG rise fastest, those of PPG with one network a little later, and both reach about 0.75, the three of PPO to 0.58. Right: the score at the end for settings of PPG. It falls from 0.76 to 0.39 with 1 to 6 epochs of the policy, rises from 0.63 to 0.77 with 1 to 9 auxiliary epochs, and rises from 0.62 to 0.76 with 2 to 32 policy phases before an auxiliary one"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels. First: mean normalised score on sixteen games over 100 million steps. The three runs of PPG rise fastest, those of PPG with one network a little later, and both reach about 0.75, the three of PPO to 0.58. Second: the score at the end for settings of PPG. It falls from 0.76 to 0.39 with 1 to 6 epochs of the policy, rises from 0.63 to 0.77 with 1 to 9 auxiliary epochs, and rises from 0.62 to 0.76 with 2 to 32 policy phases before an auxiliary one"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -333,7 +333,7 @@ for runs in both.values():
 # policy and value share an encoder. Each change is compared with the tuned agents above, seed by
 # seed.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of points, one row for each of six changes and one point for each seed: 16 phases, 6 auxiliary epochs, clone weights 0 and 10, and a shared encoder for PPG and for PPO. Left, the change of the return while training: nearly all points lie between -0.04 and 0, those of PPG with a shared encoder between -0.11 and -0.01. Right, the change on unseen levels: points lie on both sides of 0"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of points, one row for each of six changes and one point for each seed: 16 phases, 6 auxiliary epochs, clone weights 0 and 10, and a shared encoder for PPG and for PPO. First, the change of the return while training: nearly all points lie between -0.04 and 0, those of PPG with a shared encoder between -0.11 and -0.01. Second, the change on unseen levels: points lie on both sides of 0"}}
 base = stored_runs("ppg_maze")
 changed = {f"PPG, {k}": ("PPG", x) for k, x in stored_runs("ppg_maze_ablation").items()}
 for kind, runs in stored_runs("ppg_maze_shared").items():
@@ -462,7 +462,7 @@ def after(learner, epochs, weight):
     return of_value / variance, of_aux_value / variance, drift
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over auxiliary epochs 0 to 6, three seeds each. Left, on a logarithmic scale: the errors of the value and of the auxiliary value, as a part of the targets' variance, fall with each epoch, and that of the auxiliary value starts far above 1. Right: the divergence from the old policy grows with the epochs, less with the clone term than without it"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over auxiliary epochs 0 to 6, three seeds each. First, on a logarithmic scale: the errors of the value and of the auxiliary value, as a part of the targets' variance, fall with each epoch, and that of the auxiliary value starts far above 1. Second: the divergence from the old policy grows with the epochs, less with the clone term than without it"}}
 epochs, learners = (0, 1, 3, 6), [balanced(seed) for seed in (1, 2, 3)]
 table = np.array(
     [
@@ -560,7 +560,7 @@ assert (back < 0.5 * before).all(), "most of the way back"
 # CartPole's settings have one minibatch: with $E_V = 1$ the value takes 196 steps in all. The authors'
 # epochs have several.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the mean return while training. Left, over epochs of the value, a line for each number of epochs of the policy: all three rise steeply, from about 50 with one epoch to between 230 and 290 with ten. Right, over epochs of the policy, a line for each number of epochs of the value: they lie far above each other and hardly change, the uppermost is highest with three epochs"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the mean return while training. First, over epochs of the value, a line for each number of epochs of the policy: all three rise steeply, from about 50 with one epoch to between 230 and 290 with ten. Second, over epochs of the policy, a line for each number of epochs of the value: they lie far above each other and hardly change, the uppermost is highest with three epochs"}}
 numbers = (1, 3, 10)
 grid = stored_runs("ppg_cartpole_epochs")
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)

@@ -89,7 +89,7 @@ def compare(runs, pairs, results):
 fig, axis = plt.subplots(figsize=(7, 2.9))
 for name, runs in easy.items():
     draw_runs(axis, runs, color=AGENT_COLOURS[name], label=name)
-axis.set(xlabel="thousand steps", ylabel="return while training", title="CartPole")
+axis.set(xlabel="thousand steps", ylabel="return while training")
 axis.legend(fontsize=8, loc="upper left", frameon=True)
 fig.tight_layout()
 print("greedy at the end")
@@ -159,7 +159,7 @@ assert finals[1] > 490, "the others are not"
 # without an end, where only the pole can end an episode before its 500 steps. (Made again, the runs
 # are not the same to the last digit. The mean of these ten stands still only until 10,000 steps.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return over the first 28,000 steps. With the track the mean of ten seeds stands still near 150 from 6,000 to 10,000 steps; on the track without an end it rises sooner, to about 400 at 18,000 steps, where the other is near 230, and is ahead until 26,000. Right: shares of the ways in which episodes end, with the track. At first the pole leans too far; from 12,000 to 26,000 steps most episodes end because the cart leaves the track; from 32,000 on most last 500 steps"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: return over the first 28,000 steps. With the track the mean of ten seeds stands still near 150 from 6,000 to 10,000 steps; on the track without an end it rises sooner, to about 400 at 18,000 steps, where the other is near 230, and is ahead until 26,000. Second: shares of the ways in which episodes end, with the track. At first the pole leans too far; from 12,000 to 26,000 steps most episodes end because the cart leaves the track; from 32,000 on most last 500 steps"}}
 tracks = stored_runs("cartpole_ends")
 ways = {
     "the pole leans too far": "ends/pole",
@@ -262,7 +262,7 @@ assert counts[0][3:5].sum() > counts[1][3:5].sum()
 # Lines and bands are as above; in the second panel each dot is a seed. The data come from
 # `benchmarks/arc_learning.py`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on Pendulum over 60,000 steps. PPO rises from minus 1200 to near minus 200; REINFORCE, REINFORCE with a baseline and A2C stay between minus 1500 and minus 1000. Right: greedy returns of ten seeds for each agent. Those of PPO are all near minus 190, those of the others spread far below"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns on Pendulum over 60,000 steps. PPO rises from minus 1200 to near minus 200; REINFORCE, REINFORCE with a baseline and A2C stay between minus 1500 and minus 1000. Second: greedy returns of ten seeds for each agent. Those of PPO are all near minus 190, those of the others spread far below"}}
 hard = {
     name.replace("with a", "REINFORCE with"): runs
     for name, runs in stored_runs("arc_pendulum").items()

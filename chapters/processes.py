@@ -68,7 +68,7 @@ __all__ = ["ActorProcess", "SharedMemory"]
 # ends with `if __name__ == "__main__":`, as every script that starts actors must, because each
 # actor imports the script that started it.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over seconds, with four vertical lines where an actor is killed, two for each. Left: the unrolls learned from of each actor. The line of the one that was killed stops rising for a moment, then rises again. Right: the lag of each unroll, which lies around 3, falls to 1 after a kill and then rises for two unrolls"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over seconds, with four vertical lines where an actor is killed, two for each. First: the unrolls learned from of each actor. The line of the one that was killed stops rising for a moment, then rises again. Second: the lag of each unroll, which lies around 3, falls to 1 after a kill and then rises for two unrolls"}}
 import json
 import subprocess
 import sys

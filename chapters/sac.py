@@ -172,7 +172,7 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # how random the policy should be on average. The second panel has the temperature that each agent finds
 # for itself.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: thin curves of returns of ten agents each of SAC and DDPG, and their means. They fall from -1100 to -1500 first, and reach -200 within 10,000 steps. Right: the temperatures of SAC, which fall from 1 to values between 0.05 and 0.3"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: thin curves of returns of ten agents each of SAC and DDPG, and their means. They fall from -1100 to -1500 first, and reach -200 within 10,000 steps. Second: the temperatures of SAC, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.workshop.pictures import AGENT_COLOURS
@@ -593,7 +593,7 @@ class SquashedGaussian(GaussianActions, nn.Module):
 # %% [markdown]
 # What does the squash do to a Gaussian that is too wide for the box?
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: densities of squashed Gaussians: narrow in the middle, nearly flat, and heaped up at both bounds. Right: the entropy rises to almost log 2 near 0.9 and falls again"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: densities of squashed Gaussians: narrow in the middle, nearly flat, and heaped up at both bounds. Second: the entropy rises to almost log 2 near 0.9 and falls again"}}
 import torch
 
 from literate_rl.sac import SquashedGaussian

@@ -70,7 +70,7 @@ __all__ = [
 # second how much more the critic promises than the agent then earns, as in {doc}`ddpg`. (For TD3
 # it is the critic that the actor climbs.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum. They fall from -1100 to -1500 at first and then rise to about -150. Right: what the critics promise minus what is earned. For all of them it falls from far above. Then DDPG and HDDPG rise again to about ten, HDDPG a little higher, and TD3 stays near zero"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum. They fall from -1100 to -1500 at first and then rise to about -150. Second: what the critics promise minus what is earned. For all of them it falls from far above. Then DDPG and HDDPG rise again to about ten, HDDPG a little higher, and TD3 stays near zero"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -771,7 +771,7 @@ for x, y in zip(ours, theirs, strict=True):
 # The printed lines say by how much the mean return in these steps differs from that of TD3, seed by seed,
 # and for how many seeds. The last line has the last policies with faster copies, after 5,000 steps.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: median returns over 4,800 steps for TD3, TD3 without delay, TD3 with faster copies, and DDPG. TD3 stays near -1000, the other three rise above -300. Right: a row of dots for TD3, for TD3 without each of its parts, and for DDPG, what the critic promises minus what is earned at the end"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: median returns over 4,800 steps for TD3, TD3 without delay, TD3 with faster copies, and DDPG. TD3 stays near -1000, the other three rise above -300. Second: a row of dots for TD3, for TD3 without each of its parts, and for DDPG, what the critic promises minus what is earned at the end"}}
 from literate_rl.evaluation import paired_difference
 
 parts = {"TD3": runs["TD3"], **stored_runs("td3_switches"), "DDPG": runs["DDPG"]}

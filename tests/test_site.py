@@ -565,6 +565,9 @@ def test_a_page_does_not_scroll_sideways(opened, width):
     root = page.locator("html")
     excess = root.evaluate("root => root.scrollWidth - root.clientWidth")
     assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
+    # Nor has a finger a long way to go.
+    if width == NARROW:
+        assert root.evaluate("root => root.scrollHeight") <= 20_000
 
 
 # What begins a line though it touches the end of a formula: a comma, say.
@@ -586,10 +589,10 @@ def test_no_line_begins_with_the_mark_behind_a_formula(opened):
     assert opened.set(NARROW).evaluate(TORN) == []
 
 
-# Drawings that are cut although they could stand in rows, and what a finger may miss: a
-# control of less than 24 pixels that has no larger label.
+# Drawings that are cut, and what a finger may miss: a control of less than 24 pixels
+# that has no larger label.
 UNHANDY = """() => [
-  ...[...document.querySelectorAll(".cell_output img:not(.wide)")]
+  ...[...document.querySelectorAll(".cell_output img")]
     .filter(image => image.getBoundingClientRect().right > innerWidth)
     .map(image => image.alt),
   ...[...document.querySelectorAll("main :is(button, summary, input)")]

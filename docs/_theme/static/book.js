@@ -134,6 +134,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     for (let box = target.closest("details") ?? target.querySelector(":scope > details"); box; box = box.parentElement?.closest("details")) box.open = true;
+    target.closest(".cut")?.lastElementChild.click();
     target.scrollIntoView();
   };
   addEventListener("hashchange", open);
