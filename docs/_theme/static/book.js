@@ -86,27 +86,29 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
 
 // --- On a phone what is long ends after some rows, until one asks for all: code, lists,
 // and sections where there are so many that one looks something up. What is searched,
-// linked to, reached by Tab or printed is shown unasked.
+// linked to, reached by Tab or printed is shown unasked. The style sheet cuts lists and
+// sections before this runs, so that nothing moves.
 {
   const long = `.weave-columns, .cell_input .highlight, .indextable td,
     .page section:has(> section:nth-of-type(15)) > section,
     .chapter section section:has(> section:nth-of-type(10)) > section`;
   const rows = text => text.trim().split("\n").reduce((n, line) => n + Math.ceil(line.length / 48), 0);
   for (const box of all(long)) {
-    if (box.closest("details, .cut") || rows(box.textContent) < 22) continue;
+    const within = box.closest("details, .cut");
+    box.classList.add(within || rows(box.textContent) < 22 ? "whole" : "cut");
+    if (box.matches(".whole")) continue;
     const button = document.createElement("button");
     button.className = "show-all";
     const code = all(".weave-code, :scope > pre", box).map(part => part.textContent.trim()).join("\n");
     button.textContent = code ? `Show all ${code.split("\n").length} lines` : "Show all";
     const show = () => {
       const seen = box.scrollTop;
-      box.classList.remove("cut");
+      box.classList.replace("cut", "whole");
       button.remove();
       scrollBy(0, seen);
     };
     button.addEventListener("click", show);
     box.addEventListener("scroll", show);
-    box.classList.add("cut");
     box.append(button);
   }
 }
