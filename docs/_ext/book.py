@@ -62,6 +62,9 @@ def describe(
     context["sections"] = sections(doctree)
     context["base_path"] = urlsplit(app.config.html_baseurl).path or "/"
     kind = "chapter" if name.startswith("chapters/") else "page"
+    # In a page of many sections one looks something up.
+    if kind == "page" and len(context["sections"]) >= 15:
+        kind += " look-up"
     context["page_kind"] = "landing" if name == env.config.root_doc else kind
     questions = {x.docname: x.question for x in read_order() if x.question}
     context["description"] = questions.get(name) or first_sentence(doctree)

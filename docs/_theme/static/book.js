@@ -90,7 +90,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
 // sections before this runs, so that nothing moves.
 {
   const long = `.weave-columns, .cell_input .highlight, .indextable td,
-    .page section:has(> section:nth-of-type(15)) > section,
+    .look-up article > section > section,
     .chapter section section:has(> section:nth-of-type(10)) > section`;
   const rows = text => text.trim().split("\n").reduce((n, line) => n + Math.ceil(line.length / 48), 0);
   for (const box of all(long)) {
