@@ -171,7 +171,7 @@ counts = [
     for way in ways.values()
 ]
 shares = np.array(counts) / np.sum(counts, 0)
-fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.7))
+fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3.2))
 for style, (name, label) in zip(
     ("-", "--"),
     {"PPO": "as it is", "endless track": "track without an end"}.items(),
@@ -184,7 +184,7 @@ left.set_ylim(0, 520)
 left.legend(fontsize=8, loc="upper left")
 right.stackplot(tracks["PPO"].steps / 1000, shares, labels=ways, alpha=0.7)
 right.set(xlabel="thousand steps", title="how episodes end", ylim=(0, 1))
-right.legend(fontsize=7, loc="upper right")
+right.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.3))
 fig.tight_layout()
 gains, place = tracks["endless track"].curves - tracks["PPO"].curves, runs.steps
 windows = {"6,000 to 10,000": (6_000, 10_000), "10,000 to 26,000": (10_000, 26_000)}
