@@ -211,6 +211,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
     field.setAttribute("aria-label", field.placeholder);
     document.querySelector("h1").after(field);
     field.addEventListener("input", () => {
+      for (const button of all(".show-all")) button.click();
       const words = field.value.toLowerCase().split(/\s+/);
       for (const box of boxes) {
         const text = `${box.textContent} ${box.closest("section").querySelector("h2").textContent}`;
