@@ -33,15 +33,15 @@ FOLDER = Path(__file__).parents[1] / "src/literate_rl/trained"
 
 # One for each algorithm that learns without actors: the experiment and the variant.
 AGENTS = {
-    "acrobot-ppo": ("acrobot", "PPO"),
     "cartpole-a2c": ("a2c_cartpole", "A2C"),
     "cartpole-discrete-sac": ("sac_cartpole", "SAC"),
-    "cartpole-dqn": ("dqn_cartpole", "DQN"),
+    "cartpole-dqn": ("dqn_runaway", "DQN"),
     "cartpole-ppg": ("ppg_cartpole", "PPG"),
     "cartpole-rainbow": ("rainbow_cartpole", "Rainbow"),
     "lander-hybrid-ppo": ("lander", "joint"),
     "pendulum-ddpg": ("ddpg_pendulum", "DDPG"),
     "pendulum-hddpg": ("ddpg_pendulum", "HDDPG"),
+    "pendulum-ppo": ("arc_pendulum", "PPO"),
     "pendulum-sac": ("sac_pendulum", "SAC"),
     "pendulum-td3": ("ddpg_pendulum", "TD3"),
     "taxi-ppo": ("masks_taxi", "masks"),

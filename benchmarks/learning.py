@@ -238,6 +238,7 @@ def facts(name: str, variant: str, experiment: Experiment, result: Result) -> Fa
         "experiment": name,
         "variant": variant,
         "return": float(f"{result.final:.5g}"),
+        "area": float(f"{result.area:.4g}"),
         "config": asdict(result.config),
         "made": made,
         "evaluation_seed": EVALUATION_SEED,

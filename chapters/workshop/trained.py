@@ -29,7 +29,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.runs import (
@@ -117,7 +117,7 @@ def listing() -> str:
 # %% tags=["export"]
 def play(name: str, env: str | None, episodes: int, seed: int, film: bool) -> None:
     """Evaluate an agent, and show an episode."""
-    policy, world = load(name), load_env(name, env)
+    policy, world = load(name), cast(Any, load_env(name, env))
     if agent := trained_agents().get(Path(name).name):
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
         print(f"{name}: {agent.env}, {agent.steps:,d} steps ({row})")

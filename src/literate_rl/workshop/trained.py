@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest 68f334441d4904cb
+# Generated from chapters/workshop/trained.py (edit there); digest 82f8dcb1726cd156
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from literate_rl.evaluation import evaluate
 from literate_rl.workshop.runs import (
@@ -77,7 +77,7 @@ def listing() -> str:
 
 def play(name: str, env: str | None, episodes: int, seed: int, film: bool) -> None:
     """Evaluate an agent, and show an episode."""
-    policy, world = load(name), load_env(name, env)
+    policy, world = load(name), cast(Any, load_env(name, env))
     if agent := trained_agents().get(Path(name).name):
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
         print(f"{name}: {agent.env}, {agent.steps:,d} steps ({row})")
