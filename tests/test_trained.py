@@ -30,7 +30,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_is_as_good_as_its_row_says(name: str) -> None:
+def test_an_agent_is_as_good_as_it_was(name: str) -> None:
     """The first of its episodes again; another processor rounds otherwise."""
     agent, policy = AGENTS[name], load(name)
     assert load_env(name) == agent.env
