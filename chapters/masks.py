@@ -648,7 +648,7 @@ predict(
     ["about 7, as before", "−200, as the other one", "below −1000"],
     right="below −1000",
     because="It has never been fined, and what it never did it has not learned to leave: it loads where "
-    "nobody waits, stays where it is, and does it again. A mask is a part of what it needs.",
+    "nobody waits, nothing changes, and so it does it again. The mask is a part of what it needs.",
 )
 
 # %%

@@ -1082,10 +1082,11 @@ grade(learns_in_time, lambda: True, ())
 # %% [markdown]
 # ### Exercise 5: whose critic promises too much?
 #
-# DDPG, HDDPG and TD3 have learned Pendulum and come with the package ({doc}`workshop/trained`), each with its
-# critics. Whose critic promises more than the actor earns from there on? Guess. Then compare: `promised` are the
-# values of 200 steps in eight episodes, $(200, 8)$, `reward` what these and 400 further steps have paid, $(600, 8)$. Return
-# by how much the mean promise is above the mean discounted return that came.
+# DDPG, HDDPG and TD3 have learned Pendulum and come with the package ({doc}`workshop/trained`), each
+# with its critics. Whose critic promises more than the actor earns from there on? Guess. Then compare.
+# `promised` are the values of 200 steps in eight episodes, $(200, 8)$, and `reward` is what these and 400
+# further steps have paid, $(600, 8)$. Return by how much the mean promise is above the mean discounted
+# return that came.
 
 
 # %%
@@ -1140,7 +1141,7 @@ def answer(promised, reward, gamma=0.99):
 grade(answer, gap, plays)
 for name, play in plays.items():
     print(f"{name:6s} promises {answer(*play):+.1f} more than it earns")
-# TD3 takes the smaller of two promises, so its critic is the only one that is too low.
+# TD3 learns from the smaller of two promises, and its critic alone is too low.
 
 # %% tags=["claims"]
 gaps = {name: gap(*play) for name, play in plays.items()}
