@@ -38,7 +38,7 @@ AGENTS = {
     "cartpole-dqn": ("dqn_runaway", "DQN"),
     "cartpole-ppg": ("ppg_cartpole", "PPG"),
     "cartpole-rainbow": ("rainbow_cartpole", "Rainbow"),
-    "lander-hybrid-ppo": ("lander", "joint"),
+    "moving-hybrid-ppo": ("moving", "joint"),
     "pendulum-ddpg": ("ddpg_pendulum", "DDPG"),
     "pendulum-hddpg": ("ddpg_pendulum", "HDDPG"),
     "pendulum-ppo": ("arc_pendulum", "PPO"),

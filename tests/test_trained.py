@@ -92,7 +92,7 @@ def test_the_command_lists_them_with_task_and_score(words, capsys) -> None:
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["agent", "return", "steps", "environment"]
     for line, (name, agent) in zip(lines, AGENTS.items(), strict=True):
-        score, steps = f"{agent.score:.1f}", f"{agent.steps:,}"
+        score, steps = f"{agent.score:.2f}", f"{agent.steps:,}"
         assert line.split() == [name, score, steps, agent.env]
     assert max(map(len, lines)) <= 80
 
@@ -107,9 +107,9 @@ def test_the_command_lets_one_play(away: Path, capsys, monkeypatch) -> None:
     assert row == (
         "pendulum-sac: Pendulum-v1, 10,000 steps (SAC in sac_pendulum, seed 2)"
     )
-    assert then == f"return of 100 episodes then: {AGENTS['pendulum-sac'].score:.1f}"
+    assert then == f"return of 100 episodes then: {AGENTS['pendulum-sac'].score:.2f}"
     returns = evaluate(load("pendulum-sac"), "Pendulum-v1", 3, seed=5)
-    mean = f"{returns.mean():.1f} ± {np.std(returns):.1f}"
+    mean = f"{returns.mean():.2f} ± {np.std(returns):.2f}"
     assert now == f"return of 3 episodes now: {mean}"
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest 82f8dcb1726cd156
+# Generated from chapters/workshop/trained.py (edit there); digest 55478c93e0a70c9a
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def listing() -> str:
     """Return a line for each agent: its task and its score."""
     lines = [f"{'agent':22s}{'return':>8s}{'steps':>9s}  environment"]
     for name, agent in trained_agents().items():
-        score = f"{agent.score:.1f}"
+        score = f"{agent.score:.2f}"
         lines.append(f"{name:22s}{score:>8s}{agent.steps:>9,d}  {agent.env}")
     return "\n".join(lines)
 
@@ -81,11 +81,11 @@ def play(name: str, env: str | None, episodes: int, seed: int, film: bool) -> No
     if agent := trained_agents().get(Path(name).name):
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
         print(f"{name}: {agent.env}, {agent.steps:,d} steps ({row})")
-        print(f"return of {len(agent.returns)} episodes then: {agent.score:.1f}")
+        print(f"return of {len(agent.returns)} episodes then: {agent.score:.2f}")
     returns = evaluate(policy, world, episodes, seed)
     mean, deviation = returns.mean(), returns.std()
     print(
-        f"return of {episodes} episodes now: {mean:.1f} ± {deviation:.1f}", flush=True
+        f"return of {episodes} episodes now: {mean:.2f} ± {deviation:.2f}", flush=True
     )
     if has_screen() and not film:
         print("a window shows one episode; Ctrl-C closes it", flush=True)
