@@ -307,6 +307,8 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
         curve_path, final_path, origin, list(experiment.variants), defaults
     )
     done = {(row["variant"], row["seed"]) for row in finals}
+    if not done:
+        shutil.rmtree(folder / "policies" / name, ignore_errors=True)
     # Seeds outside, variants inside: a stopped experiment has something of each.
     last_seed = experiment.first_seed + experiment.seeds - 1
     for seed in range(experiment.first_seed, last_seed + 1):

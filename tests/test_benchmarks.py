@@ -352,8 +352,9 @@ def test_curves_of_further_metrics_are_stored(tmp_path: Path) -> None:
 
 def test_other_settings_start_over(small, tmp_path: Path, capsys) -> None:
     learning.run("x", small, "c", tmp_path)
-    other = replace(small, config=replace(small.config, gamma=0.9))
+    other = replace(small, config=replace(small.config, gamma=0.9), first_seed=2)
     learning.run("x", other, "c", tmp_path)
+    assert kept_in(tmp_path) == {"x/as_it_is/2", "x/no_clip/2"}
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
