@@ -10,8 +10,8 @@
 # # Trained agents
 #
 # **How do you get an agent that knows something without training one?** Twelve of them come with
-# the package, one for each algorithm of the book that learns without actors. One line loads one, and
-# one command shows it:
+# the package, one for each algorithm of the book that learns without actors, SAC for lists, hybrid
+# actions and masks included. One line loads one, and one command shows it:
 #
 #     policy = literate_rl.load("pendulum-sac")
 #     literate-rl show pendulum-sac
