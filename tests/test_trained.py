@@ -119,16 +119,15 @@ def test_the_command_lets_one_play(away: Path, capsys, monkeypatch) -> None:
 
 def test_the_command_films_a_run_of_ones_own(away: Path, capsys) -> None:
     """A directory takes the place of a name; the film is where the user is."""
-    settings = {"env": "CartPole-v1"}
     policy = load("taxi-ppo")
     state = {"recipe": policy.recipe, "weights": policy.state_dict()}
-    Run(away / "mine", settings | {"env": "Taxi-v4"}).close()
-    save_checkpoint(away / "mine/checkpoint.pt", {"policy": state})
-    main(["mine", "--episodes", "1", "--film"])
+    Run(away / "pendulum-sac", {"env": "Taxi-v4"}).close()
+    save_checkpoint(away / "pendulum-sac/checkpoint.pt", {"policy": state})
+    main(["pendulum-sac", "--episodes", "1", "--film"])
     now, film = capsys.readouterr().out.splitlines()
     assert now.startswith("return of 1 episodes now: ")
-    assert film == "one episode: mine.mp4"
-    assert (away / "mine.mp4").stat().st_size > 1000
+    assert film == "one episode: pendulum-sac.mp4"
+    assert (away / "pendulum-sac.mp4").stat().st_size > 1000
 
 
 def test_the_command_says_in_a_line_what_is_wrong(away: Path) -> None:

@@ -118,7 +118,8 @@ def listing() -> str:
 def play(name: str, env: str | None, episodes: int, seed: int, film: bool) -> None:
     """Evaluate an agent, and show an episode."""
     policy, world = load(name), cast(Any, load_env(name, env))
-    if agent := trained_agents().get(Path(name).name):
+    if not Path(name).exists():  # so it is a name
+        agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
         print(f"{name}: {agent.env}, {agent.steps:,d} steps ({row})")
         print(f"return of {len(agent.returns)} episodes then: {agent.score:.2f}")
@@ -145,7 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("name", nargs="?", help="an agent, or the directory of a run")
     parser.add_argument("--list", action="store_true", help="list the agents")
-    parser.add_argument("--episodes", type=int, default=20, metavar="N", help="20")
+    parser.add_argument(
+        "--episodes", type=int, default=20, metavar="N", help="for the mean: 20"
+    )
     parser.add_argument("--seed", type=int, default=0, help="decides how they start")
     parser.add_argument("--film", action="store_true", help="write a film in any case")
     parser.add_argument("--env", help="that of a run, where it has to be named")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest 55478c93e0a70c9a
+# Generated from chapters/workshop/trained.py (edit there); digest ef6d06b672a4ea90
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def listing() -> str:
 def play(name: str, env: str | None, episodes: int, seed: int, film: bool) -> None:
     """Evaluate an agent, and show an episode."""
     policy, world = load(name), cast(Any, load_env(name, env))
-    if agent := trained_agents().get(Path(name).name):
+    if not Path(name).exists():  # so it is a name
+        agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
         print(f"{name}: {agent.env}, {agent.steps:,d} steps ({row})")
         print(f"return of {len(agent.returns)} episodes then: {agent.score:.2f}")
@@ -105,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("name", nargs="?", help="an agent, or the directory of a run")
     parser.add_argument("--list", action="store_true", help="list the agents")
-    parser.add_argument("--episodes", type=int, default=20, metavar="N", help="20")
+    parser.add_argument(
+        "--episodes", type=int, default=20, metavar="N", help="for the mean: 20"
+    )
     parser.add_argument("--seed", type=int, default=0, help="decides how they start")
     parser.add_argument("--film", action="store_true", help="write a film in any case")
     parser.add_argument("--env", help="that of a run, where it has to be named")
