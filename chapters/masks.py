@@ -636,6 +636,35 @@ def answer(q, mask, epsilon):
 grade(lambda *case: answer(*case).round(decimals=2), shares_of, *draws)
 
 # %% [markdown]
+# ### Exercise 4: predict, then take the mask away
+#
+# `load("taxi-ppo")` is an agent that has learned Taxi with masks and comes with the package
+# ({doc}`workshop/trained`).
+
+# %% tags=["hide-input"]
+predict(
+    "With its masks it earns about 7 in an episode. Above, the agent that learned without masks earns "
+    "−200. What does this one earn where nobody tells it what is legal?",
+    ["about 7, as before", "−200, as the other one", "below −1000"],
+    right="below −1000",
+    because="It has never been fined, and what it never did it has not learned to leave: it loads where "
+    "nobody waits, nothing changes, and so it does it again. The mask is a part of what it needs.",
+)
+
+# %%
+from literate_rl.workshop.runs import load
+
+driver = load("taxi-ppo")
+earned = {}
+for name, make in {"with its masks": taxi, "without": taxi_without}.items():
+    earned[name] = evaluate(driver, make, 20).mean()
+    print(f"{name:15s}{earned[name]:7.0f}")
+
+# %% tags=["claims"]
+assert 5 < earned["with its masks"] < 9, "about 7"
+assert earned["without"] < -1000
+
+# %% [markdown]
 # ## References
 #
 # Masks in policy gradients were examined by {cite:t}`huang2022masking`, who also compare them with

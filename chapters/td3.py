@@ -1080,6 +1080,74 @@ def answer():
 grade(learns_in_time, lambda: True, ())
 
 # %% [markdown]
+# ### Exercise 5: whose critic promises too much?
+#
+# DDPG, HDDPG and TD3 have learned Pendulum and come with the package ({doc}`workshop/trained`), each
+# with its critics. Whose critic promises more than the actor earns from there on? Guess. Then compare.
+# `promised` are the values of 200 steps in eight episodes, $(200, 8)$, and `reward` is what these and 400
+# further steps have paid, $(600, 8)$. Return by how much the mean promise is above the mean discounted
+# return that came.
+
+
+# %%
+def answer(promised, reward, gamma=0.99):
+    return ...
+
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import gymnasium as gym
+
+from literate_rl.workshop.runs import load
+
+
+@torch.no_grad()
+def played(name):
+    """Return what the critics of an agent promise and what it is paid."""
+    agent = load(name)
+    make = partial(gym.make, "Pendulum-v1", max_episode_steps=601)
+    envs, values, rewards = make_envs(make, 8), [], []
+    obs, _ = envs.reset(seed=1)
+    for _ in range(600):
+        state = torch.as_tensor(obs)
+        values.append(agent.network.value(state))
+        obs, reward, *_ = envs.step(agent.to_env(agent.act(state, 0.0)))
+        rewards.append(torch.as_tensor(reward))
+    envs.close()
+    return torch.stack(values[:200]), torch.stack(rewards)
+
+
+def gap(promised, reward, gamma=0.99):
+    share = gamma ** torch.arange(600.0, dtype=reward.dtype)
+    earned = [(share[: 600 - t, None] * reward[t:]).sum(0) for t in range(200)]
+    return float(promised.mean() - torch.stack(earned).mean())
+
+
+plays = {name: played(f"pendulum-{name}") for name in ("ddpg", "hddpg", "td3")}
+grade(answer, gap, plays)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(promised, reward, gamma=0.99):
+    # From behind: what comes is what a step pays, and γ times what comes after it.
+    comes, earned = torch.zeros(8), []
+    for paid in reward.flip(0):
+        comes = paid + gamma * comes
+        earned.append(comes)
+    return float(promised.mean() - torch.stack(earned[-200:]).mean())
+
+
+grade(answer, gap, plays)
+for name, play in plays.items():
+    print(f"{name:6s} promises {answer(*play):+.1f} more than it earns")
+# TD3 learns from the smaller of two promises, and its critic alone is too low.
+
+# %% tags=["claims"]
+gaps = {name: gap(*play) for name, play in plays.items()}
+assert gaps["td3"] < 0 < min(gaps["ddpg"], gaps["hddpg"])
+
+# %% [markdown]
 # ## References
 #
 # TD3 is from {cite:t}`fujimoto2018`, who also measured how much critics promise. Hysteretic

@@ -79,6 +79,7 @@ FLOORS = {
         "workshop.commands",
         "workshop.training",
         "workshop.doctor",
+        "workshop.trained",
         "workshop.cli",
     ],
 }

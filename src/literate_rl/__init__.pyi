@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d33e077def02bb25
+# Generated from chapters/*.py (edit there); digest 6a79dfaadfdf9e15
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -447,6 +447,10 @@ from .workshop.doctor import (
     Symptom as Symptom,
     diagnose as diagnose,
     look as look,
+)
+from .workshop.trained import (
+    TrainedAgent as TrainedAgent,
+    trained_agents as trained_agents,
 )
 from .workshop.commands import (
     OFFERED as OFFERED,
