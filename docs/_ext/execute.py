@@ -26,6 +26,10 @@ from sphinx.util.display import status_iterator
 from weave import read_chapter
 
 
+# The bar says how far the build is; these would print settings and each kernel's start.
+TALKERS = "traitlets", "sphinx.myst_parser.sphinx_ext.main", "sphinx.myst_nb.sphinx_ext"
+
+
 def chapters_among(env: Any, names: Iterable[str]) -> dict[str, NotebookNode]:
     """Return the chapters among some pages, as myst-nb reads them."""
     return {
@@ -51,7 +55,6 @@ def outdated(app: Sphinx, env: Any, added: set[str], *_: set[str]) -> list[str]:
 
 def execute_chapters(app: Sphinx, env: Any, names: list[str]) -> None:
     """Execute the chapters about to be read, save those in the cache."""
-    logging.getLogger("traitlets").setLevel(logging.WARNING)  # the bar says how far
     cache = get_cache(app.config.nb_execution_cache_path)
     notebooks = chapters_among(env, names)
     env.executed = getattr(env, "executed", {}) | keys(notebooks)
@@ -84,6 +87,8 @@ def execute_chapters(app: Sphinx, env: Any, names: list[str]) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
+    for name in TALKERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
     app.connect("env-get-outdated", outdated)
     app.connect("env-before-read-docs", execute_chapters)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
