@@ -51,7 +51,7 @@ def versions(python: str) -> dict[str, str]:
 
 
 def execute(path: Path, python: str) -> str:
-    """Execute a notebook alone; return nothing or what its last cell said."""
+    """Execute a notebook alone; return nothing or how it failed."""
     manager: Any = AsyncKernelManager()
     command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager.kernel_spec.argv = command
@@ -67,9 +67,9 @@ def execute(path: Path, python: str) -> str:
         try:
             client.execute()
         except CellExecutionError as error:
-            return f"{error.ename}: {error.evalue}"
+            return f"{error.ename}: {error.evalue}".partition("\n")[0]
         except (CellTimeoutError, DeadKernelError) as error:
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error}".partition("\n")[0]
         finally:
             run_sync(manager.shutdown_kernel)(now=True)
     return ""

@@ -104,7 +104,8 @@ def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
     assert zoo["a2c", "Pendulum-v1"] == (-163, 1_000_000)
     dqn = only(stored_runs("dqn_cartpole"))
     assert zoo["dqn", "CartPole-v1"] == (500, dqn.steps[-1])
-    assert dqn.final.mean() < np.sort(dqn.final)[1:].mean() - 10
+    behind = 500 - np.sort(dqn.final)
+    assert behind[0] > behind.sum() / 2
     assert round(dqn.final.min()) == 340
     line = f'href="{origin["source"]}?plain=1#L87">RL Zoo: -73.5</a>'
     assert line in published("PPO", "Acrobot-v1")

@@ -150,7 +150,8 @@ def cells(
         "processor time": f"{seconds:.0f} s"
         if seconds < 100
         else f"{seconds / 60:.0f} min",
-        "to repeat": f"<code>{standing.experiment}</code>",
+        # It may break at an underscore.
+        "to repeat": f"<code>{standing.experiment.replace('_', '_<wbr>')}</code>",
     }
 
 
