@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve zip sync format check test pythons newest lowest chapter notebooks lab edit bench learn films readers worlds dist clean
+.PHONY: help html serve zip sync format check test pythons newest lowest chapter notebooks lab edit bench peers learn films readers worlds dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,14 @@ edit: sync  ## Edit the chapters in JupyterLab; chapter and notebook are saved t
 bench: $(READY)  ## Measure speed beside the peers; store the data for the results page
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.spaces
+
+# Nothing of the book's environment, but the book itself: peers want versions of their own.
+peers: $(READY)  ## Measure beside other libraries, in an environment of their own; ONLY=NAME
+	@test -d build/peers || $(BIN)/python -m venv build/peers
+	build/peers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  --requirement benchmarks/peers.txt --editable .
+	build/peers/bin/python -W ignore -m benchmarks $(or $(ONLY),peers)
+	$(if $(ONLY),,build/peers/bin/python -W ignore -m benchmarks.ppo_solve)
 
 learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.learning

@@ -1,5 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [NAME …] [--quick]``.
 
+``peers`` in place of names runs all that need other libraries (``make peers``).
+
 Each one asserts that all methods agree, measures them in turns, prints a table and
 stores the data that the results page shows. ``--quick`` runs everything once and stores
 nothing.
@@ -34,7 +36,7 @@ NAMES = (
     "signatures",
     "c51_projection",
 )
-# These need peers from an environment of their own, which ppo_loop.py describes.
+# These need other libraries, from the environment that `make peers` makes.
 PEER_NAMES = (
     "ppo_loop",
     "pong_loop",
@@ -121,6 +123,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="run once, store nothing")
     arguments = parser.parse_args()
+    if arguments.names == ["peers"]:
+        arguments.names = PEER_NAMES
     for name in arguments.names:
         if name not in NAMES + PEER_NAMES + GPU_NAMES:
             known = ", ".join(NAMES + PEER_NAMES + GPU_NAMES)

@@ -1,6 +1,6 @@
 """Advantages and λ-returns, against TorchRL's functions.
 
-The environment that it needs is described in ``ppo_loop.py``.
+It lives in an environment of its own: ``make peers ONLY=advantages_torchrl``.
 """
 
 from __future__ import annotations

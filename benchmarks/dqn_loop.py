@@ -1,12 +1,10 @@
-r"""DQN on CartPole-v1, against stable-baselines3: one update, and the training loop.
+"""DQN on CartPole-v1, against stable-baselines3: one update, and the training loop.
 
 Both train the same network with the same settings: one environment, one update on 64
 steps after every four, a Huber loss, Adam, a copy of the target network after every 250
 updates, no double and no dueling values, since the peer has neither. Two layers of 64
 are the default of the peer, two of 128 are ours. They live in an environment of their
-own, as ``benchmarks/ppo_loop.py`` describes::
-
-    peers/bin/python -m benchmarks dqn_loop
+own: ``make peers ONLY=dqn_loop``.
 
 A time of the loop is that of one step in the environment, the learning included. An
 update draws its batch itself, from a buffer that both have filled.
@@ -96,7 +94,8 @@ def linear_layers(network: nn.Module) -> list[nn.Linear]:
 
 def as_peer(batch: Batch) -> Any:
     """Return a batch as the peer's buffer would."""
-    column = {name: x.unsqueeze(1) for name, x in batch._asdict().items()}
+    given = {name: x for name, x in batch._asdict().items() if x is not None}
+    column = {name: x.unsqueeze(1) for name, x in given.items()}
     ended = column["discount"] == 0
     return SimpleNamespace(
         observations=batch.obs,
@@ -128,9 +127,11 @@ def check(own: OffPolicy, peer: Any) -> None:
         peer.train(1, own.config.batch_size)
         peer.replay_buffer = kept
     own.sample = draw  # type: ignore[method-assign]
+    # Adam divides by gradients that may be all rounding: a tenth of one of its steps.
+    near = partial(torch.testing.assert_close, rtol=1e-4, atol=learning_rate / 10)
     for layer, other in zip(*map(linear_layers, pairs[0]), strict=True):
         for x, y in zip(layer.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+            near(x, y)
 
 
 def step_clock(build: Callable[[], Callable[[], object]], repeats: int) -> float:

@@ -1,8 +1,8 @@
 """Training runs of stable-baselines3's TD3 and SAC, at the settings of ours.
 
-They live in an environment of their own, as ``benchmarks/ppo_loop.py`` describes::
+They live in the environment that ``make peers`` makes::
 
-    peers/bin/python -m benchmarks.peer_learning [NAME …]
+    build/peers/bin/python -m benchmarks.peer_learning [NAME …]
 
 It works as ``benchmarks.learning`` does. One thing differs: the peer's SAC takes
 uniform actions until it learns, where ours draws from its untrained policy.

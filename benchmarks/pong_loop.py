@@ -1,9 +1,9 @@
 """The training loop of PPO on the pictures of Pong, against a bare loop.
 
 The peer is the least that PPO needs: one file, the same network written out layer by
-layer, no checks and nothing that is kept. Both train in the same vector environment. It
-runs where ale-py is installed beside Gymnasium, in the environment of ``ppo_loop``.
-A time is that of one step in one environment, the learning included.
+layer, no checks and nothing that is kept. Both train in the same vector environment.
+The games live in the environment of the peers: ``make peers ONLY=pong_loop``. A time is
+that of one step in one environment, the learning included.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-r"""The training loop of PPO on CartPole-v1, against stable-baselines3.
+"""The training loop of PPO on CartPole-v1, against stable-baselines3.
 
 Both train with CleanRL's settings, but without the clip of the value, in Gymnasium's
-environments. The peer lives in an environment of its own::
-
-    python -m venv peers
-    peers/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 torchrl==0.14.1 \
-        "tensordict>=0.14,<0.15" "gymnasium[classic-control,box2d]==1.4.0" .
-    peers/bin/python -m benchmarks ppo_loop advantages_torchrl vtrace_torchrl
-    peers/bin/python -m benchmarks.ppo_solve
+environments. The peer lives in an environment of its own: ``make peers ONLY=ppo_loop``.
 
 A time is that of one step in one environment, the learning included.
 """

@@ -3,10 +3,12 @@
 Every 4096 steps, 20 greedy episodes are played. CartPole counts as solved when they
 last 475 steps in the mean for the first time. The evaluation is left out of steps and
 times. Both learners have CleanRL's settings, the step size that falls to zero over
-500,000 steps among them. The environment that this needs is described in
-``ppo_loop.py``.
+500,000 steps among them. The peer lives in the environment that
+``make peers`` makes::
 
-``python -m benchmarks.ppo_solve`` stores the results after each seed.
+    build/peers/bin/python -m benchmarks.ppo_solve
+
+It stores the results after each seed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-r"""SAC on Pendulum-v1, against stable-baselines3: one update, and the training loop.
+"""SAC on Pendulum-v1, against stable-baselines3: one update, and the training loop.
 
 Both train networks of the same size with the same settings: one environment, one update
 on 256 steps after every step, two critics, a tuned temperature, Adam. Actions are
 scaled to -1..1 by a wrapper, since the peer learns in these units. Two layers of 256
 are the default of the paper, two of 64 are ours. They live in an environment of their
-own, as ``benchmarks/ppo_loop.py`` describes::
-
-    peers/bin/python -m benchmarks sac_loop
+own: ``make peers ONLY=sac_loop``.
 
 A time of the loop is that of one step in the environment, the learning included. An
 update draws its batch itself, from a buffer that both have filled.

@@ -1,6 +1,6 @@
 """V-trace's targets, against TorchRL's function.
 
-The environment that it needs is described in ``ppo_loop.py``.
+It lives in an environment of its own: ``make peers ONLY=vtrace_torchrl``.
 """
 
 from __future__ import annotations

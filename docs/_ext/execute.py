@@ -25,7 +25,6 @@ from sphinx.application import Sphinx
 from sphinx.util.display import status_iterator
 from weave import read_chapter
 
-
 # The bar says how far the build is; these would print settings and each kernel's start.
 TALKERS = "traitlets", "sphinx.myst_parser.sphinx_ext.main", "sphinx.myst_nb.sphinx_ext"
 
