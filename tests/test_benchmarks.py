@@ -44,7 +44,13 @@ from benchmarks import (
     third_party,
 )
 from benchmarks.harness import Case, Goal, measure, summarise
-from benchmarks.store import read_results, read_table, write_results, write_table
+from benchmarks.store import (
+    RESULTS,
+    read_results,
+    read_table,
+    write_results,
+    write_table,
+)
 from literate_rl.agents import discounted_returns
 from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
