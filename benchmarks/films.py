@@ -89,6 +89,7 @@ class Film:
             brightest.
         camera: Name of the camera, for an agent that would leave the picture.
         longest: Seconds that the film takes at most.
+        skipped: Seconds at the beginning of an episode that are left out.
     """
 
     experiment: str
@@ -102,6 +103,7 @@ class Film:
     grey: float = 0.05
     camera: str | None = None
     longest: float = 10.8
+    skipped: float = 0.0
 
 
 LANDER = Film("", part=(0.0, 1.0, 1 / 6, 5 / 6), speed=50, every=2, ground=0)
@@ -113,7 +115,13 @@ FILMED = {
     "mountaincar": Film(
         "rainbow_mountaincar", "n = 10, noisy for 20 steps", "DQN with noisy layers"
     ),
-    "lander": replace(LANDER, experiment="lander", variant="joint", agent="hybrid PPO"),
+    "lander": replace(
+        LANDER,
+        experiment="lander",
+        variant="joint",
+        agent="hybrid PPO",
+        skipped=1.2,  # until then the landers are above the picture
+    ),
     "lander_discrete": replace(LANDER, experiment="lander_discrete"),
     "lander_continuous": replace(LANDER, experiment="lander_continuous"),
     "maze": Film("ppg_maze", "PPG", "PPG", speed=5, grid=2, ground=0),
@@ -225,7 +233,8 @@ def frames_of(player: Player, env: str, start: int, film: Film) -> list[Frame]:
     play(player(start), envs, learning.EVALUATION_SEED + start, look)
     envs.close()
     size = PANEL // film.grid - (GAP // 2 if film.grid > 1 else 0)
-    return [dressed(frame, film, size) for frame in frames[:: film.every]]
+    first = round(film.skipped * film.speed)
+    return [dressed(frame, film, size) for frame in frames[first :: film.every]]
 
 
 # --- Pictures -------------------------------------------------------------------------

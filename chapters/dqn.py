@@ -448,7 +448,63 @@ assert 35 < np.median(ten.cpu_seconds) < 45, "about 40 seconds"
 #
 # If the agent always took the action of the largest value, it might never learn what the others
 # are worth. So with a small probability $\varepsilon$ it takes a random one. Such a policy is
-# **ε-greedy**. Most programs choose between two actions, as the one above. Here it is a noise $\eta$ on the
+# **ε-greedy**.
+#
+# How much chance is good? Below, Q-learning fills a table, without a network and without a memory. The
+# maze has a prize of 1 near the start, and one of 10 nine steps away. One action in ten is random, and a
+# value moves by the share $\alpha$ of the way to its target. Press Train. The ring walks by the best
+# actions of the table as it is now, and soon takes the small prize. Which slider sends it to the large
+# one? Guess, move that slider, press Reset and Train.
+
+# %% tags=["hide-input"]
+from literate_rl.workshop.train_here import train_maze
+
+train_maze()
+
+# %% [markdown]
+# **Notice** that the two plots disagree. With $\varepsilon = 1$ every action is random and the return
+# stays near 2, yet in ten of ten runs the best actions end up on the shortest way to the prize of 10. With
+# 0, 0.1 or 0.3 they lead to the small prize, in ten of ten runs: the agent hardly ever gets away
+# from it. The policy that is learned is not the one that acts. That is what off-policy means. An agent
+# that should earn something while it learns cannot act at random for ever, so in DQN $\varepsilon$ begins at
+# 1 and falls.
+#
+# The other sliders. With $\gamma = 0.5$ and $\varepsilon = 1$ the ring takes the small prize again, and
+# now it is right: at the start the prize of 10 is worth $10 \cdot 0.5^8 \approx 0.04$, and the other one
+# 0.5. Before, it did not know the large prize; now it does not care. With $\alpha = 0.1$ and
+# $\varepsilon = 1$, 6,000 steps are too few. And with all three at 1 every way is as good as the
+# shortest, and the ring never arrives.
+
+# %% tags=["claims"]
+from literate_rl.workshop.train_here import MAZE, MAZE_SLIDERS, learn_maze, walk
+
+
+def learned(step_size, exploration, discount):
+    """Return what ten seeds have learned."""
+    return [learn_maze(step_size, exploration, discount, seed) for seed in range(1, 11)]
+
+
+at_random = learned(0.5, 1, 0.9)
+assert {walk(x.table, limit=9) for x in at_random} == {10}, "ten of ten, in nine steps"
+assert {walk(x.table, limit=8) for x in at_random} == {0}, "the shortest way"
+assert 1.5 < np.mean([x.run[-1][1] for x in at_random]) < 2.5, "near 2"
+for turned, prize, words in (
+    ((0.5, 0, 0.9), 1, "the small prize"),
+    ((0.5, 0.1, 0.9), 1, "the small prize"),
+    ((0.5, 0.3, 0.9), 1, "the small prize"),
+    ((0.5, 1, 0.5), 1, "it does not care"),
+    ((0.1, 1, 0.9), 1, "too few steps"),
+    ((1, 1, 1), 0, "it never arrives"),
+):
+    assert {walk(x.table) for x in learned(*turned)} == {prize}, words
+assert round(10 * 0.5**8, 2) == 0.04
+cares_not = learned(0.5, 1, 0.5)[0].table[MAZE.start]
+assert abs(max(cares_not) - 0.5) < 1e-6, "the other one 0.5"
+assert at_random[0].run[-1][0] == 6_000, "so many steps"
+assert MAZE_SLIDERS["exploration ε"][1] == 0.1, "one action in ten"
+
+# %% [markdown]
+# Most programs choose between two actions, as the one above. Here it is a noise $\eta$ on the
 # values, so that the same policy is greedy without noise, and its randomness comes from outside, as
 # for all policies of this book ({doc}`policies`). Let $c$ be a coin (a Bernoulli variable) that is 1
 # with probability $\varepsilon$, and let each of the $N$ actions draw a number $u_j$ uniformly

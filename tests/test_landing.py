@@ -7,6 +7,7 @@ from functools import cache
 from itertools import pairwise
 
 import imageio_ffmpeg
+import numpy as np
 import order
 import pytest
 import tangle
@@ -119,6 +120,16 @@ def hero(visit: Visit, motion: str) -> Page:
     return visit.go(START)
 
 
+def test_the_film_begins_where_there_is_something_to_see():
+    reader = imageio_ffmpeg.read_frames(str(films.FILMS / f"{films.ON_README}.mp4"))
+    width, height = next(reader)["size"]
+    first = np.frombuffer(next(reader), np.uint8).reshape(height, width, 3)
+    reader.close()
+    # Landers are violet: blue is far above green. Both are in the picture.
+    violet = first[..., 2].astype(int) - first[..., 1] > 60
+    assert min(part.sum() for part in np.array_split(violet, 2, axis=1)) > 300
+
+
 def test_the_film_plays_by_itself_and_stops_for_good_when_told(visit):
     page = hero(visit, "no-preference")
     page.wait_for_function(PLAYING)
@@ -185,7 +196,9 @@ def test_the_page_works_without_a_script(browser):
     context.close()
 
 
-@pytest.mark.parametrize("page", [START, "chapters/ppo_error.html"])
+@pytest.mark.parametrize(
+    "page", [START, "chapters/ppo_error.html", "chapters/dqn.html"]
+)
 def test_an_agent_can_be_trained_in_the_page(page):
     [figure] = soup(page).select("figure.lr-train")
     assert [str(x["type"]) for x in figure("input")] == ["number", *["range"] * 3]
@@ -307,6 +320,9 @@ def test_nothing_is_cut_or_overlaps(visit, width):
         button = page.get_by_role("link", name="Read chapter 1").bounding_box()
         assert button is not None
         assert button["y"] + button["height"] < 800
+    # On a phone the page is short: a stranger comes to its end.
+    height = root.evaluate("root => root.scrollHeight")
+    assert height < (5000 if width >= 1280 else 7500)
 
 
 def test_headings_follow_one_another():
@@ -326,6 +342,30 @@ def test_the_start_page_lists_the_routes_with_their_minutes():
         assert words.startswith(f"{route.name} {route.minutes} minutes {route.promise}")
         links = [str(link["href"]) for link in line.select("ol a")]
         assert links == [f"{chapter.docname}.html" for chapter in route.chapters]
+
+
+def test_a_card_opens_and_a_link_to_a_route_opens_it(visit):
+    page = visit.go(START)
+    card = page.locator(".routes > li").first
+    expect(card.locator("ol")).to_be_hidden()
+    card.locator("summary").press("Enter")
+    expect(card.locator("ol")).to_be_visible()
+    anchor = read_routes()[-1].anchor
+    page.goto(f"{SITE.as_uri()}/{START}#{anchor}")
+    expect(page.locator(f"#{anchor} ol")).to_be_visible()
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1440, 4), (820, 2), (390, 1)])
+def test_the_cards_of_the_routes_fill_their_rows(visit, width, columns):
+    visit.go(START)
+    cards = visit.set(width).locator(".routes > li").all()
+    boxes = [card.bounding_box() for card in cards]
+    assert len({box["x"] for box in boxes if box}) == columns
+    assert len(cards) % columns == 0
+    top, bottom = boxes[0], boxes[-1]
+    assert top is not None
+    assert bottom is not None
+    assert bottom["y"] + bottom["height"] - top["y"] < 844, "one screen of a phone"
 
 
 @cache

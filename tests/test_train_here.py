@@ -1,4 +1,4 @@
-"""The training in the page: its script against the package's PPO, and in a browser."""
+"""The training in the page: its scripts against the package, and in a browser."""
 
 import re
 from typing import Any
@@ -14,6 +14,7 @@ from torch import nn
 from benchmarks.learning import LEARNING
 from benchmarks.store import read_table
 from literate_rl.agents import make_envs
+from literate_rl.dqn import q_target
 from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
 from literate_rl.ppo import PPO, PPOConfig
 from literate_rl.workshop.pictures import Widget
@@ -21,9 +22,15 @@ from literate_rl.workshop.runs import stored_runs
 from literate_rl.workshop.train_here import (
     AGENT,
     LEARNER,
+    MAZE,
+    MAZE_AGENT,
+    MAZE_SETTINGS,
     SETTINGS,
     SLIDERS,
+    learn_maze,
     train_cartpole,
+    train_maze,
+    walk,
 )
 
 ITERATIONS = 3
@@ -31,8 +38,14 @@ ITERATIONS = 3
 
 @pytest.fixture(scope="module")
 def widget() -> Widget:
-    """Return the widget."""
+    """Return the widget of PPO."""
     return train_cartpole()
+
+
+@pytest.fixture(scope="module")
+def maze() -> Widget:
+    """Return the widget of Q-learning."""
+    return train_maze()
 
 
 # --- The script's mathematics ---------------------------------------------------------
@@ -118,6 +131,44 @@ def test_three_iterations_are_those_of_the_package(show, monkeypatch, clip):
         shares = [row["losses/clipfrac"] for row in found]
         assert outside == pytest.approx(shares, abs=1e-6)
         assert max(outside) > 0
+
+
+@pytest.mark.parametrize("turned", [(0.5, 0.1, 0.9), (1, 0.6, 1), (0.1, 1, 0.5)])
+def test_the_script_learns_the_maze_as_python_does(show, turned):
+    names = ("step_size", "exploration", "discount")
+    found = show().evaluate(
+        f"""([settings, now]) => {{
+          const iterate = ({MAZE_AGENT})(settings, 3);
+          let last_20 = [];
+          const run = [...Array(240)].map(() => {{
+            const {{steps, returns, walked}} = iterate(now);
+            last_20 = [...last_20, ...returns].slice(-20);
+            const sum = last_20.reduce((a, b) => a + b, 0);
+            return [steps, sum / (last_20.length || 1), walked];
+          }});
+          return {{run, table: iterate({{...now, step_size: 0}}).table}};
+        }}""",
+        [MAZE_SETTINGS, dict(zip(names, turned, strict=True))],
+    )
+    learned = learn_maze(*turned, seed=3)
+    np.testing.assert_allclose(found["table"], learned.table, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found["run"], learned.run, rtol=0, atol=1e-12)
+
+
+def test_the_table_settles_where_the_targets_of_the_package_stand_still():
+    table = torch.tensor(learn_maze(1, 1, 0.9, seed=1).table, dtype=torch.float64)
+    later = torch.tensor(MAZE.next)
+    pays = torch.tensor(MAZE.prize, dtype=torch.float64)[later]
+    targets = [
+        q_target(reward, 0.9 * (reward == 0), table[place])
+        for reward, place in zip(pays, later, strict=True)
+    ]
+    # All but the corner behind the small prize, to which no way leads without it.
+    known = table.sum(-1) > 0
+    assert len(table) == 29
+    assert known.sum() == len(table) - 2 - 4
+    torch.testing.assert_close(table[known], torch.stack(targets)[known])
+    assert walk(table.tolist()) == 10
 
 
 def curve(page: Page, seed: int, iterations: int, clip: str) -> list[list[float]]:
@@ -215,6 +266,51 @@ def test_the_sliders_reach_the_worker(show, widget):
         assert float(heights[words]) == pytest.approx(100 - 100 * outside, abs=0.06)
 
 
+def test_the_table_fills_and_the_ring_walks_to_the_prize(show, maze):
+    page = show(maze)
+    slider = page.get_by_role("slider", name="exploration")
+    slider.press("End")
+    expect(slider).to_have_attribute("aria-valuetext", "1")
+    page.get_by_role("button", name="Train").click()
+    trained(page, 500)
+    ring, home = page.locator(".lr-moves"), "translate(142 130)"
+    expect(ring).not_to_have_attribute("transform", home)
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_timeout(1000)
+    steps = int(str(page.locator(".lr-now").text_content()).split()[0].replace(",", ""))
+    # What is drawn is the table after so many steps.
+    iterate = f"({MAZE_AGENT})(settings, 1)"
+    table = page.evaluate(
+        f"""([settings, rounds]) => {{
+          const iterate = {iterate};
+          const now = {{step_size: 0.5, exploration: 1, discount: 0.9}};
+          return [...Array(rounds)].map(() => iterate(now)).at(-1).table;
+        }}""",
+        [MAZE_SETTINGS, steps // MAZE_SETTINGS["num_steps"]],
+    )
+    numbers = page.locator(".lr-number").all_text_contents()
+    values = [max(x) for x, prize in zip(table, MAZE.prize, strict=True) if not prize]
+    assert [float(x) for x in numbers] == pytest.approx(values, abs=0.051)
+    drawn = page.locator(".lr-value").evaluate_all(
+        "marks => marks.map(mark => Number(mark.getAttribute('fill-opacity')))"
+    )
+    flat = [0.7 * (value / 10) ** 0.5 for row in table for value in row]
+    assert drawn == pytest.approx(flat, abs=0.006)
+    page.get_by_role("button", name="Reset").click()
+    expect(ring).to_have_attribute("transform", home)
+    assert set(page.locator(".lr-number").all_text_contents()) == {"0.0"}
+
+
+def test_without_javascript_one_sees_a_table_and_its_runs(show, maze):
+    page = show(maze, java_script_enabled=False)
+    expect(page.locator(".lr-controls")).to_be_hidden()
+    table = learn_maze(0.5, 1, 0.9, 1).table
+    start = page.locator(".lr-number").nth(MAZE.start - 1)
+    expect(start).to_have_text(f"{max(table[MAZE.start]):.1f}")
+    lines = page.locator(".lr-panels path.lr-thick:not(.lr-moves)").all()
+    assert [bool(line.get_attribute("d")) for line in lines] == [True] * 4
+
+
 def test_without_javascript_one_sees_the_stored_runs(show, widget):
     page = show(widget, java_script_enabled=False)
     expect(page.locator(".lr-controls")).to_be_hidden()
@@ -228,8 +324,8 @@ def test_without_javascript_one_sees_the_stored_runs(show, widget):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_it_is_accessible_and_fits(show, widget, width, scheme):
-    page = show(widget, width=width, color_scheme=scheme)
+def test_they_are_accessible_and_fit(show, widget, maze, width, scheme):
+    page = show(widget, maze, width=width, color_scheme=scheme)
     found = Axe().run(page).response["violations"]
     assert [rule["id"] for rule in found] == []
     for touched in page.locator(".lr-train :is(button, label)").all():

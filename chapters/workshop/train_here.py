@@ -12,20 +12,22 @@
 # **Can a reader train an agent without installing anything?** CartPole is small: its physics is
 # six lines, two networks of 16 units are enough, and PPO with backpropagation by hand is about a
 # hundred lines of JavaScript. A browser makes 40,960 steps of it in some ten seconds, and the reader
-# may turn the settings while it learns.
+# may turn the settings while it learns. Q-learning with a table takes some thirty lines.
 #
-# Nobody has to read this page to follow the book. {doc}`/chapters/ppo_error` asks its question
-# with the figure that is made here. You need {doc}`/chapters/ppo` for the algorithm and
-# {doc}`playground` for physics, networks and the scene.
+# Nobody has to read this page to follow the book. {doc}`/chapters/ppo_error` and {doc}`/chapters/dqn`
+# ask their questions with the two figures that are made here. You need {doc}`/chapters/ppo` and
+# {doc}`/chapters/dqn` for the algorithms and {doc}`playground` for physics, networks and the scene.
 
 # %% tags=["export", "hide-input"]
-"""Train here: PPO on CartPole in the page, with settings that the reader turns."""
+"""Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from html import escape
-from typing import Any
+from math import sqrt
+from typing import Any, NamedTuple
 
 from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
 from literate_rl.workshop.playground import (
@@ -38,16 +40,20 @@ from literate_rl.workshop.playground import (
     scene,
 )
 from literate_rl.workshop.runs import stored_runs
+from literate_rl.workshop.signatures import Fraction, checked
 
-__all__ = ["SETTINGS", "train_cartpole"]
+__all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
 
 # %% [markdown]
 # Press **Train**.
 
 # %%
-from literate_rl.workshop.train_here import train_cartpole
+from literate_rl.workshop.train_here import train_cartpole, train_maze
 
 train_cartpole()
+
+# %%
+train_maze()
 
 # %% [markdown]
 # ## Chance
@@ -297,25 +303,334 @@ AGENT = f"""(settings, seed) => {{
   }}"""
 
 # %% [markdown]
+# ## The agent beside its training
+#
+# Beside the training the agent as it is now plays, fifty steps a second. It takes the more probable
+# action. `stage` holds what only this figure has: how to begin, what to take from the worker, a
+# step of the game, the drawing, and the words. The other figure has a stage of its own.
+
+# %% tags=["export"]
+STAGE = f"""(figure, {{metre}}) => {{
+    const physics = {PHYSICS};
+    const fallen = {FALLEN};
+    const forward = {FORWARD};
+    const move = {MOVE};
+"""
+STAGE += """    const marks = figure.querySelectorAll(".lr-moves");
+    let state, actor, stood, solved;
+    const begin = () => {
+      [state, actor, stood, solved] = [[0, 0, 0, 0], null, false, false];
+    };
+    const take = (found) => { actor = found.actor; return found.outside; };
+    const play = () => {
+      if (!actor) return;
+      const [left, right] = forward(actor, state).at(-1);
+      state = physics(state, right > left ? 10 : -10);
+      if (fallen(state)) state = [0, 0, 0, 0].map(() => Math.random() / 10 - 0.05);
+    };
+    const draw = () => move(marks, state, metre);
+    const words = (mean, share) =>
+      `return ${mean.toFixed(0)}, ${(100 * share).toFixed(0)} % out of range`;
+    const news = (returns, last_20, mean) => {
+      if (!stood && returns.includes(500)) {
+        stood = true;
+        return "The first pole that stood for 500 steps";
+      }
+      if (solved || last_20.length < 20 || mean < 475) return "";
+      solved = true;
+      return `It stands: a mean return of ${mean.toFixed(0)} over the last 20 episodes`;
+    };
+    return {pace: 20, begin, take, play, draw, words, news};
+  }"""
+
+# %% [markdown]
+# ## A maze and a table
+#
+# The maze has 29 cells, and the agent begins at `s`. There is a small prize near it and a large one
+# further away. A step against a wall leads nowhere, and a prize ends the episode. For a script the
+# maze is three things: where each of the four actions leads, what each cell pays, and the start.
+# Seven mazes were tried, on the seeds 1 to 10, until one was found that is quickly learned.
+
+
+# %% tags=["export"]
+class Maze(NamedTuple):
+    """A maze as a table.
+
+    Attributes:
+        cells: Row and column of each cell.
+        next: The cells to which the actions up, right, down and left lead.
+        prize: What a cell pays; a prize ends the episode.
+        start: Where episodes begin.
+    """
+
+    cells: list[tuple[int, int]]
+    next: list[list[int]]
+    prize: list[int]
+    start: int
+
+
+def maze_of(rows: Sequence[str], prizes: Mapping[str, int]) -> Maze:
+    """Read a maze: ``#`` is a wall, ``s`` the start, other letters are prizes."""
+    signs = {
+        (y, x): sign
+        for y, row in enumerate(rows)
+        for x, sign in enumerate(row)
+        if sign != "#"
+    }
+    place = {cell: number for number, cell in enumerate(signs)}
+    ways = ((-1, 0), (0, 1), (1, 0), (0, -1))
+    leads = [
+        [place.get((y + down, x + right), here) for down, right in ways]
+        for (y, x), here in place.items()
+    ]
+    pays = [prizes.get(sign, 0) for sign in signs.values()]
+    return Maze(list(signs), leads, pays, list(signs.values()).index("s"))
+
+
+ROWS = ("........", ".##.###.", "n.s.#.#f", ".##...#.", "...#....")
+MAZE = maze_of(ROWS, {"n": 1, "f": 10})
+MAZE_SETTINGS = {
+    "next": MAZE.next,
+    "prize": MAZE.prize,
+    "start": MAZE.start,
+    "limit": 100,
+    "num_steps": 25,
+}
+MAZE_TOTAL = 240 * 25
+
+# %% [markdown]
+# ## Q-learning once more
+#
+# Here is the whole learner. It moves the value of the action that was taken by a share, the step size,
+# towards the reward plus the discounted value of the best next action. It explores with a random
+# action now and then, and chooses among equally good ones by chance. `best` is the walker beside the
+# training, who takes the first of the best actions. What it gets goes into the second plot.
+
+# %% tags=["export"]
+BEST = "(values) => values.indexOf(Math.max(...values))"
+
+MAZE_AGENT = f"""({{next, prize, start, limit, num_steps}}, seed) => {{
+    const random = ({CHANCE})(seed).action, best = {BEST};
+"""
+MAZE_AGENT += """    const table = next.map(() => [0, 0, 0, 0]);
+    let steps = 0, state = start, length = 0;
+    const choose = (values, explore) => {
+      const top = Math.max(...values);
+      const good = [0, 1, 2, 3].filter((a) => explore || values[a] === top);
+      return good[Math.floor(random() * good.length)];
+    };
+    const take_step = ({step_size, exploration, discount}, returns) => {
+      const values = table[state], action = choose(values, random() < exploration);
+      const later = next[state][action], reward = prize[later];
+      const future = reward ? 0 : Math.max(...table[later]);
+      values[action] += step_size * (reward + discount * future - values[action]);
+      [state, length, steps] = [later, length + 1, steps + 1];
+      if (!reward && length < limit) return;
+      returns.push(reward);
+      [state, length] = [start, 0];
+    };
+    const walk = () => {
+      let place = start;
+      for (let i = 0; i < limit && !prize[place]; i++)
+        place = next[place][best(table[place])];
+      return prize[place];
+    };
+    return (now) => {
+      const returns = [];
+      for (let i = 0; i < num_steps; i++) take_step(now, returns);
+      return {steps, returns, table, walked: walk()};
+    };
+  }"""
+
+# %% [markdown]
+# The same in Python, number for number: the picture for those who have no JavaScript is made with
+# it, the claims of {doc}`/chapters/dqn` are tested with it, and a test holds the script to it.
+
+
+# %% tags=["export"]
+def uniform(seed: int) -> Iterator[float]:
+    """Yield the numbers that ``CHANCE`` draws."""
+    low = 2**32 - 1
+    while True:
+        seed = (seed + 0x6D2B79F5) & low
+        mixed = (seed ^ seed >> 15) * (1 | seed) & low
+        mixed ^= (mixed + (mixed ^ mixed >> 7) * (61 | mixed)) & low
+        yield (mixed ^ mixed >> 14) / 2**32
+
+
+def walk(table: Sequence[Sequence[float]], limit: int = 100) -> int:
+    """Return the prize to which the first of the best actions lead, or 0."""
+    place = MAZE.start
+    while limit and not MAZE.prize[place]:
+        values = table[place]
+        place, limit = MAZE.next[place][values.index(max(values))], limit - 1
+    return MAZE.prize[place]
+
+
+class Learned(NamedTuple):
+    """What was learned in the maze.
+
+    Attributes:
+        table: The values of the four actions in each cell.
+        run: After every 25 steps: steps, the mean return of the last 20 episodes, and
+            what the walker gets.
+    """
+
+    table: list[list[float]]
+    run: list[tuple[int, float, int]]
+
+
+@checked
+def learn_maze(
+    step_size: Fraction, exploration: Fraction, discount: Fraction, seed: int
+) -> Learned:
+    """Learn the maze as the page does, from nothing to the end.
+
+    Args:
+        step_size: Share of the way that a value moves towards its target.
+        exploration: Probability of a random action.
+        discount: The discount factor.
+        seed: Decides the run.
+    """
+    draw, limit = uniform(seed), MAZE_SETTINGS["limit"]
+    table = [[0.0] * 4 for _ in MAZE.next]
+    state, length = MAZE.start, 0
+    returns: list[int] = []
+    run: list[tuple[int, float, int]] = []
+    for step in range(1, MAZE_TOTAL + 1):
+        explore, values = next(draw) < exploration, table[state]
+        top = max(values)
+        good = [a for a in range(4) if explore or values[a] == top]
+        action = good[int(next(draw) * len(good))]
+        later = MAZE.next[state][action]
+        reward = MAZE.prize[later]
+        future = 0.0 if reward else max(table[later])
+        values[action] += step_size * (reward + discount * future - values[action])
+        state, length = later, length + 1
+        if reward or length == limit:
+            returns.append(reward)
+            state, length = MAZE.start, 0
+        if step % 25 == 0:
+            last_20 = returns[-20:]
+            run.append((step, sum(last_20) / max(1, len(last_20)), walk(table)))
+    return Learned(table, run)
+
+
+# %% [markdown]
+# In the picture each cell has four triangles, one for each action; the stronger its colour, the larger
+# its value. The number is the largest of the four. The ring is the walker.
+
+# %% tags=["export"]
+CELL = 52
+
+
+def strength(value: float) -> str:
+    """Return how strong the colour of a value is; the number on it stays readable."""
+    return f"{0.7 * sqrt(value / 10):.2f}"
+
+
+def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
+    """Draw the maze with the values of its actions."""
+    picture = Picture(
+        "A table of values, drawn in its maze",
+        "A maze with a prize of 1 near the start and a prize of 10 further away. Each "
+        "cell has a triangle for each of its four actions: the stronger its colour, "
+        "the larger the value. The number is the largest value of the cell.",
+    )
+    half = CELL // 2
+    corners = [(-half, -half), (half, -half), (half, half), (-half, half)]
+    picture.path(f"M12,0h{8 * CELL}v{5 * CELL}h-{8 * CELL}Z", "quiet")
+    for (row, column), values, prize in zip(MAZE.cells, table, MAZE.prize, strict=True):
+        x, y = 12 + CELL * column + half, CELL * row + half
+        for action, value in enumerate(values):
+            (a, b), (c, d) = corners[action], corners[(action + 1) % 4]
+            picture.marks.append(
+                f'<path class="lr-accent lr-value" fill-opacity="{strength(value)}" '
+                f'd="M{x},{y}l{a},{b}l{c - a},{d - b}Z"/>'
+            )
+        picture.path(f"M{x - half},{y - half}h{CELL}v{CELL}h-{CELL}Z", "faint")
+        words = str(prize) if prize else f"{max(values):.1f}"
+        kind = "lr-second lr-prize" if prize else "lr-number"
+        picture.marks.append(
+            f'<text class="{kind}" text-anchor="middle" x="{x}" y="{y + 5}">'
+            f"{words}</text>"
+        )
+    for row, signs in enumerate(ROWS):
+        for column in (k for k, sign in enumerate(signs) if sign == "#"):
+            corner = f"M{12 + CELL * column},{CELL * row}"
+            picture.path(f"{corner}h{CELL}v{CELL}h-{CELL}Z", "quiet", "wall")
+    row, column = MAZE.cells[MAZE.start]
+    at = f"translate({12 + CELL * column + half} {CELL * row + half})"
+    picture.marks.append(
+        f'<path class="lr-second lr-thick lr-moves" transform="{at}" '
+        'd="M-19,0a19,19 0 1 0 38,0a19,19 0 1 0 -38,0"/>'
+    )
+    picture.reach(-2, 5 * CELL + 2)
+    return picture
+
+
+MAZE_STAGE = f"""(figure, {{cells, settings: {{next, prize, start}}}}) => {{
+    const best = {BEST};
+"""
+MAZE_STAGE += """    const marks = figure.querySelectorAll(".lr-value");
+    const numbers = figure.querySelectorAll(".lr-number, .lr-prize");
+    const ring = figure.querySelector(".lr-moves");
+    let state, table, walked;
+    const begin = () => {
+      [state, table, walked] = [start, next.map(() => [0, 0, 0, 0]), 0];
+    };
+    const take = (found) => { table = found.table; return found.walked; };
+    const play = () => {
+      state = prize[state] ? start : next[state][best(table[state])];
+    };
+    const draw = () => {
+      const [x, y] = cells[state];
+      ring.setAttribute("transform", `translate(${x} ${y})`);
+      table.flat().forEach((value, i) => {
+        const strength = 0.7 * Math.sqrt(value / 10);
+        marks[i].setAttribute("fill-opacity", strength.toFixed(2));
+      });
+      table.forEach((values, i) => {
+        if (!prize[i]) numbers[i].textContent = Math.max(...values).toFixed(1);
+      });
+    };
+    const words = (mean, now) =>
+      `return ${mean.toFixed(1)} while learning, ${now} for the best actions`;
+    const news = (returns, last_20, mean, now) => {
+      if (now === walked) return "";
+      walked = now;
+      return "The best actions now lead to "
+        + (now ? "the prize of " + now : "no prize");
+    };
+    return {pace: 150, begin, take, play, draw, words, news};
+  }"""
+
+# %% [markdown]
 # ## What the reader turns
 #
-# Three sliders. The clip range has an end at which there is no clip.
+# Three sliders for each agent. PPO's clip range has an end at which there is no clip.
 
 # %% tags=["export"]
 NO_CLIP = "no clip"
-SLIDERS: dict[str, tuple[Sequence[Any], Any]] = {
+Sliders = Mapping[str, tuple[Sequence[Any], Any]]
+SLIDERS: Sliders = {
     "epochs": ((1, 2, 3, 5, 10, 20), 10),
     "clip": ((0.05, 0.1, 0.2, 0.4, NO_CLIP), 0.2),
     "learning rate": ((0.0005, 0.001, 0.002, 0.005, 0.01), 0.005),
 }
+MAZE_SLIDERS: Sliders = {
+    "step size α": ((0.1, 0.2, 0.5, 1), 0.5),
+    "exploration ε": ((0, 0.1, 0.3, 0.6, 1), 0.1),
+    "discount γ": ((0.5, 0.8, 0.9, 0.99, 1), 0.9),
+}
 
 
-def controls() -> str:
+def controls(sliders: Sliders) -> str:
     """Return buttons, sliders and the field for the seed."""
     rows = "".join(
         f'<label>{name} <input type="range" min="0" max="{len(values) - 1}" '
         f'value="{values.index(value)}"> <b aria-hidden="true">{value}</b></label>'
-        for name, (values, value) in SLIDERS.items()
+        for name, (values, value) in sliders.items()
     )
     return (
         '<button type="button">Train</button><button type="button">Reset</button>'
@@ -327,27 +642,52 @@ def controls() -> str:
 # %% [markdown]
 # ## What there is without JavaScript
 #
-# Ten stored runs with the clip and ten without: means of the returns and of the shares out of
-# range. `python -m benchmarks.train_here` makes them, with this very script. The script in the
-# page clears the two plots and draws the reader's own run, and beside it the run before.
+# Two curves in each of two plots: means of ten runs each. PPO's are stored, with the clip and without
+# (`python -m benchmarks.train_here` makes them, with this very script); those of the maze are
+# made on the spot, with an exploration of 1 and of 0.1. The script in the page clears the plots and
+# draws the reader's own run, and beside it the run before.
 
 
 # %% tags=["export"]
 HEIGHT = 100
+PANELS = (
+    (
+        "Return",
+        "The mean return of the last 20 episodes over the steps, up to 500.",
+        500,
+        (0, 250, 500),
+    ),
+    (
+        "Share of ratios out of range",
+        "The share of the ratios that are out of the clip range after learning.",
+        1,
+        (0, 0.5, 1),
+    ),
+)
+MAZE_PANELS = (
+    (
+        "Return while learning",
+        "The mean return of the last 20 episodes over the steps, up to 10.",
+        10,
+        (1, 10),
+    ),
+    (
+        "Return of the best actions",
+        "The prize to which the best actions of the table lead, over the steps.",
+        10,
+        (1, 10),
+    ),
+)
 
 
-def plots(with_clip: Sequence[Any], without: Sequence[Any]) -> list[Picture]:
-    """Draw steps, returns and shares of stored runs, or none of them."""
-    x = Axis("thousand steps", 0, TOTAL, {0: "0", 20_000: "20", 40_000: "40"})
-    words = "The mean return of the last 20 episodes over the steps, up to 500."
-    shares = "The share of the ratios that are out of the clip range after learning."
+def plots(
+    panels: Sequence[Any], x: Axis, run: Sequence[Any], before: Sequence[Any]
+) -> list[Picture]:
+    """Draw two runs, each of steps and one row for each panel."""
     drawn = []
-    for title, alt, high, marked, k in (
-        ("Return", words, 500, (0, 250, 500), 1),
-        ("Share of ratios out of range", shares, 1, (0, 0.5, 1), 2),
-    ):
-        second = Mark("line thick", without[0], without[k], "second")
-        first = Mark("line thick", with_clip[0], with_clip[k], "accent")
+    for k, (title, alt, high, marked) in enumerate(panels, 1):
+        first = Mark("line thick", run[0], run[k], "accent")
+        second = Mark("line thick", before[0], before[k], "second")
         y = Axis("", 0, high, marked)
         drawn.append(plot(title, alt, x, y, second, first, height=HEIGHT))
     return drawn
@@ -370,53 +710,51 @@ WORK = """() => {
     };
   }"""
 
-SCRIPT = f"""((figure, {{settings, total, metre, height, sliders}}) => {{
-  const physics = {PHYSICS};
-  const fallen = {FALLEN};
-  const forward = {FORWARD};
-  const move = {MOVE};
-  const agent = {AGENT};
+# The frame around both agents: buttons, sliders, plots, the worker.
+SCRIPT = f"""((figure, agent, staged, data) => {{
   const work = {WORK};
+  const stage = staged(figure, data);
 """
 
 # Begin anew, with nothing learned. The run before stays in the plots, to compare. An
 # iteration that is under way ends with its worker.
-SCRIPT += """  const marks = figure.querySelectorAll(".lr-moves");
+SCRIPT += """  const {settings, total, names, sliders, highs, height} = data;
   const lines = [...figure.querySelectorAll(".lr-panels svg")].slice(1)
     .map((svg) => [...svg.querySelectorAll("path")].slice(-2));
   const [train, reset] = figure.querySelectorAll("button");
   const [seed, ...turned] = figure.querySelectorAll("input");
   const say = (words) => { figure.querySelector("output").textContent = words; };
-  let worker, busy, asked, seconds, state, actor, last_20, stood, solved;
+  let worker, busy, asked, seconds, last_20;
   let before = [], run = [];
   const begin = () => {
     worker?.terminate();
     worker = undefined;
-    [busy, seconds, actor, stood, solved] = [false, 0, null, false, false];
+    [busy, seconds] = [false, 0];
     if (run.length) before = run;
-    [run, last_20, state] = [[], [], [0, 0, 0, 0]];
+    [run, last_20] = [[], []];
+    stage.begin();
     say("Nothing is learned yet.");
     draw();
   };
 """
 
 # Draw the run so far. A line has a point for each iteration.
-SCRIPT += """  const path = (run, k, high) => run.map((point, i) => (i ? "L" : "M")
+SCRIPT += """  const path = (run, k) => run.map((point, i) => (i ? "L" : "M")
     + (38 + 274 * point[0] / total).toFixed(1) + ","
-    + (height - height * point[k] / high).toFixed(1)).join("");
+    + (height - height * point[k + 1] / highs[k]).toFixed(1)).join("");
   const draw = () => {
     lines.forEach((pair, k) => pair.forEach((line, i) =>
-      line.setAttribute("d", path(i ? run : before, k + 1, k ? 1 : 500))));
-    const [steps, mean, share] = run.at(-1) ?? [0, 0, 0];
+      line.setAttribute("d", path(i ? run : before, k))));
+    const [steps, mean, watched] = run.at(-1) ?? [0, 0, 0];
     figure.querySelector(".lr-now").textContent = `${steps.toLocaleString("en")} steps,`
-      + ` ${seconds.toFixed(0)} s: return ${mean.toFixed(0)},`
-      + ` ${(100 * share).toFixed(0)} % out of range`;
-    move(marks, state, metre);
+      + ` ${seconds.toFixed(0)} s: ${stage.words(mean, watched)}`;
+    stage.draw();
   };
 """
 
 # Ask for an iteration, with the sliders as they are, and take in the answer. A fast
 # machine waits: one wants to watch, and sixteen iterations a second are fast enough.
+# A word on a slider, "no clip", is a number without end.
 SCRIPT += """  const done = () => run.length > 0 && run.at(-1)[0] >= total;
   const setting = (i) => sliders[i][Number(turned[i].value)];
   const ask = () => {
@@ -425,55 +763,42 @@ SCRIPT += """  const done = () => run.length > 0 && run.at(-1)[0] >= total;
       const text = `const agent = ${agent}; (${work})()`;
       const address = URL.createObjectURL(new Blob([text], {type: "text/javascript"}));
       worker = new Worker(address);
-      worker.onmessage = ({data}) => {
-        take(data);
+      worker.onmessage = ({data: found}) => {
+        take(found);
         setTimeout(ask, asked + 60 - performance.now());
       };
       URL.revokeObjectURL(address);
     }
-    const clip = Number.isFinite(setting(1)) ? setting(1) : Infinity;
-    const now = {epochs: setting(0), clip, rate: setting(2)};
+    const now = Object.fromEntries(names.map((name, i) =>
+      [name, Number.isFinite(setting(i)) ? setting(i) : Infinity]));
     busy = true;
     asked = performance.now();
     worker.postMessage({settings, seed: Number(seed.value), now});
   };
-  const take = ({steps, returns, outside, actor: learned}) => {
+  const take = (found) => {
     busy = false;
-    actor = learned;
+    const {steps, returns} = found, watched = stage.take(found);
     last_20 = [...last_20, ...returns].slice(-20);
     const mean = last_20.reduce((a, b) => a + b, 0) / (last_20.length || 1);
-    run.push([steps, mean, outside]);
+    run.push([steps, mean, watched]);
     draw();
+    const news = stage.news(returns, last_20, mean, watched);
     const when = `after ${steps.toLocaleString("en")} steps, ${seconds.toFixed(0)} s`;
-    if (!stood && returns.includes(500)) {
-      stood = true;
-      say(`The first pole that stood for 500 steps: ${when}.`);
-    }
-    if (!solved && last_20.length === 20 && mean >= 475) {
-      solved = true;
-      say(`It stands: the last 20 episodes had a mean return of ${mean.toFixed(0)}, ` +
-        `${when}.`);
-    }
-    if (steps >= total) say(`The end, ${when}: ` +
-      `the last 20 episodes had a mean return of ${mean.toFixed(0)}.`);
+    if (news) say(`${news}: ${when}.`);
+    if (done()) say(`The end, ${when}: ${stage.words(mean, watched)}.`);
   };
 """
 
-# The agent as it is now plays beside its training, fifty steps a second. It takes the
-# more probable action.
-SCRIPT += """  const play = () => {
-    const [left, right] = forward(actor, state).at(-1);
-    state = physics(state, right > left ? 10 : -10);
-    if (fallen(state)) state = [0, 0, 0, 0].map(() => Math.random() / 10 - 0.05);
-  };
-  let wanted = false, visible = false, running = false, last = 0, behind = 0;
+# The agent as it is now plays beside its training, at a pace of its own.
+SCRIPT += """  let wanted = false, visible = false, running = false;
+  let last = 0, behind = 0;
   const frame = (now) => {
     running = wanted && visible && figure.isConnected;
     if (!running) return;
     if (!done()) seconds += (now - last) / 1000;
-    behind = Math.min(behind + now - last, 100);
+    behind = Math.min(behind + now - last, 5 * stage.pace);
     last = now;
-    for (; behind >= 20; behind -= 20) if (actor) play();
+    for (; behind >= stage.pace; behind -= stage.pace) stage.play();
     draw();
     requestAnimationFrame(frame);
   };
@@ -509,7 +834,7 @@ SCRIPT += """  train.addEventListener("click", () => { wanted = !wanted; go(); }
 })"""
 
 # %% [markdown]
-# ## The figure
+# ## The figures
 
 # %% tags=["export"]
 TRAIN_STYLE = """
@@ -517,8 +842,12 @@ TRAIN_STYLE = """
 .lr-train .lr-scene svg { max-width: 26rem; margin: auto }
 .lr-train.lr-picture path { transition: none }
 .lr-train .lr-pole { stroke-width: 6 }
+.lr-train.lr-picture :is(.lr-value, .lr-wall) { stroke: none; fill: var(--tone) }
+.lr-train .lr-wall { fill-opacity: 0.5 }
+.lr-train.lr-picture .lr-faint { stroke-width: 1 }
+.lr-train .lr-prize { font-weight: 700; font-size: 1.4em }
 .lr-train.lr-picture button { width: auto; padding: 0.3rem 0.9rem; min-height: 2rem }
-.lr-train .lr-controls { gap: 0.5rem 1.5rem; align-items: center }
+.lr-train .lr-controls { gap: 0.5rem 1.5rem; align-items: center; margin: 0 0 0.75rem }
 .lr-train .lr-controls label { min-height: 1.75rem; flex-basis: 12rem }
 .lr-train .lr-controls .lr-seed { flex: 0 0 auto }
 .lr-train .lr-controls [type=number] { width: 5rem; min-height: 1.75rem; flex: none;
@@ -529,6 +858,45 @@ TRAIN_STYLE = """
 .lr-train .lr-now { margin: 0.5rem 0 0; font-variant-numeric: tabular-nums }
 .lr-train output { margin-top: 0 }
 """
+
+
+def training(
+    label: str,
+    words: str,
+    pictures: Sequence[Picture],
+    sliders: Sliders,
+    script: tuple[str, str],
+    data: Mapping[str, Any],
+) -> Widget:
+    """Put a figure together: the scene, two plots, controls, and what moves them.
+
+    Args:
+        label: What the widget is for, in a few words.
+        words: What the pictures show where there is no JavaScript.
+        pictures: The scene and the plots.
+        sliders: Values of each slider, and where it stands at first.
+        script: The agent and its stage.
+        data: What the script has to know besides.
+    """
+    top, *panels = (picture.svg() for picture in pictures)
+    data = {
+        **data,
+        "height": HEIGHT,
+        "sliders": [values for values, _ in sliders.values()],
+    }
+    arguments = ", ".join((*script, packed(data)))
+    call = f"{SCRIPT}(document.currentScript.parentElement, {arguments});"
+    return Widget(
+        f"<style>{TRAIN_STYLE}</style>"
+        '<figure class="lr-picture lr-train" role="group" '
+        f'aria-label="{escape(label)}">'
+        f'<div class="lr-controls" hidden>{controls(sliders)}</div>'
+        f'<div class="lr-panels"><div class="lr-scene">{top}</div>'
+        f"{''.join(panels)}</div>"
+        f'<p class="lr-now"></p><output>{words}</output>'
+        f"<script>{call}</script></figure>",
+        f"{label}: {words}",
+    )
 
 
 def train_cartpole(label: str = "PPO learns to balance a pole in this page") -> Widget:
@@ -547,30 +915,61 @@ def train_cartpole(label: str = "PPO learns to balance a pole in this page") -> 
         "and of ten without the clip, in the other colour. At the end the agents get "
         f"{ends[0]:.0f} points, and {ends[1]:.0f} without the clip."
     )
-    top = scene([0.0, 0.0, 0.0, 0.0]).svg()
-    panels = "".join(picture.svg() for picture in plots(*rows))
+    x = Axis("thousand steps", 0, TOTAL, {0: "0", 20_000: "20", 40_000: "40"})
+    pictures = [scene([0.0, 0.0, 0.0, 0.0]), *plots(PANELS, x, *rows)]
     data = {
         "settings": SETTINGS,
         "total": TOTAL,
         "metre": METRE,
-        "height": HEIGHT,
-        "sliders": [values for values, _ in SLIDERS.values()],
+        "names": ["epochs", "clip", "rate"],
+        "highs": [high for _, _, high, _ in PANELS],
     }
-    call = f"{SCRIPT}(document.currentScript.parentElement, {packed(data)});"
-    return Widget(
-        f"<style>{TRAIN_STYLE}</style>"
-        '<figure class="lr-picture lr-train" role="group" '
-        f'aria-label="{escape(label)}">'
-        f'<div class="lr-panels"><div class="lr-scene">{top}</div>{panels}</div>'
-        f'<div class="lr-controls" hidden>{controls()}</div>'
-        f'<p class="lr-now"></p><output>{words}</output>'
-        f"<script>{call}</script></figure>",
-        f"{label}: {words}",
+    return training(label, words, pictures, SLIDERS, (AGENT, STAGE), data)
+
+
+@cache
+def maze_runs(exploration: float) -> list[list[float]]:
+    """Return steps, and the means of ten runs: return and what the walker gets."""
+    runs = [learn_maze(0.5, exploration, 0.9, seed).run for seed in range(1, 11)]
+    points = [list(zip(*found, strict=True)) for found in zip(*runs, strict=True)]
+    return [[sum(x) / len(x) for x in row] for row in zip(*points, strict=True)]
+
+
+def train_maze(label: str = "Q-learning fills a table in this page") -> Widget:
+    """Let the reader fill a table of values by Q-learning in the page.
+
+    Args:
+        label: What the widget is for, in a few words.
+    """
+    rows = [maze_runs(1), maze_runs(0.1)]
+    table = learn_maze(0.5, 1, 0.9, 1).table
+    words = (
+        f"The table after {MAZE_TOTAL:,} steps of nothing but random actions, and "
+        "means of ten such runs. In the other colour: one action in ten is random. The "
+        f"best actions lead to a prize of {rows[0][2][-1]:.0f}, and of "
+        f"{rows[1][2][-1]:.0f}."
+    )
+    x = Axis("thousand steps", 0, MAZE_TOTAL, {0: "0", 3_000: "3", 6_000: "6"})
+    pictures = [maze_scene(table), *plots(MAZE_PANELS, x, *rows)]
+    places = [
+        (12 + CELL * column + CELL // 2, CELL * row + CELL // 2)
+        for row, column in MAZE.cells
+    ]
+    data = {
+        "settings": MAZE_SETTINGS,
+        "total": MAZE_TOTAL,
+        "cells": places,
+        "names": ["step_size", "exploration", "discount"],
+        "highs": [high for _, _, high, _ in MAZE_PANELS],
+    }
+    return training(
+        label, words, pictures, MAZE_SLIDERS, (MAZE_AGENT, MAZE_STAGE), data
     )
 
 
 # %% [markdown]
 # ## References
 #
-# The algorithm is that of {cite:t}`schulman2017`, as {doc}`/chapters/ppo` has it. The physics is that of
+# The algorithms are those of {cite:t}`schulman2017`, as {doc}`/chapters/ppo` has it, and of
+# {cite:t}`watkins1989`. The physics is that of
 # [Gymnasium's CartPole](https://github.com/Farama-Foundation/Gymnasium/blob/v1.0.0/gymnasium/envs/classic_control/cartpole.py).

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +175,8 @@ class ChapterList(SphinxDirective):
     """``{chapter-list}``: part by part the chapters, as cards.
 
     A card has the chapter's number and title, its question, the minutes it takes, and
-    room for a picture. With ``:workshop:`` the list is that of the workshop, without
-    cards: nobody has to read it to follow the path.
+    room for a picture. Parts are folded, all but the first. With ``:workshop:`` the
+    list is that of the workshop, without cards: nobody has to read it.
     """
 
     option_spec = {"workshop": directives.flag}
@@ -183,19 +184,13 @@ class ChapterList(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Build the lists."""
         root = Path(self.env.srcdir)
-        content: list[nodes.Node] = []
-        part = None
+        parts: dict[str, nodes.bullet_list] = {}
         workshop = "workshop" in self.options
+        kind = "workshop-list" if workshop else "chapter-list"
         for chapter in read_order(root):
             self.env.note_dependency(str(root / f"{chapter.docname}.py"))
             if (chapter.kind == "workshop") != workshop:
                 continue
-            if chapter.part != part:
-                part = chapter.part
-                if not workshop:
-                    content.append(nodes.rubric("", part, heading_level=3))
-                kind = "workshop-list" if workshop else "chapter-list"
-                content.append(nodes.bullet_list(classes=[kind]))
             item = nodes.list_item("", link_to(chapter, self.env.docname))
             if not workshop:
                 # What fills the place for the picture knows the chapter by its page.
@@ -207,8 +202,28 @@ class ChapterList(SphinxDirective):
                 if chapter.minutes:
                     words = f"{chapter.minutes} minutes"
                     item += nodes.paragraph("", words, classes=["chapter-minutes"])
-            content[-1] += item  # type: ignore[operator]
+            parts.setdefault(chapter.part, nodes.bullet_list(classes=[kind])).append(
+                item
+            )
+        content: list[nodes.Node] = []
+        for part, cards in parts.items():
+            many = f"{len(cards)} chapter{'s' * (len(cards) > 1)}"
+            head = f"<h3>{escape(part)}</h3> <span>{many}</span>"
+            first = not workshop and not content
+            content += folded(head, [cards], "chapter-part", first)
         return content
+
+
+def folded(
+    head: str, content: list[nodes.Node], kind: str, opened: bool = False
+) -> list[nodes.Node]:
+    """Return what a reader opens, below its head, which is HTML."""
+    start = f'<details class="{kind}"{" open" * opened}><summary>{head}</summary>'
+    return [
+        nodes.raw("", start, format="html"),
+        *content,
+        nodes.raw("", "</details>", format="html"),
+    ]
 
 
 def link_to(chapter: Chapter, page: str) -> nodes.paragraph:

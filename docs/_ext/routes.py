@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from order import Chapter, link_to, read_order
+from order import Chapter, folded, link_to, read_order
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
@@ -74,26 +75,21 @@ def onward(page: str, routes: list[Route]) -> dict[str, list[str]]:
 
 
 class Routes(SphinxDirective):
-    """``{routes}``: all routes, with their minutes and their chapters."""
+    """``{routes}``: all routes as cards; an open one lists its chapters."""
 
     def run(self) -> list[nodes.Node]:
         """Build the list."""
         self.env.note_dependency(str(ROOT / FILE))
         listed = nodes.bullet_list(classes=["routes"])
         for route in read_routes(Path(self.env.srcdir)):
-            head = nodes.strong("", route.name)
-            minutes = nodes.inline("", f"{route.minutes} minutes", classes=["minutes"])
+            head = f"<b>{escape(route.name)}</b> <i>{route.minutes} minutes</i> "
+            head += f"<span>{escape(route.promise)}</span>"
             steps = nodes.enumerated_list(arabic=True)
             for chapter in route.chapters:
                 self.env.note_dependency(str(ROOT / f"{chapter.docname}.py"))
                 steps += nodes.list_item("", link_to(chapter, self.env.docname))
-            listed += nodes.list_item(
-                "",
-                nodes.paragraph("", "", head, nodes.Text(" "), minutes),
-                nodes.paragraph("", route.promise),
-                steps,
-                ids=[route.anchor],
-            )
+            card = folded(head, [steps], "route")
+            listed += nodes.list_item("", *card, ids=[route.anchor])
         return [listed]
 
 
