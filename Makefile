@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve zip sync format check test pythons newest lowest chapter notebooks lab edit bench peers learn films readers worlds dist clean
+.PHONY: help html serve zip sync format check test engines pythons newest lowest chapter notebooks lab edit bench peers learn films readers worlds dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ zip: html  ## Pack the website into build/site.zip; it works from a folder, offl
 
 test: html  ## Run all tests, those of the built website included
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
+# Debian's packages. What they recommend plays the films.
+engines: html  ## Try the website in Firefox and in WebKitGTK, the engine of Safari
+	@which firefox-esr WebKitWebDriver Xvfb >/dev/null || \
+	  { echo "These are needed: apt-get install firefox-esr webkit2gtk-driver xvfb"; exit 1; }
+	$(BIN)/python -m pytest tests/engines.py
 
 pythons:  ## Run `make test` in a clone on each other Python: all chapters, the site, all tests
 	@for version in 3.12 3.13; do \

@@ -184,6 +184,13 @@ def test_a_film_may_be_paused_before_its_first_frame(visit):
     assert not visit.complaints
 
 
+def test_what_cannot_be_played_has_no_button(visit):
+    visit.page.route("**/*.mp4", lambda route: route.abort())
+    page = visit.go(START)
+    page.locator(".films .film-button").first.click()
+    expect(page.locator(".film").nth(1).locator(".film-button")).to_have_count(0)
+
+
 def test_the_page_works_without_a_script(browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

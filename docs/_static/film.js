@@ -18,6 +18,8 @@ addEventListener("DOMContentLoaded", () => {
       wanted = film.paused;
       if (wanted) start(); else film.pause();
     });
+    // Not every browser has a decoder for it: then there is the picture alone.
+    film.addEventListener("error", () => button.remove(), true);
     film.addEventListener("play", draw);
     film.addEventListener("pause", draw);
     film.after(button);
