@@ -41,12 +41,19 @@ from benchmarks import (
     ppg_learning,
     ppo_loop,
     ppo_solve,
+    published,
     reinforce_learning,
     sac_learning,
     third_party,
 )
 from benchmarks.harness import Case, Goal, measure, summarise
-from benchmarks.store import read_results, read_table, write_results, write_table
+from benchmarks.store import (
+    RESULTS,
+    read_results,
+    read_table,
+    write_results,
+    write_table,
+)
 from literate_rl.agents import discounted_returns
 from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
@@ -128,6 +135,22 @@ def test_methods_take_turns() -> None:
     samples = measure(case, rounds=3)
     assert "".join(calls[3:]) == "abcbcacab"
     assert all(len(times) == 3 for times in samples.values())
+
+
+def test_what_others_publish_is_read_from_their_table() -> None:
+    table = """
+|  algo  |    env_id    |mean_reward|std_reward|n_timesteps|eval_timesteps|
+|--------|--------------|----------:|---------:|-----------|-------------:|
+|ppo     |LunarLander-v2|    242.119|    31.823|1M         |        149636|
+|ars     |CartPole-v1   |    500.000|     0.000|50k        |        150000|
+|dqn     |Enduro-v4     |    500.000|     0.000|50k        |        150000|
+|a2c     |Acrobot-v1    |    -83.353|    17.213|500k       |        149979|"""
+    assert published.rows_of(table) == [
+        ("ppo", "LunarLander-v3", "LunarLander-v2", 242.119, 1_000_000, 4),
+        ("a2c", "Acrobot-v1", "Acrobot-v1", -83.353, 500_000, 7),
+    ]
+    _, origin = read_table(RESULTS / "published.csv")
+    assert origin["source"] == published.PAGE
 
 
 @pytest.mark.parametrize(

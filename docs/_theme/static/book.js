@@ -117,17 +117,16 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
 // Names in code are links for the mouse; the API page lists them for the keyboard.
 {
   const boxes = ".katex-display, article table, .weave-code, .cell_output, article pre:not(.weave-code pre)";
-  const reach = () => {
-    for (const box of all(boxes)) {
-      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
-      else box.removeAttribute("tabindex");
-    }
-  };
+  // Asked when the browser has laid a box out, not before: a long page lays out what is seen.
+  const sizes = new ResizeObserver(entries => {
+    const wide = entries.map(({ target }) => target.scrollWidth > target.clientWidth);
+    entries.forEach(({ target }, i) => {
+      if (wide[i]) target.tabIndex = 0;
+      else target.removeAttribute("tabindex");
+    });
+  });
   for (const link of all(".highlight a")) link.tabIndex = -1;
-  addEventListener("load", () => document.fonts.ready.then(reach));
-  addEventListener("resize", reach);
-  addEventListener("toggle", reach, true);
-  new MutationObserver(reach).observe(root, { attributeFilter: ["data-weave"] });
+  addEventListener("load", () => document.fonts.ready.then(() => all(boxes).forEach(box => sizes.observe(box))));
 }
 
 // --- A link into a folded part opens it. On paper all is open, and afterwards as before.
