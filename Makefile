@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
-.PHONY: help html serve zip sync format check test engines pythons newest lowest chapter notebooks lab edit bench peers learn films worlds dist clean
+.PHONY: help html serve zip sync format check test engines pythons newest lowest chapter notebooks lab edit bench peers learn films readers worlds dist clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,8 @@ serve: html  ## Build the website and serve it on http://localhost:8000
 
 zip: html  ## Pack the website into build/site.zip; it works from a folder, offline
 	@cd build && rm -f site.zip && $(CURDIR)/$(BIN)/python -m zipfile -c site.zip html/
+	@test $$(wc -c < build/site.zip) -le 40000000 || \
+	  { echo "build/site.zip has more than 40 MB: make clean, then make zip"; exit 1; }
 	@du -h build/site.zip
 
 test: html  ## Run all tests, those of the built website included
@@ -123,6 +125,14 @@ films: $(READY)  ## Film the agents before and after training; a stopped run goe
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable '.[mujoco]'
 	$(BIN)/python -m benchmarks.films
+
+# An environment as the first cell of a notebook makes it, with the versions of the book.
+readers: html  ## Run the notebooks that the site hands out, on PYTHON=python3.12
+	rm -rf build/readers
+	$(PYTHON) -m venv build/readers
+	build/readers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  --constraint constraints.txt ipykernel matplotlib build/html/notebooks/*.whl
+	$(BIN)/python -m benchmarks.handed_out build/readers/bin/python
 
 # The environment of the book, and on top of it what these worlds need.
 worlds: $(READY)  ## Train for a moment in environments of other people

@@ -44,6 +44,7 @@ extensions = [
     "reference",
     "results",
     "curves",
+    "standings",
     "landing",
     "which_agent",
     "typeset",

@@ -5,11 +5,18 @@ trains once for each seed. A run's results are stored as soon as it ends, so a s
 experiment goes on where it was. Results that were made with other settings are thrown
 away; ``--again`` throws away the others too. ``--quick`` trains two variants for a
 moment and stores nothing.
+
+The last policy of each run is kept beside the results, and once all seeds have been
+trained, that of the median seed alone: ``policies/NAME/VARIANT/SEED``, which ``load``
+reads as it does the directory of a run.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -29,7 +36,13 @@ from literate_rl.evaluation import evaluate
 from literate_rl.policies import make_policy
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import fit, flat_env, todays_names
+from literate_rl.workshop.runs import (
+    fit,
+    flat_env,
+    save_checkpoint,
+    todays_names,
+    write_atomically,
+)
 from literate_rl.workshop.training import runner_of
 
 BINS = 25
@@ -38,6 +51,8 @@ EVALUATION_SEED = 1_000_000
 LEARNING = RESULTS / "learning"
 
 Build = Callable[[Any], Any]
+Table = list[dict[str, str]]
+Facts = dict[str, Any]
 
 
 def agent(config: PPOConfig, env: str) -> PPO:
@@ -107,6 +122,9 @@ class Result:
         cpu_seconds: CPU time of the training, without that of other processes.
         judged: What the judges said, by their names.
         watched: Means of further metrics in the bins, by their names.
+        returns: Those of its episodes at the end.
+        policy: What was trained.
+        config: With which settings.
     """
 
     curve: list[tuple[int, float]]
@@ -115,6 +133,9 @@ class Result:
     cpu_seconds: float
     judged: dict[str, float]
     watched: dict[str, list[float]] = field(default_factory=dict)
+    returns: tuple[float, ...] = ()
+    policy: Any = None
+    config: Any = None
 
 
 def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
@@ -139,7 +160,17 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
         name: [value for _, value in binned(history, config.total_steps, name)]
         for name in experiment.watched
     }
-    return Result(curve, float(returns.mean()), area, seconds, judged, watched)
+    return Result(
+        curve,
+        float(returns.mean()),
+        area,
+        seconds,
+        judged,
+        watched,
+        tuple(returns.tolist()),
+        learner.policy,
+        config,
+    )
 
 
 def clock(history: list[dict[str, float]]) -> dict[str, float]:
@@ -198,8 +229,56 @@ def noisy_return(policy: Any, make: Callable[[], Any]) -> float:
     return float(returns.mean())
 
 
+def facts(name: str, variant: str, experiment: Experiment, result: Result) -> Facts:
+    """Return what is to be known of a policy that is kept."""
+    made = provenance("", "gymnasium", *experiment.packages)
+    del made["command"], made["seed"]
+    return {
+        "env": experiment.env,
+        "experiment": name,
+        "variant": variant,
+        "return": float(f"{result.final:.5g}"),
+        "area": float(f"{result.area:.4g}"),
+        "config": asdict(result.config),
+        "made": made,
+        "evaluation_seed": EVALUATION_SEED,
+        "returns": [float(f"{x:.5g}") for x in result.returns],
+    }
+
+
+def keep(folder: Path, policy: Any, settings: Facts) -> None:
+    """Keep what acts in a directory like that of a run; an older one is thrown away."""
+    recipe = getattr(policy, "recipe", ("", {}))  # a peer's has none
+    state = {"policy": {"recipe": recipe, "weights": policy.state_dict()}}
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    save_checkpoint(folder / "checkpoint.pt", state)
+    text = json.dumps(settings, indent=2) + "\n"
+    write_atomically(folder / "settings.json", text.encode())
+
+
+def keep_only(folder: Path) -> None:
+    """Throw away all directories beside one."""
+    for other in folder.parent.iterdir():
+        if other != folder:
+            shutil.rmtree(other)
+
+
+def place_of(folder: Path, name: str, variant: str) -> Path:
+    """Return the directory of the policies of a variant."""
+    return folder / "policies" / name / re.sub(r"\W+", "_", variant)
+
+
+def median_seed(rows: Table) -> str:
+    """Return the seed whose final return is the median, the lower one of two.
+
+    Of several seeds with that return it is the one in the middle, by their number.
+    """
+    ranked = sorted(rows, key=lambda row: (float(row["return"]), int(row["seed"])))
+    return ranked[(len(ranked) - 1) // 2]["seed"]
+
+
 CURVE_COLUMNS = ("variant", "seed", "step", "return")
-Table = list[dict[str, str]]
 
 
 def paths(name: str, folder: Path) -> tuple[Path, Path]:
@@ -228,6 +307,8 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
         curve_path, final_path, origin, list(experiment.variants), defaults
     )
     done = {(row["variant"], row["seed"]) for row in finals}
+    if not done:
+        shutil.rmtree(folder / "policies" / name, ignore_errors=True)
     # Seeds outside, variants inside: a stopped experiment has something of each.
     last_seed = experiment.first_seed + experiment.seeds - 1
     for seed in range(experiment.first_seed, last_seed + 1):
@@ -249,6 +330,9 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
             numbers |= {name: f"{x:.5g}" for name, x in result.judged.items()}
             finals.append(head | numbers)
             origin["seeds"] = f"{experiment.first_seed} to {seed}"
+            kept = place_of(folder, name, variant)
+            told = facts(name, variant, experiment, result)
+            keep(kept / str(seed), result.policy, told)
             for path, columns, table in (
                 (curve_path, (*CURVE_COLUMNS, *experiment.watched), curves),
                 (final_path, tuple(finals[-1]), finals),
@@ -261,6 +345,9 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
                 f"{result.cpu_seconds:.0f} s of CPU time",
                 flush=True,
             )
+            mine = [row for row in finals if row["variant"] == variant]
+            if len(mine) == experiment.seeds:
+                keep_only(kept / median_seed(mine))
 
 
 def stored(

@@ -43,8 +43,10 @@ def taxi_agent(config: PPOConfig, env: str, kind: type[Policy] = Policy) -> PPO:
     """Build the agent of the chapter."""
     envs = make_envs(partial(flat_env, env), config.num_envs)
     torch.manual_seed(config.seed)
-    policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    return PPO(kind(policy.network, policy.actions), envs, config)
+    made = make_policy(envs.single_observation_space, envs.single_action_space)
+    policy = kind(made.network, made.actions)
+    policy.recipe = made.recipe
+    return PPO(policy, envs, config)
 
 
 def experiment(env: str, kinds: dict[str, type[Policy]]) -> Experiment:

@@ -69,14 +69,14 @@ __all__ = [
 # on each rollout and throws the rollout away. So there is nothing to clip. Is that enough?
 #
 # The task is CartPole. A rollout has five steps in each of eight environments, so 200,000 steps
-# are 5,000 updates. Each coloured line is one seed. In the middle panel two settings are the usual
-# ones: RMSProp's decay is 0.99 instead of 0.999, and rewards are not multiplied by 0.1. On the
-# right the learning rate is that of Stable-Baselines3 as well, 7e-4 and constant, instead of 1e-3
+# are 5,000 updates. Each coloured line is one seed. In the second panel two settings are the usual
+# ones: RMSProp's decay is 0.99 instead of 0.999, and rewards are not multiplied by 0.1. In the
+# third the learning rate is that of Stable-Baselines3 as well, 7e-4 and constant, instead of 1e-3
 # and falling to zero (five seeds). Grey is PPO's mean curve. The numbers below say after how many thousand steps
 # each run first reached 475, and what its *last* policy returns, as a mean over 100 fresh greedy
 # episodes.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 200,000 steps, with ten, ten and five curves. On the left all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the middle they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. On the right they rise as late, all fall far back on the way, and all end at 500"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 200,000 steps, with ten, ten and five curves. In the first all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the second they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. In the third they rise as late, all fall far back on the way, and all end at 500"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -106,12 +106,12 @@ axes[0].set_ylabel("return while training")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** first how soon the runs on the left learn. They reach 475 within 24 to 40 thousand
-# steps, those in the middle within 40 to 144: at the median they take four times as long. And one
-# step on each rollout is enough here: all ten runs on the left end with the highest return there is.
+# **Notice** first how soon the runs of the first panel learn. They reach 475 within 24 to 40 thousand
+# steps, those of the second within 40 to 144: at the median they take four times as long. And one
+# step on each rollout is enough here: all ten runs of the first panel end with the highest return there is.
 #
-# **Notice** then that the others forget. Nine of ten runs in the middle fall far back on their way,
-# and the two thick ones had learned the task and do not recover in time. All five on the right fall
+# **Notice** then that the others forget. Nine of ten runs of the second panel fall far back on their way,
+# and the two thick ones had learned the task and do not recover in time. All five of the third fall
 # back too, and recover. The section [on forgetting](#why-runs-forget) looks for the reason.
 # `python -m benchmarks.a2c_learning` trained all runs.
 
@@ -133,7 +133,7 @@ assert len(sb3.final) == 5
 # %% [markdown]
 # ## A2C on one page
 #
-# Here is the whole agent of the left panel. It runs from top to bottom, on this page for 5,000
+# Here is the whole agent of the first panel. It runs from top to bottom, on this page for 5,000
 # steps only. From earlier chapters it takes the collector and `gae`; the rest is written out.
 
 # %% tags=["program"] total_steps=200000
@@ -215,7 +215,7 @@ while collector.step < total_steps:
         next_report += total_steps // 8
 
 # %% [markdown]
-# **Take this program:** `literate-rl copy a2c > my_a2c.py`. Its curve is the left panel: the folded
+# **Take this program:** `literate-rl copy a2c > my_a2c.py`. Its curve is the first panel: the folded
 # cell gives the class `A2C`, which this chapter builds, the same start and the same actions, and
 # after 125 updates both have the same weights.
 
@@ -645,7 +645,7 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 # %% [markdown]
 # ## Why runs forget
 #
-# Seed 3 of the middle panel knew the task for 40,000 steps and then lost it for good. Here it is
+# Seed 3 of the second panel above knew the task for 40,000 steps and then lost it for good. Here it is
 # once more, with the norm of its gradients before the clip, and with the largest step that any
 # weight took in an update, in learning rates.
 
@@ -711,8 +711,10 @@ for axis, (name, curves) in zip(axes.flat, ways.items(), strict=True):
         end="",
     )
     print(f"mean return while training {curves.mean():.0f}")
-fig.supxlabel("thousand steps", fontsize=10)
-fig.supylabel("return while training", fontsize=10)
+for axis in axes[-1]:
+    axis.set_xlabel("thousand steps", fontsize=10)
+for axis in axes[:, 0]:
+    axis.set_ylabel("return\nwhile training", fontsize=10)
 fig.tight_layout()
 
 # %% [markdown]
@@ -778,7 +780,7 @@ for name, (share, mean_value, entropy) in looks.items():
 # three should let the critic arrive sooner. But the numbers above are for the first two together,
 # and for one seed.
 #
-# Nor is this the whole story. For five runs of the middle panel the gradients were written down, and
+# Nor is this the whole story. For five runs of that second panel the gradients were written down, and
 # all five fall. Three fall while their gradients are large, as this story has it. The other two, which
 # never recover, fall from a return of 500, after their gradients had almost vanished. The critic's
 # error is part of those gradients, so their critics had arrived. Why these two fall is open. Long

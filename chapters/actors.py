@@ -86,8 +86,8 @@ __all__ = [
 # collects an unroll, learns from it, and collects the next. In the other runs one, two or four
 # actors collect for it, each in a process of its own. Each actor may have two unrolls under way,
 # on the dashed line only one: a *slot* has room for one. All runs take 100,000 steps and the same
-# number of updates. Each line is the mean of ten seeds, on the left against the clock and on the
-# right against steps. Other programs ran on the machine, so the clock is that of the fastest run
+# number of updates. Each line is the mean of ten seeds, first against the clock, then
+# against steps. Other programs ran on the machine, so the clock is that of the fastest run
 # of each kind.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Return while training, twice. Against seconds, four actors are through in 33 seconds, two in 60, one in 130, and without actors it takes 138. Against steps the order is another: four actors with two slots each learn most slowly, the others lie close together"}}
@@ -126,7 +126,7 @@ fig.tight_layout()
 # collects while the learner learns. (The processor is an AMD EPYC with two cores; look at the
 # ratios, not at the seconds.)
 #
-# **Notice** then on the right that the oldest data teach least: four actors have a lag of 7 and
+# **Notice** then, against steps, that the oldest data teach least: four actors have a lag of 7 and
 # learn the least from their 100,000 steps. What does a delay cost? The mean return of the learner
 # alone, over its whole training, is 276. A lag of 7 costs 105 of it (57 to 152, the t interval of
 # the paired differences over ten seeds). With a lag of 1 or 3 the mean is 24 to 32 lower, and ten

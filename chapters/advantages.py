@@ -484,8 +484,8 @@ fig.tight_layout()
 
 # %% [markdown]
 # The whole error is the root of the mean squared error over cells, actions and critics.
-# **Notice** on the left that with exact values $\lambda = 0$ is best: each further reward
-# only adds variance. **Notice** on the right that with wrong values the best $\lambda$ lies
+# **Notice** in the first panel that with exact values $\lambda = 0$ is best: each further reward
+# only adds variance. **Notice** in the second that with wrong values the best $\lambda$ lies
 # in between. As it grows, the bias falls and the variance rises. A little bias is left even
 # at 1, because returns that the time limit or the end of the batch cuts short still end in
 # a value.

@@ -161,8 +161,8 @@ assert abs(obs[0]) < 2.4, "and not the track"
 # $$ (def-return)
 #
 # (Results are reported without the discount. The plain sum is what we want in the end; with a
-# discount far rewards, and the chance in them, count less.) Move the slider. The left picture shows
-# how much a reward that is $k$ steps away counts today. In the right one every step pays 1, and the
+# discount far rewards, and the chance in them, count less.) Move the slider. The first picture shows
+# how much a reward that is $k$ steps away counts today. In the second every step pays 1, and the
 # first $k$ rewards are added up.
 
 # %% tags=["hide-input"]
@@ -333,8 +333,8 @@ picture
 #
 # ### How to read the code
 #
-# On the website the code of the package is on the right, what it does on the left. Three things
-# help to read it.
+# On the website the code of the package is on the right, what it does on the left, or on a phone
+# above it. Three things help to read it.
 #
 # - In a signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$
 #   rows, one for each step, and $B$ columns, one for each environment; the same letter is the same

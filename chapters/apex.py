@@ -271,10 +271,10 @@ assert all(gain.low < 0 < gain.high for gain in gains.values()), "contain zero"
 # update of 128 draws for every two, and their targets look five rewards ahead. (So 0.016 new steps
 # arrive for each draw. Here both rules of the dial see everything.)
 #
-# On the left are the returns while training, over seconds. On the right are the returns of the last
+# The first panel has the returns while training, over seconds, the second the returns of the last
 # policies, in 20 greedy episodes each.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return while training of four kinds of runs, over seconds. With four actors all steps are taken in 50 seconds, with two in 70, with one in 140, with none in 190. Right: ten dots for each kind, the returns of the last policies, between 150 and 500. Without actors eight of ten are at the top, with actors about half"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: return while training of four kinds of runs, over seconds. With four actors all steps are taken in 50 seconds, with two in 70, with one in 140, with none in 190. Second: ten dots for each kind, the returns of the last policies, between 150 and 500. Without actors eight of ten are at the top, with actors about half"}}
 runs = stored_runs("apex_waiting")
 looks = {"no actors": ":", "1 actor": "-.", "2 actors": "--", "4 actors": "-"}
 fig, axes = plt.subplots(1, 2, figsize=(7, 3))
@@ -301,11 +301,11 @@ fig.tight_layout()
 
 # %% [markdown]
 # Each line is the mean of ten seeds, and the seconds are those of the median run. (Two runs at a time
-# shared two cores.) The last printed lines are paired differences of the last policies. **Notice** on
-# the left that four actors take all steps in about a quarter of the time. After half a minute they
+# shared two cores.) The last printed lines are paired differences of the last policies. **Notice** in
+# the first panel that four actors take all steps in about a quarter of the time. After half a minute they
 # have the highest return.
 #
-# **Notice** on the right what it may cost. Without actors eight of ten policies balance for at least 475
+# **Notice** in the second panel what it may cost. Without actors eight of ten policies balance for at least 475
 # steps; of the thirty runs with actors sixteen do. With one actor the interval of the difference leaves
 # out zero, barely; with two or four, ten seeds show no difference. The lag grows from 1 to 7 with the number of actors, and yet more
 # actors do not end lower. (More actors also make the ladder longer, so this does not isolate the lag.)

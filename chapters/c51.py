@@ -157,8 +157,8 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 #     q_k(s', a') .
 # $$ (projection)
 #
-# This is called the **projection**. Move the sliders. The left picture shows where the pieces
-# land, the right one what the atoms get.
+# This is called the **projection**. Move the sliders. The first picture shows where the pieces
+# land, the second what the atoms get.
 
 # %% tags=["hide-input"]
 few = torch.linspace(0, 10, 11, dtype=torch.float64)

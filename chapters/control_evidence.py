@@ -123,7 +123,7 @@ assert np.median(learned["SAC"]) == min(map(np.median, learned.values())), "none
 # where SAC draws from its policy. The length is a tenth of what is usual: {cite:t}`fujimoto2018` report 9,637 for TD3 after
 # a million (on an older version of the task). Nothing was tuned.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns over 100,000 steps of HalfCheetah, five runs each of TD3 and of SAC. They start below zero; one run of TD3 stays near 1,000 for half of the time, the others climb to between 3,700 and 5,700. Right: the returns of the last policies as dots, and as crosses those of the peer, which lie in the same range"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns over 100,000 steps of HalfCheetah, five runs each of TD3 and of SAC. They start below zero; one run of TD3 stays near 1,000 for half of the time, the others climb to between 3,700 and 5,700. Second: the returns of the last policies as dots, and as crosses those of the peer, which lie in the same range"}}
 cheetah = stored_runs("td3_cheetah") | stored_runs("sac_cheetah")
 peer = [stored_runs(f"{name}_cheetah_peer") for name in ("td3", "sac")]
 peer = [found.final for (found,) in (runs.values() for runs in peer)]
@@ -280,11 +280,11 @@ for name, found in listed.items():
 # DDPG balances the pole with two of three seeds, TD3 with one. The other three runs fail from the
 # first steps to the last: they end near 10, the return of an agent that always pushes to the same
 # side. What holds the one of DDPG there, the third? Here are its first ten seeds, for 4,000 steps, looked
-# at in 400 states that random pushes visit. On the left is the probability of the action that the actor
-# finds less likely, as the median over the states. On the right is the share of states in which it would
+# at in 400 states that random pushes visit. The first panel has the probability of the action that the actor
+# finds less likely, as the median over the states, the second the share of states in which it would
 # rather push right.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: the probability of the less likely action, on a logarithmic axis. It falls from one half in all ten runs, to values between a hundredth and far below a millionth. Right: in the first 1,000 steps most runs push to one side in all states. Nine come to between 0.4 and 0.7, the tenth, dotted, stays at one"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: the probability of the less likely action, on a logarithmic axis. It falls from one half in all ten runs, to values between a hundredth and far below a millionth. Second: in the first 1,000 steps most runs push to one side in all states. Nine come to between 0.4 and 0.7, the tenth, dotted, stays at one"}}
 corner = stored_runs("ddpg_corner")["DDPG"]
 other, right, against, slope = (
     corner.watched[name] for name in ("other", "right", "against", "slope")

@@ -179,12 +179,12 @@ assert abs(truth(stuck) + 0.09) < 0.005, "what the environment pays"
 # torque: nothing upright at rest, 16 at most. An episode has 200 steps and starts at any angle, so
 # even a good policy earns only about −150. Our goal is −200.
 #
-# On the left are the returns while training. On the right is how much the critic promises and how much
+# The first panel has the returns while training, the second how much the critic promises and how much
 # the agent then earns: the critic's mean value over some states that the policy visits, and the mean
 # discounted return that the policy without noise earns from these states on. Thick lines are medians
 # of the ten runs, thin ones are the run that fails.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of ten runs of DDPG over 10,000 steps of Pendulum, which fall from -1100 to -1500 and then rise to about -150. Right: four lines, what is promised and what is earned, each as a median and for the run that fails. At first the promises are far above, later the lines lie close together. At the end what the failing run earns falls by hundreds, and what its critic promises by little"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns of ten runs of DDPG over 10,000 steps of Pendulum, which fall from -1100 to -1500 and then rise to about -150. Second: four lines, what is promised and what is earned, each as a median and for the run that fails. At first the promises are far above, later the lines lie close together. At the end what the failing run earns falls by hundreds, and what its critic promises by little"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -213,7 +213,7 @@ ends = " ".join(f"{x:.0f}" for x in np.sort(found.final))
 print(f"100 greedy episodes of each last policy: {ends}")
 
 # %% [markdown]
-# Each thin line on the left is one of ten seeds. The printed numbers are the mean returns of 100
+# Each thin line of returns is one of ten seeds. The printed numbers are the mean returns of 100
 # greedy episodes of each last policy. (`python -m benchmarks.ddpg_learning ddpg_pendulum` trained the
 # runs.) **Notice**:
 #

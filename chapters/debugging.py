@@ -21,6 +21,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from textwrap import fill
 
 import gymnasium as gym
 import matplotlib.pyplot as plt
@@ -184,19 +185,19 @@ wrong = {
     name: {room for room, exact in EXACT.items() if abs(told[room] - exact) > 0.15}
     for name, told in said.items()
 }
-fig, axis = plt.subplots(figsize=(7, 2.9))
+fig, axis = plt.subplots(figsize=(7, 3.2))
 for row, (name, told) in enumerate(said.items()):
     for column, (room, number) in enumerate(told.items()):
         bad = room in wrong[name]
-        face = {"facecolor": "C1" if bad else "none", "edgecolor": "none"}
+        if bad:
+            axis.barh(row, 0.9, 0.8, left=column - 0.45, color="C1")
         style = {"color": "black", "weight": "bold"} if bad else {}
         words = f"{number:.2f}".replace("-", "−")
         place = {"ha": "center", "va": "center"}
-        axis.text(column, row, " " * 15, bbox=face, fontsize=8, **place)
         axis.text(column, row, words, fontsize=9, **place, **style)
 heads = [f"{room}\n({exact:g})" for room, exact in EXACT.items()]
 axis.set_xticks(range(6), heads, fontsize=9)
-axis.set_yticks(range(7), said, fontsize=9)
+axis.set_yticks(range(7), [fill(name, 17) for name in said], fontsize=9)
 axis.set(xlim=(-0.6, 5.6), ylim=(6.6, -0.6))
 axis.xaxis.tick_top()
 axis.tick_params(length=0)
@@ -365,10 +366,8 @@ def draw(runs, *panels, log=()):
                 [0, 1e-2, 1, 1e2] if panel == "KL divergence" else [0, 1, 1e3, 1e6]
             )
             axis.minorticks_off()
-    fig.legend(
-        *axes[0].get_legend_handles_labels(), ncols=3, loc="upper center", fontsize=9
-    )
-    fig.tight_layout(rect=(0, 0, 1, 0.9))
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    fig.tight_layout()
 
 
 another = replace(settings, seed=2)
@@ -987,7 +986,7 @@ assert "a third of the learning rate" in text
 # later, $1 / (1 - \gamma)$ should not be much smaller than $n$. Here is what speaks for the
 # table.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. Left: in the mazes the return while training rises with the learning rate from 0.0005 to 0.002, and is higher with 6 epochs than with 3 at each rate. Middle: how much the gradients of two rollouts agree, from near 0 at 64 steps to nearly 1 at 1024 steps for a new policy; for a trained one it is lower. Right: learning curves on CartPole, ten epochs rise to several hundred, one epoch stays below 100"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. First: in the mazes the return while training rises with the learning rate from 0.0005 to 0.002, and is higher with 6 epochs than with 3 at each rate. Second: how much the gradients of two rollouts agree, from near 0 at 64 steps to nearly 1 at 1024 steps for a new policy; for a trained one it is lower. Third: learning curves on CartPole, ten epochs rise to several hundred, one epoch stays below 100"}}
 maze = stored_runs("ppg_maze_tuning")
 grid = {
     (rate, epochs): maze[f"PPO, step size {rate:g}, {epochs} epochs"].area.item()
@@ -1059,19 +1058,19 @@ print(
 )
 
 # %% [markdown]
-# **Notice** on the left that in mazes, the task of {doc}`ppg_evidence`, the return rises with
+# **Notice** in the first panel that in mazes, the task of {doc}`ppg_evidence`, the return rises with
 # both settings. The best of the six has four times the learning rate and twice the epochs of the
 # worst. It is a corner of the grid, so look further; and each point is one seed, so do not trust
 # the last digit. (Settings are chosen on this seed, 101, and judged on others.)
 #
-# **Notice** in the middle why a rollout must be long enough. The height is the mean cosine of the
+# **Notice** in the second why a rollout must be long enough. The height is the mean cosine of the
 # angle between the gradients of two rollouts: 1 if they point the same way, 0 if they have
 # nothing in common. With 64 steps two rollouts of the same new policy point in unrelated
 # directions; with 1,024 they agree. In an agent that was trained for 6,144 steps the obvious
 # mistakes are gone, and the same numbers of steps say less about what is left. So if a run learns
 # at first and then becomes unstable, longer rollouts are worth a try. (We have not tried it here.)
 #
-# **Notice** on the right what epochs are for: one epoch has a tenth of the updates of ten, and on
+# **Notice** in the third what epochs are for: one epoch has a tenth of the updates of ten, and on
 # CartPole it reaches a seventh of the return. More epochs need no new data. But watch the clip
 # fraction: it should stay below a half.
 #

@@ -65,8 +65,8 @@ __all__ = [
 # up, and a sum has no noise. How much noise has a single draw?
 #
 # Below are four actions, worth 1, 0.6, 0.2 and 0. A nat of entropy is paid $\alpha = 0.2$. The
-# policy is a softmax of the values at a temperature of its own, which the slider sets. On the
-# right is what each action says of the state if it is drawn. The dashed line is the exact soft
+# policy is a softmax of the values at a temperature of its own, which the slider sets. The second
+# picture shows what each action says of the state if it is drawn. The dashed line is the exact soft
 # value, where each action counts with its probability. Drag the slider.
 
 # %% tags=["hide-input"]
@@ -471,7 +471,7 @@ assert all(0.2 < asked[number, 0.5] < 0.35 for number in numbers), "two to three
 # CartPole, ten seeds each: 0.1 nats, nearly sure, and half of $\log 2$, our default. Nothing else
 # differs. (Larger targets and longer lists were not tried.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: mean returns while training over 20,000 steps of CartPole for two targets, which rise together to above 400. Right: the returns of the last greedy policies as dots. With half of log 2 the lowest is at 435, with 0.1 at 182"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: mean returns while training over 20,000 steps of CartPole for two targets, which rise together to above 400. Second: the returns of the last greedy policies as dots. With half of log 2 the lowest is at 435, with 0.1 at 182"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.evaluation import paired_difference

@@ -105,7 +105,7 @@ picture
 # On new states we ask which share of the return's variance a linear fit can read off the policy's
 # features (a *linear probe* {cite:p}`alain2017`), and how far the policy has moved.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 200 steps, five runs of each network. Left, the share of the return's variance that the policy's features explain: it rises close to one with one encoder, held or not, and with the disjoint network, and stays low with two encoders. Right, the divergence of the policy: it grows with one encoder that is not held and stays near zero with the other three"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 200 steps, five runs of each network. First, the share of the return's variance that the policy's features explain: it rises close to one with one encoder, held or not, and with the disjoint network, and stays low with two encoders. Second, the divergence of the policy: it grows with one encoder that is not held and stays near zero with the other three"}}
 import matplotlib.pyplot as plt
 import numpy as np
 import torch

@@ -62,9 +62,9 @@ Seed = Annotated[int, Ge(0)]
 # their mean, and the band a range that should contain the true mean (its 95 percent interval,
 # explained below).
 #
-# On the right you ask whether a baseline would have helped: each dot is how much better
+# In the second picture you ask whether a baseline would have helped: each dot is how much better
 # the agent with the baseline was, with the same seed. Dashed lines are the highest return
-# and, on the right, no difference.
+# and, in the second picture, no difference.
 
 # %% tags=["hide-input"]
 from literate_rl.evaluation import paired_difference, t_interval  # explained below

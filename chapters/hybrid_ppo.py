@@ -145,8 +145,8 @@ def trained(obs):
 total, frames = episode(env, trained, seed=12)
 fig, axes = plt.subplots(1, 6, figsize=(7, 1.6))
 show(axes, frames)
-fig.suptitle(f"trained, return {total:.2f}", size=10)
 fig.tight_layout()
+print(f"trained, return {total:.2f}")
 
 # %% [markdown]
 # **Notice** that the curve, a mean over four iterations, includes the noise of exploration; the printed
@@ -505,7 +505,7 @@ assert cosines[1] < 0.999, "and then they do"
 # The figure has 20,000 actions of the three types of *Moving*, $\Delta = 0.3$, logits that move
 # as well, and more and more arguments that no type uses.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: histograms of the ratio; with the mask it is narrow around one, without it and with sixteen unused arguments it is broad. Right: spread of the ratio and clip fraction against the number of unused arguments; both grow without the mask and stay constant with it"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: histograms of the ratio; with the mask it is narrow around one, without it and with sixteen unused arguments it is broad. Second: spread of the ratio and clip fraction against the number of unused arguments; both grow without the mask and stay constant with it"}}
 num_samples, shift = 20_000, 0.3
 
 
@@ -564,7 +564,7 @@ axes[1].legend(fontsize=8, loc="upper left")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** on the left how the ratios spread without the mask. On the right nothing changes with
+# **Notice** how the ratios spread without the mask, in the first panel. In the second nothing changes with
 # it, however many arguments lie idle. Without it, and with no idle argument at all, about 64
 # percent of the samples leave the clip range instead of 35 percent: each sample counts one or two
 # arguments that its own type ignores. With sixteen more it is about 89 percent. The dotted line
@@ -591,7 +591,7 @@ for (deviation, _), root in list(zip(found[False], computed, strict=True))[:-1]:
 # idle arguments, the former with none. The figure shows stored runs with five seeds. Each point is the
 # mean difference from the masked loss with one ratio, seed by seed, with its 95 percent t interval: in
 # 95 of 100 such experiments it would cover the true mean ({doc}`evaluation`). Where it holds zero, these
-# seeds show no difference. On the left is the mean return over the whole training, on the right that of
+# seeds show no difference. The first panel has the mean return over the whole training, the second that of
 # 100 episodes without noise at the end. `python -m benchmarks.hybrid_learning` computes the data
 # again.
 

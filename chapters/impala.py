@@ -283,8 +283,10 @@ for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
         late, fallen = curves[:, -len(steps) // 3 :].mean(), curves[:, -1] < 15
         print(f"{title:10s} {kind:12s} {late:10.0f}   {share(fallen)}")
     axis.set_title(title, fontsize=10)
-fig.supxlabel("thousand steps", fontsize=10)
-fig.supylabel("return while training", fontsize=10)
+for axis in axes[[1, 1, 0], [0, 1, 2]]:
+    axis.set_xlabel("thousand steps", fontsize=10)
+for axis in axes[:, 0]:
+    axis.set_ylabel("return\nwhile training", fontsize=10)
 axes[0, 2].xaxis.set_tick_params(labelbottom=True)
 axes[1, 2].axis("off")
 _ = axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")

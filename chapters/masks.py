@@ -40,7 +40,7 @@ __all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask", "legal"]
 # agent may take it. With one it cannot, but where does the mask come in? It may be there only while
 # the agent *acts*, or wherever the policy's probabilities are used, in learning too.
 #
-# On the left is how often each action is taken. On the right the agent has gone left, and it went
+# The first picture shows how often each action is taken. In the second the agent has gone left, and it went
 # well: learning moves the logits along the gradient of the log-probability of *left*. Move the logit
 # of *jump*, and change where the mask is used.
 
@@ -98,7 +98,7 @@ dial("Where a mask is used", shown, sliders, start=("never", 1.0))
 # %% [markdown]
 # **Notice** three things. With the mask always there, *jump* has no probability and no derivative, and
 # its logit changes nothing at all: *jump* might as well not be there. With the mask only while acting,
-# the left picture is the same, but the right one is that of an agent without a mask. It still pushes
+# the first picture is the same, but the second is that of an agent without a mask. It still pushes
 # *jump* down, and it computes all its other steps from probabilities by which it does not act.
 
 # %% tags=["claims"]
@@ -634,6 +634,35 @@ def answer(q, mask, epsilon):
 
 
 grade(lambda *case: answer(*case).round(decimals=2), shares_of, *draws)
+
+# %% [markdown]
+# ### Exercise 4: predict, then take the mask away
+#
+# `load("taxi-ppo")` is an agent that has learned Taxi with masks and comes with the package
+# ({doc}`workshop/trained`).
+
+# %% tags=["hide-input"]
+predict(
+    "With its masks it earns about 7 in an episode. Above, the agent that learned without masks earns "
+    "−200. What does this one earn where nobody tells it what is legal?",
+    ["about 7, as before", "−200, as the other one", "below −1000"],
+    right="below −1000",
+    because="It has never been fined, and what it never did it has not learned to leave: it loads where "
+    "nobody waits, nothing changes, and so it does it again. The mask is a part of what it needs.",
+)
+
+# %%
+from literate_rl.workshop.runs import load
+
+driver = load("taxi-ppo")
+earned = {}
+for name, make in {"with its masks": taxi, "without": taxi_without}.items():
+    earned[name] = evaluate(driver, make, 20).mean()
+    print(f"{name:15s}{earned[name]:7.0f}")
+
+# %% tags=["claims"]
+assert 5 < earned["with its masks"] < 9, "about 7"
+assert earned["without"] < -1000
 
 # %% [markdown]
 # ## References

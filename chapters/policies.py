@@ -146,7 +146,7 @@ dial("A race draws an action", race, {"logit of c": thirds}, start=(0.0,))
 
 # %% [markdown]
 # **Notice** that for every setting the bars (shares of races won) end almost exactly at the short
-# lines (the probabilities). On the left the tracks stay the same for every setting; only the
+# lines (the probabilities). In the first picture the tracks stay the same for every setting; only the
 # speeds change. So with the same luck, an action becomes the winner as soon as it is likely
 # enough. An action can thus be a plain *function*: of what the network says, and of noise that
 # was drawn before.

@@ -646,9 +646,9 @@ for name, subtract in {"minus the value": True, "no baseline": False}.items():
 # %% [markdown]
 # One seed says little about learning ({doc}`evaluation` is about that). So this agent was
 # trained with 20 seeds, by `python -m benchmarks.reinforce_learning`, and the curves were
-# stored. The losses on the right are those of the cell above, with the mean of $|G - V|$ dashed.
+# stored. The losses in the second panel are those of the cell above, with the mean of $|G - V|$ dashed.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return over environment steps, thin lines for 20 seeds and a thick line for their mean. With the value as a baseline the mean rises to over 400, without a baseline to below 350, and the thin lines spread more widely. Right: the losses of one seed. With the baseline the loss is near zero after a few updates, without one it rises. A dashed line, the mean size of return minus value, stays near 12 for some twenty updates and then falls."}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: return over environment steps, thin lines for 20 seeds and a thick line for their mean. With the value as a baseline the mean rises to over 400, without a baseline to below 350, and the thin lines spread more widely. Second: the losses of one seed. With the baseline the loss is near zero after a few updates, without one it rises. A dashed line, the mean size of return minus value, stays near 12 for some twenty updates and then falls."}}
 import numpy as np
 
 from literate_rl.workshop.pictures import AGENT_COLOURS
@@ -671,13 +671,13 @@ right.set_ylabel("loss")
 fig.tight_layout()
 
 # %% [markdown]
-# Thin lines are seeds, thick ones their means. **Notice** on the left that the agent learns to
+# Thin lines are seeds, thick ones their means. **Notice** in the first panel that the agent learns to
 # balance the pole, and that the baseline makes it learn faster: with each of the 20 seeds its
 # return over the whole run is higher than without. That the curves get smoother is not seen: the falls
 # from one point to the next add up to 324 with it and to 289 without. Why they stay rough is not
 # tested here.
 #
-# On the right you see what the losses do meanwhile. With the baseline the loss drops within a few
+# In the second you see what the losses do meanwhile. With the baseline the loss drops within a few
 # updates. The differences $G - V$ are still as large as at the start, about 12, but positive and
 # negative ones now cancel, since the critic has learned the mean. They become small much later, and
 # the loss shows nothing of that. Without a baseline it *rises*: it is a mean of returns times

@@ -277,7 +277,7 @@ for ours, theirs in zip(parameters, package.policy.parameters(), strict=True):
 # that read the same features may agree by chance. So we also print the cosines of a policy loss whose
 # advantages were shuffled and know nothing of the value.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. Left: the cosines between the gradients of value and policy, scattered on both sides of zero. Right, on a logarithmic scale: with raw rewards the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 20 iterations. First: the cosines between the gradients of value and policy, scattered on both sides of zero. Second, on a logarithmic scale: with raw rewards the value's gradient is mostly ten to a hundred times as long as the policy's, with small rewards it is mostly shorter"}}
 import gymnasium as gym
 import matplotlib.pyplot as plt
 import numpy as np
@@ -1109,7 +1109,7 @@ class PPGAlgorithm:
 # phases. The learning rate does not fall here. Single runs show how it works, and nothing about
 # how well it learns: for that there are more seeds in {doc}`ppg_evidence`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 16,640 steps with four auxiliary phases, for two runs. Left: the returns of PPG on CartPole, means over twenty iterations, rise from 20 to more than 100, with falls in between. Right, on a logarithmic scale: the divergence in each auxiliary phase. With raw rewards it comes to a tenth of a nat or so, with scaled rewards it stays lower by far"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 16,640 steps with four auxiliary phases, for two runs. First: the returns of PPG on CartPole, means over twenty iterations, rise from 20 to more than 100, with falls in between. Second, on a logarithmic scale: the divergence in each auxiliary phase. With raw rewards it comes to a tenth of a nat or so, with scaled rewards it stays lower by far"}}
 from dataclasses import replace
 
 from literate_rl.workshop.runs import fit, flat_env
@@ -1148,12 +1148,12 @@ for step in steps[phases]:
 
 # %% [markdown]
 # **Notice** in the printed lines that at the start of a phase the divergence is exactly 0: the
-# policy is its own clone. Then it drifts, in spite of the clone term; the right panel shows how
+# policy is its own clone. Then it drifts, in spite of the clone term; the second panel shows how
 # far in the last epoch. With scaled rewards it drifts much less. Why does the size of the rewards
 # matter? The errors of the values are squares, so rewards twice as large weigh four times as much
 # against the clone term.
 #
-# On the left both agents learn. The curve is a mean over twenty iterations, because in many of
+# In the first panel both agents learn. The curve is a mean over twenty iterations, because in many of
 # them hardly any episode ends. So it is too coarse to show what a single phase does to the
 # return.
 

@@ -29,11 +29,11 @@
 # 0 is what an agent that sees nothing gets, 1 is the best possible return or, where that is not
 # known, what a very long run reached. A *score* is the mean
 # of the last 5 % of a run, averaged over the games. `python -m benchmarks.ppg_authors` makes our
-# table of them; we trained nothing here. The right panel varies one setting of PPG at a time:
+# table of them; we trained nothing here. The second panel varies one setting of PPG at a time:
 # $E_\pi$, the policy's epochs for each rollout; $E_{\text{aux}}$, the epochs of an auxiliary
 # phase; and $N_\pi$, the rollouts between two of them. The others stay at 1, 6 and 32.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels. Left: mean normalised score on sixteen games over 100 million steps. The three runs of PPG rise fastest, those of PPG with one network a little later, and both reach about 0.75, the three of PPO to 0.58. Right: the score at the end for settings of PPG. It falls from 0.76 to 0.39 with 1 to 6 epochs of the policy, rises from 0.63 to 0.77 with 1 to 9 auxiliary epochs, and rises from 0.62 to 0.76 with 2 to 32 policy phases before an auxiliary one"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels. First: mean normalised score on sixteen games over 100 million steps. The three runs of PPG rise fastest, those of PPG with one network a little later, and both reach about 0.75, the three of PPO to 0.58. Second: the score at the end for settings of PPG. It falls from 0.76 to 0.39 with 1 to 6 epochs of the policy, rises from 0.63 to 0.77 with 1 to 9 auxiliary epochs, and rises from 0.62 to 0.76 with 2 to 32 policy phases before an auxiliary one"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -72,7 +72,7 @@ for axis in axes:
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** on the left that PPG ends at 0.756 and PPO at 0.578, means of three runs each, and no
+# **Notice** in the first panel that PPG ends at 0.756 and PPO at 0.578, means of three runs each, and no
 # run of PPO comes near any of PPG. In 14 of the sixteen games the worst run of PPG is above the
 # best of PPO. PPG reaches PPO's final score in fewer than half the steps. **Notice** also the
 # single network, from which the value's gradient is cut off ({doc}`disjoint_network`). It learns
@@ -81,7 +81,7 @@ fig.tight_layout()
 # epochs](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/README.md?plain=1#L41)
 # for each rollout.
 #
-# On the right each point is a single run. $E_\pi = 1$, $E_{\text{aux}} = 6$ and $N_\pi = 32$ are
+# In the second panel each point is a single run. $E_\pi = 1$, $E_{\text{aux}} = 6$ and $N_\pi = 32$ are
 # the same agent three times, and their points differ by up to 0.03, so small differences mean
 # nothing. But the trends are clear. More epochs of the *policy* hurt, more epochs of the
 # *auxiliary phase* help, and the auxiliary phase should not come too often. This is the premise
@@ -333,7 +333,7 @@ for runs in both.values():
 # policy and value share an encoder. Each change is compared with the tuned agents above, seed by
 # seed.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of points, one row for each of six changes and one point for each seed: 16 phases, 6 auxiliary epochs, clone weights 0 and 10, and a shared encoder for PPG and for PPO. Left, the change of the return while training: nearly all points lie between -0.04 and 0, those of PPG with a shared encoder between -0.11 and -0.01. Right, the change on unseen levels: points lie on both sides of 0"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of points, one row for each of six changes and one point for each seed: 16 phases, 6 auxiliary epochs, clone weights 0 and 10, and a shared encoder for PPG and for PPO. First, the change of the return while training: nearly all points lie between -0.04 and 0, those of PPG with a shared encoder between -0.11 and -0.01. Second, the change on unseen levels: points lie on both sides of 0"}}
 base = stored_runs("ppg_maze")
 changed = {f"PPG, {k}": ("PPG", x) for k, x in stored_runs("ppg_maze_ablation").items()}
 for kind, runs in stored_runs("ppg_maze_shared").items():
@@ -462,7 +462,7 @@ def after(learner, epochs, weight):
     return of_value / variance, of_aux_value / variance, drift
 
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over auxiliary epochs 0 to 6, three seeds each. Left, on a logarithmic scale: the errors of the value and of the auxiliary value, as a part of the targets' variance, fall with each epoch, and that of the auxiliary value starts far above 1. Right: the divergence from the old policy grows with the epochs, less with the clone term than without it"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over auxiliary epochs 0 to 6, three seeds each. First, on a logarithmic scale: the errors of the value and of the auxiliary value, as a part of the targets' variance, fall with each epoch, and that of the auxiliary value starts far above 1. Second: the divergence from the old policy grows with the epochs, less with the clone term than without it"}}
 epochs, learners = (0, 1, 3, 6), [balanced(seed) for seed in (1, 2, 3)]
 table = np.array(
     [
@@ -494,10 +494,10 @@ for index, name in enumerate(("without", "with")):
     print(f"{name:16s}", np.round(table[index, :, 3, 2], 4))
 
 # %% [markdown]
-# **Notice** on the left that both values fit better with each epoch. Before the phase they are
+# **Notice** in the first panel that both values fit better with each epoch. Before the phase they are
 # worse than a constant, the grey line. The auxiliary value starts from much further away,
 # because nothing has trained it in the policy phases. After six epochs both are below the line,
-# on average. **Notice** on the right that without the clone term the policy drifts, although no
+# on average. **Notice** in the second that without the clone term the policy drifts, although no
 # loss asks it to. With it the drift is several times smaller, for each of the three seeds.
 
 # %% tags=["claims"]
@@ -560,7 +560,7 @@ assert (back < 0.5 * before).all(), "most of the way back"
 # CartPole's settings have one minibatch: with $E_V = 1$ the value takes 196 steps in all. The authors'
 # epochs have several.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the mean return while training. Left, over epochs of the value, a line for each number of epochs of the policy: all three rise steeply, from about 50 with one epoch to between 230 and 290 with ten. Right, over epochs of the policy, a line for each number of epochs of the value: they lie far above each other and hardly change, the uppermost is highest with three epochs"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the mean return while training. First, over epochs of the value, a line for each number of epochs of the policy: all three rise steeply, from about 50 with one epoch to between 230 and 290 with ten. Second, over epochs of the policy, a line for each number of epochs of the value: they lie far above each other and hardly change, the uppermost is highest with three epochs"}}
 numbers = (1, 3, 10)
 grid = stored_runs("ppg_cartpole_epochs")
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)
@@ -596,8 +596,8 @@ for policy in numbers:
     print(f"E_pi = {policy:2d} ", *(f"{x:9.0f}" for x in cells))
 
 # %% [markdown]
-# **Notice** on the left that every line rises. More epochs of the value help whatever the policy does:
-# from one to ten by 177 to 226. On the right there is little to see. Three of nine comparisons have an
+# **Notice** in the first panel that every line rises. More epochs of the value help whatever the policy does:
+# from one to ten by 177 to 226. In the second there is little to see. Three of nine comparisons have an
 # interval without zero, two of them barely. Where the value has ten epochs, three of the policy are
 # better than one, by 53 (9 to 96), and better than ten, by 32 (3 to 61). Where the value has three, ten
 # of the policy are worse than one, by 37 (13 to 61). So at this number of steps the premise of PPG

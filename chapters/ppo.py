@@ -160,11 +160,11 @@ while collector.step < total_steps:
         print(f"step {report:6d}: mean return {sum(recent) / max(1, len(recent)):4.0f}")
 
 # %% [markdown]
-# Did it learn? On the left are the returns of the run above. On the right is how episodes *end*,
+# Did it learn? The first panel has the returns of the run above, the second how episodes *end*,
 # in ten stored runs of the same settings: the pole leans too far, the cart leaves the track, or
 # all 500 steps are done.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: the mean return of 20 episodes rises from about 20 to 500. Right: shares of the ways in which episodes end. At first all end because the pole leans too far; around 14,000 steps most end because the cart leaves the track; from 32,000 steps on nearly all last 500 steps"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: the mean return of 20 episodes rises from about 20 to 500. Second: shares of the ways in which episodes end. At first all end because the pole leans too far; around 14,000 steps most end because the cart leaves the track; from 32,000 steps on nearly all last 500 steps"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -183,18 +183,18 @@ counts = [
     np.convolve(ends.watched[x].sum(0), np.ones(3), "same") for x in ways.values()
 ]
 shares = np.array(counts) / np.sum(counts, 0)
-fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.7))
+fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3.2))
 left.plot(when[19:] / 1000, last, color=AGENT_COLOURS["PPO"])
 left.set(xlabel="thousand steps", title="mean return of 20 episodes", ylim=(0, 520))
 right.stackplot(ends.steps / 1000, shares, labels=ways, alpha=0.7)
 right.set(xlabel="thousand steps", title="how episodes end", ylim=(0, 1))
-right.legend(fontsize=8, loc="upper right")
+right.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.3))
 fig.tight_layout()
 print(f"the last 20 episodes: {returned[-20:].mean():.0f}")
 
 # %% [markdown]
-# **Notice** on the left that 50,000 steps are enough to learn to balance a pole, from nothing but one
-# point for each step. All ten stored runs end at 500 as well. **Notice** on the right that the agent
+# **Notice** in the first panel that 50,000 steps are enough to learn to balance a pole, from nothing but one
+# point for each step. All ten stored runs end at 500 as well. **Notice** in the second that the agent
 # has two problems, one after the other. At first every episode ends because the pole leans too far.
 # Around 14,000 steps most end because the cart drifts off the track, while the mean return of these
 # runs still rises. (With the settings of {doc}`ppo_evidence` it stands still from there to 18,000

@@ -179,8 +179,8 @@ assert moved[1] > 200 * moved[2], "hundreds of times less"
 #
 # Drag the two sliders. The line is the objective of one sample over its ratio; we want it to be
 # large. The shaded height is its slope over the *logarithm* of the probability: how hard the
-# sample pulls, and which way. On the left the action was better than average: its advantage
-# $\hat A$ is 1. On the right it was worse.
+# sample pulls, and which way. In the first picture the action was better than average: its advantage
+# $\hat A$ is 1. In the second it was worse.
 
 # %% tags=["hide-input"]
 import torch
@@ -250,10 +250,10 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** where the shading ends. On the left it ends at $1 + \epsilon$, because there the
-# action has become likely enough. On the right it ends at $1 - \epsilon$, because there it has
+# **Notice** where the shading ends. In the first picture it ends at $1 + \epsilon$, because there the
+# action has become likely enough. In the second it ends at $1 - \epsilon$, because there it has
 # become unlikely enough. A sample that went the *wrong* way keeps its slope and pulls the policy
-# back. On the right that pull grows without bound, until the dual clip ends it at $c$. (All
+# back. In the second picture that pull grows without bound, until the dual clip ends it at $c$. (All
 # shading reaches the line: $\rho \hat A$ is its own slope over $\log \rho$.) The rest of this
 # chapter is this picture as a formula and as code.
 
@@ -812,6 +812,7 @@ for name, estimate in estimates.items():
 ax.axvline(0, color="#808080", linewidth=0.8)
 ax.axvline(truth, linestyle="--", color="C3", label="true KL")
 ax.set(xlabel="estimate from one batch, in nats", ylabel="batches")
+ax.locator_params(nbins=5)
 ax.legend()
 fig.tight_layout()
 

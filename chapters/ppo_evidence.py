@@ -89,7 +89,7 @@ def compare(runs, pairs, results):
 fig, axis = plt.subplots(figsize=(7, 2.9))
 for name, runs in easy.items():
     draw_runs(axis, runs, color=AGENT_COLOURS[name], label=name)
-axis.set(xlabel="thousand steps", ylabel="return while training", title="CartPole")
+axis.set(xlabel="thousand steps", ylabel="return while training")
 axis.legend(fontsize=8, loc="upper left", frameon=True)
 fig.tight_layout()
 print("greedy at the end")
@@ -159,7 +159,7 @@ assert finals[1] > 490, "the others are not"
 # without an end, where only the pole can end an episode before its 500 steps. (Made again, the runs
 # are not the same to the last digit. The mean of these ten stands still only until 10,000 steps.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: return over the first 28,000 steps. With the track the mean of ten seeds stands still near 150 from 6,000 to 10,000 steps; on the track without an end it rises sooner, to about 400 at 18,000 steps, where the other is near 230, and is ahead until 26,000. Right: shares of the ways in which episodes end, with the track. At first the pole leans too far; from 12,000 to 26,000 steps most episodes end because the cart leaves the track; from 32,000 on most last 500 steps"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: return over the first 28,000 steps. With the track the mean of ten seeds stands still near 150 from 6,000 to 10,000 steps; on the track without an end it rises sooner, to about 400 at 18,000 steps, where the other is near 230, and is ahead until 26,000. Second: shares of the ways in which episodes end, with the track. At first the pole leans too far; from 12,000 to 26,000 steps most episodes end because the cart leaves the track; from 32,000 on most last 500 steps"}}
 tracks = stored_runs("cartpole_ends")
 ways = {
     "the pole leans too far": "ends/pole",
@@ -171,7 +171,7 @@ counts = [
     for way in ways.values()
 ]
 shares = np.array(counts) / np.sum(counts, 0)
-fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.7))
+fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3.2))
 for style, (name, label) in zip(
     ("-", "--"),
     {"PPO": "as it is", "endless track": "track without an end"}.items(),
@@ -184,7 +184,7 @@ left.set_ylim(0, 520)
 left.legend(fontsize=8, loc="upper left")
 right.stackplot(tracks["PPO"].steps / 1000, shares, labels=ways, alpha=0.7)
 right.set(xlabel="thousand steps", title="how episodes end", ylim=(0, 1))
-right.legend(fontsize=7, loc="upper right")
+right.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.3))
 fig.tight_layout()
 gains, place = tracks["endless track"].curves - tracks["PPO"].curves, runs.steps
 windows = {"6,000 to 10,000": (6_000, 10_000), "10,000 to 26,000": (10_000, 26_000)}
@@ -193,7 +193,7 @@ for window, (first, last) in windows.items():
     in_words(f"without an end of the track, from {window} steps", gain)
 
 # %% [markdown]
-# **Notice** on the right that the pole is learned first, and that from 12,000 to 26,000 steps most
+# **Notice** in the second panel that the pole is learned first, and that from 12,000 to 26,000 steps most
 # episodes end because the cart has drifted off the track. In these steps the endless track is ahead
 # with all ten seeds, by 99 points (55 to 144). Most of that comes late: at 14,000 steps hardly any
 # difference is seen, at 18,000 it is 172 (73 to 271). So the end of the track is why the return
@@ -259,10 +259,10 @@ assert counts[0][3:5].sum() > counts[1][3:5].sum()
 # | A2C | 64 | 0.003 | as they are |
 # | PPO | 1,600 | 0.003 | scaled |
 #
-# Lines and bands are as above; on the right each dot is a seed. The data come from
+# Lines and bands are as above; in the second panel each dot is a seed. The data come from
 # `benchmarks/arc_learning.py`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns on Pendulum over 60,000 steps. PPO rises from minus 1200 to near minus 200; REINFORCE, REINFORCE with a baseline and A2C stay between minus 1500 and minus 1000. Right: greedy returns of ten seeds for each agent. Those of PPO are all near minus 190, those of the others spread far below"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns on Pendulum over 60,000 steps. PPO rises from minus 1200 to near minus 200; REINFORCE, REINFORCE with a baseline and A2C stay between minus 1500 and minus 1000. Second: greedy returns of ten seeds for each agent. Those of PPO are all near minus 190, those of the others spread far below"}}
 hard = {
     name.replace("with a", "REINFORCE with"): runs
     for name, runs in stored_runs("arc_pendulum").items()
@@ -398,7 +398,7 @@ draw_ablation("ablation_cartpole", 5.2)
 # trunk is the other; one guess is that the two losses disagree about it, and {doc}`ppg` measures how
 # often they do. ReLU is a little slower, with all five seeds: a hint.
 #
-# On the right, look at the seeds that fail, with a return below 400. Six rows lose one seed of
+# In the second panel, look at the seeds that fail, with a return below 400. Six rows lose one seed of
 # five. That says little: if one run in twenty gets stuck, one of five does so in about a fifth of
 # all experiments. The value clip of 0.2, which is on in CleanRL and in Baselines, leaves two of
 # five seeds below 200. With $\gamma = 0.98$ values grow to 50, a long way in steps of 0.2; but

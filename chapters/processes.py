@@ -68,7 +68,7 @@ __all__ = ["ActorProcess", "SharedMemory"]
 # ends with `if __name__ == "__main__":`, as every script that starts actors must, because each
 # actor imports the script that started it.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over seconds, with four vertical lines where an actor is killed, two for each. Left: the unrolls learned from of each actor. The line of the one that was killed stops rising for a moment, then rises again. Right: the lag of each unroll, which lies around 3, falls to 1 after a kill and then rises for two unrolls"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over seconds, with four vertical lines where an actor is killed, two for each. First: the unrolls learned from of each actor. The line of the one that was killed stops rising for a moment, then rises again. Second: the lag of each unroll, which lies around 3, falls to 1 after a kill and then rises for two unrolls"}}
 import json
 import subprocess
 import sys
@@ -147,7 +147,7 @@ print(
 )
 
 # %% [markdown]
-# Each dashed line is a kill, in the colour of the actor that died. **Notice** on the left that
+# Each dashed line is a kill, in the colour of the actor that died. **Notice** in the first panel that
 # the learner goes on with the other actor, and that a moment later a new process takes the dead
 # one's place. Is an unroll missing, or did one come twice? The number of steps cannot tell: each
 # unroll adds 128, whichever it is. So the program looks at the observations. An unroll must begin
@@ -157,7 +157,7 @@ print(
 # count; a test tries it. The last unroll of a life it cannot judge, since its successor begins anew.
 # There the pipe loses nothing: what was sent is read before its end, as shown below.)
 #
-# **Notice** on the right what a death costs. By {eq}`lag-of-turns` the lag of two actors with two
+# **Notice** in the second panel what a death costs. By {eq}`lag-of-turns` the lag of two actors with two
 # slots is 3, and most unrolls lie near it or below. While one of them is being replaced, only the
 # two slots of the other go round, so the lag falls to 1. The slots of the dead actor keep the
 # weights that they had, and when their unrolls come at last, the learner may have learned from

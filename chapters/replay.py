@@ -60,7 +60,7 @@ __all__ = ["Batch", "ReplayBuffer", "SumTree", "importance_weights"]
 # Now we learn $Q$ from the memory, in batches of 32 steps. Each step drawn gives one update: its
 # value $Q(s, a)$ moves a quarter of the way towards the target {eq}`replay-target`, with $n = 1$.
 # Target minus value is the **TD error** of the step. (In {doc}`advantages` it was that of a
-# state's value.) On the left steps are sampled uniformly. On the right a step is sampled more
+# state's value.) In the first picture steps are sampled uniformly. In the second a step is sampled more
 # often the larger its TD error was when it was last seen. Drag the slider to see what has been
 # learned about the right action of each state.
 

@@ -91,7 +91,7 @@ __all__ = [
 # draw from all of a box from −1 to 1 has $\log 2 = 0.69$ nats, one from half of it 0, and one from 18 %
 # of it −1.
 #
-# On the left is a critic's value of an action that is a single number. On the right is the density of
+# The first picture shows a critic's value of an action that is a single number, the second the density of
 # the policy for which value and paid entropy add up to the most. Drag the temperature. (The
 # density is drawn as a share of its highest point, which the text tells.)
 
@@ -169,10 +169,10 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 #
 # Here are ten agents that learn to swing up a pendulum, beside ten of {doc}`ddpg`, whose noise we
 # have chosen. Nobody sets the noise of these agents. What is set is a **target entropy**, here −1:
-# how random the policy should be on average. On the right is the temperature that each agent finds
+# how random the policy should be on average. The second panel has the temperature that each agent finds
 # for itself.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: thin curves of returns of ten agents each of SAC and DDPG, and their means. They fall from -1100 to -1500 first, and reach -200 within 10,000 steps. Right: the temperatures of SAC, which fall from 1 to values between 0.05 and 0.3"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: thin curves of returns of ten agents each of SAC and DDPG, and their means. They fall from -1100 to -1500 first, and reach -200 within 10,000 steps. Second: the temperatures of SAC, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
 
 from literate_rl.workshop.pictures import AGENT_COLOURS
@@ -593,7 +593,7 @@ class SquashedGaussian(GaussianActions, nn.Module):
 # %% [markdown]
 # What does the squash do to a Gaussian that is too wide for the box?
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: densities of squashed Gaussians: narrow in the middle, nearly flat, and heaped up at both bounds. Right: the entropy rises to almost log 2 near 0.9 and falls again"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: densities of squashed Gaussians: narrow in the middle, nearly flat, and heaped up at both bounds. Second: the entropy rises to almost log 2 near 0.9 and falls again"}}
 import torch
 
 from literate_rl.sac import SquashedGaussian

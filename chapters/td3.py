@@ -66,11 +66,11 @@ __all__ = [
 #
 # **TD3** (twin delayed DDPG) {cite:p}`fujimoto2018` answers with three changes, one of them a second
 # critic. **HDDPG** (hysteretic DDPG) goes the other way: its values rise faster than they fall.
-# Here are the three agents on the pendulum. On the left are their returns while training. On the
-# right is how much more the critic promises than the agent then earns, as in {doc}`ddpg`. (For TD3
+# Here are the three agents on the pendulum. The first panel has their returns while training, the
+# second how much more the critic promises than the agent then earns, as in {doc}`ddpg`. (For TD3
 # it is the critic that the actor climbs.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum. They fall from -1100 to -1500 at first and then rise to about -150. Right: what the critics promise minus what is earned. For all of them it falls from far above. Then DDPG and HDDPG rise again to about ten, HDDPG a little higher, and TD3 stays near zero"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum. They fall from -1100 to -1500 at first and then rise to about -150. Second: what the critics promise minus what is earned. For all of them it falls from far above. Then DDPG and HDDPG rise again to about ten, HDDPG a little higher, and TD3 stays near zero"}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -761,17 +761,17 @@ for x, y in zip(ours, theirs, strict=True):
 # %% [markdown]
 # ## What each part buys
 #
-# Here is TD3 with all three changes, without one of them, and without any, which is DDPG. On the right
-# is how much more the critic promises at the end than the agent earns, a dot for each seed.
+# Here is TD3 with all three changes, without one of them, and without any, which is DDPG. The second panel
+# has how much more the critic promises at the end than the agent earns, a dot for each seed.
 #
 # One more row takes the third change apart. With `target_interval=2` the actor *and* the older copies
 # move at every second update. With the same $\tau$ the copies then follow at half the speed. In the
 # row "faster copies" the actor still waits, but $\tau$ is 0.01 instead of 0.005, so that the copies
-# follow as fast as those of DDPG. On the left are medians over the first 4,800 steps, which all runs have.
+# follow as fast as those of DDPG. The first panel has medians over the first 4,800 steps, which all runs have.
 # The printed lines say by how much the mean return in these steps differs from that of TD3, seed by seed,
 # and for how many seeds. The last line has the last policies with faster copies, after 5,000 steps.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Left: median returns over 4,800 steps for TD3, TD3 without delay, TD3 with faster copies, and DDPG. TD3 stays near -1000, the other three rise above -300. Right: a row of dots for TD3, for TD3 without each of its parts, and for DDPG, what the critic promises minus what is earned at the end"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "First: median returns over 4,800 steps for TD3, TD3 without delay, TD3 with faster copies, and DDPG. TD3 stays near -1000, the other three rise above -300. Second: a row of dots for TD3, for TD3 without each of its parts, and for DDPG, what the critic promises minus what is earned at the end"}}
 from literate_rl.evaluation import paired_difference
 
 parts = {"TD3": runs["TD3"], **stored_runs("td3_switches"), "DDPG": runs["DDPG"]}
@@ -1078,6 +1078,74 @@ def answer():
 
 
 grade(learns_in_time, lambda: True, ())
+
+# %% [markdown]
+# ### Exercise 5: whose critic promises too much?
+#
+# DDPG, HDDPG and TD3 have learned Pendulum and come with the package ({doc}`workshop/trained`), each
+# with its critics. Whose critic promises more than the actor earns from there on? Guess. Then compare.
+# `promised` are the values of 200 steps in eight episodes, $(200, 8)$, and `reward` is what these and 400
+# further steps have paid, $(600, 8)$. Return by how much the mean promise is above the mean discounted
+# return that came.
+
+
+# %%
+def answer(promised, reward, gamma=0.99):
+    return ...
+
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import gymnasium as gym
+
+from literate_rl.workshop.runs import load
+
+
+@torch.no_grad()
+def played(name):
+    """Return what the critics of an agent promise and what it is paid."""
+    agent = load(name)
+    make = partial(gym.make, "Pendulum-v1", max_episode_steps=601)
+    envs, values, rewards = make_envs(make, 8), [], []
+    obs, _ = envs.reset(seed=1)
+    for _ in range(600):
+        state = torch.as_tensor(obs)
+        values.append(agent.network.value(state))
+        obs, reward, *_ = envs.step(agent.to_env(agent.act(state, 0.0)))
+        rewards.append(torch.as_tensor(reward))
+    envs.close()
+    return torch.stack(values[:200]), torch.stack(rewards)
+
+
+def gap(promised, reward, gamma=0.99):
+    share = gamma ** torch.arange(600.0, dtype=reward.dtype)
+    earned = [(share[: 600 - t, None] * reward[t:]).sum(0) for t in range(200)]
+    return float(promised.mean() - torch.stack(earned).mean())
+
+
+plays = {name: played(f"pendulum-{name}") for name in ("ddpg", "hddpg", "td3")}
+grade(answer, gap, plays)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(promised, reward, gamma=0.99):
+    # From behind: what comes is what a step pays, and γ times what comes after it.
+    comes, earned = torch.zeros(8), []
+    for paid in reward.flip(0):
+        comes = paid + gamma * comes
+        earned.append(comes)
+    return float(promised.mean() - torch.stack(earned[-200:]).mean())
+
+
+grade(answer, gap, plays)
+for name, play in plays.items():
+    print(f"{name:6s} promises {answer(*play):+.1f} more than it earns")
+# TD3 learns from the smaller of two promises, and its critic alone is too low.
+
+# %% tags=["claims"]
+gaps = {name: gap(*play) for name, play in plays.items()}
+assert gaps["td3"] < 0 < min(gaps["ddpg"], gaps["hddpg"])
 
 # %% [markdown]
 # ## References

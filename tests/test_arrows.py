@@ -80,6 +80,7 @@ FLOORS = {
         "workshop.commands",
         "workshop.training",
         "workshop.doctor",
+        "workshop.trained",
         "workshop.cli",
     ],
 }

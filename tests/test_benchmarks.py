@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
+import shutil
 import sys
 from dataclasses import asdict, replace
 from functools import partial
@@ -27,6 +29,7 @@ from benchmarks import __main__ as command
 from benchmarks import (
     a2c_learning,
     ablation,
+    agents,
     arc_learning,
     chaos_actors,
     ddpg_learning,
@@ -38,20 +41,35 @@ from benchmarks import (
     ppg_learning,
     ppo_loop,
     ppo_solve,
+    published,
     reinforce_learning,
     sac_learning,
     third_party,
 )
 from benchmarks.harness import Case, Goal, measure, summarise
-from benchmarks.store import read_results, read_table, write_results, write_table
+from benchmarks.store import (
+    RESULTS,
+    read_results,
+    read_table,
+    write_results,
+    write_table,
+)
 from literate_rl.agents import discounted_returns
+from literate_rl.evaluation import evaluate
 from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.impala import IMPALAConfig
 from literate_rl.ppg import PPGConfig
 from literate_rl.ppo_error import ppo_policy_data
 from literate_rl.replay import Batch
 from literate_rl.workshop.programs import program_names
-from literate_rl.workshop.runs import fit, stored_runs, todays_names
+from literate_rl.workshop.runs import (
+    fit,
+    load,
+    load_env,
+    stored_runs,
+    todays_names,
+)
+from literate_rl.workshop.trained import trained_agents
 
 SMALL = learning.ppo_settings("CartPole-v1")
 
@@ -117,6 +135,22 @@ def test_methods_take_turns() -> None:
     samples = measure(case, rounds=3)
     assert "".join(calls[3:]) == "abcbcacab"
     assert all(len(times) == 3 for times in samples.values())
+
+
+def test_what_others_publish_is_read_from_their_table() -> None:
+    table = """
+|  algo  |    env_id    |mean_reward|std_reward|n_timesteps|eval_timesteps|
+|--------|--------------|----------:|---------:|-----------|-------------:|
+|ppo     |LunarLander-v2|    242.119|    31.823|1M         |        149636|
+|ars     |CartPole-v1   |    500.000|     0.000|50k        |        150000|
+|dqn     |Enduro-v4     |    500.000|     0.000|50k        |        150000|
+|a2c     |Acrobot-v1    |    -83.353|    17.213|500k       |        149979|"""
+    assert published.rows_of(table) == [
+        ("ppo", "LunarLander-v3", "LunarLander-v2", 242.119, 1_000_000, 4),
+        ("a2c", "Acrobot-v1", "Acrobot-v1", -83.353, 500_000, 7),
+    ]
+    _, origin = read_table(RESULTS / "published.csv")
+    assert origin["source"] == published.PAGE
 
 
 @pytest.mark.parametrize(
@@ -248,9 +282,16 @@ def small() -> learning.Experiment:
     return learning.quick(ablation.EXPERIMENTS["ablation_cartpole"])
 
 
+def kept_in(folder: Path) -> set[str]:
+    """Return which policies an experiment has kept."""
+    found = (folder / "policies").glob("*/*/*/checkpoint.pt")
+    return {str(path.parent.relative_to(folder / "policies")) for path in found}
+
+
 def test_a_stopped_experiment_goes_on(small, tmp_path: Path, capsys) -> None:
     one = replace(small, variants={"as it is": learning.Variant({})})
     learning.run("x", one, "c", tmp_path)
+    assert kept_in(tmp_path) == {"x/as_it_is/1"}
     learning.run("x", replace(small, seeds=2), "c", tmp_path)
     shown = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[0] for line in shown] == [
@@ -264,6 +305,59 @@ def test_a_stopped_experiment_goes_on(small, tmp_path: Path, capsys) -> None:
     assert len(finals) == 4
     assert len(curves) == 4 * learning.BINS
     assert provenance["env"] == "CartPole-v1"
+    seeds = [learning.median_seed(finals[variant::2]) for variant in range(2)]
+    kept = {f"x/as_it_is/{seeds[0]}", f"x/no_clip/{seeds[1]}"}
+    assert kept_in(tmp_path) == kept, "the policy of the median seed, and no other"
+    place = tmp_path / f"policies/x/as_it_is/{seeds[0]}"
+    told = json.loads((place / "settings.json").read_text())
+    returns = evaluate(load(place), load_env(place), 1, told["evaluation_seed"])
+    assert returns.tolist() == told["returns"]
+    assert told["config"]["seed"] == int(seeds[0])
+
+
+def test_the_median_seed_is_that_of_the_lower_middle() -> None:
+    def rows(*returns: str) -> learning.Table:
+        return [{"seed": f"{k + 8}", "return": x} for k, x in enumerate(returns)]
+
+    assert learning.median_seed(rows("500", "-20", "7")) == "10"
+    assert learning.median_seed(rows("500", "-20", "7", "100")) == "10"
+    # Of many that are equally good the middle one, by number and not by letter.
+    assert learning.median_seed(rows("9", "9", "9", "9", "9")) == "10"
+
+
+def test_the_agents_of_the_package_are_from_the_rows_that_are_named() -> None:
+    packed = trained_agents()
+    assert packed.keys() == agents.AGENTS.keys()
+    for name, agent in packed.items():
+        assert (agent.experiment, agent.variant) == agents.AGENTS[name]
+        row, made = agents.row_of(name), agents.experiment_of(name)
+        assert agent.seed == int(row["seed"])
+        assert np.mean(agent.returns) == pytest.approx(agent.score, rel=1e-4)
+        config = replace(
+            made.config, seed=agent.seed, **made.variants[agent.variant].changes
+        )
+        told = json.loads((agents.FOLDER / name / "settings.json").read_text())
+        assert told["config"] == asdict(config)
+        # On that page stands which runs are not those of the row, and why.
+        if (told["area"], agent.score) != (float(row["area"]), float(row["return"])):
+            assert name in {"cartpole-ppg", "cartpole-rainbow", "moving-hybrid-ppo"}
+
+
+def test_an_agent_is_copied_where_its_row_has_kept_it(tmp_path, monkeypatch) -> None:
+    short = learning.quick(agents.experiment_of("cartpole-a2c"))
+    monkeypatch.setattr(agents, "experiment_of", lambda name: short)
+    said = agents.make("cartpole-a2c", tmp_path / "a")
+    assert said.startswith("trained again: return ")
+    told = json.loads((tmp_path / "a/settings.json").read_text())
+    assert told["config"]["seed"] == int(agents.row_of("cartpole-a2c")["seed"])
+
+    monkeypatch.setattr(agents, "place_of", lambda *names: tmp_path / "kept")
+    kept = tmp_path / "kept" / agents.row_of("cartpole-a2c")["seed"]
+    shutil.copytree(tmp_path / "a", kept)
+    assert agents.make("cartpole-a2c", tmp_path / "b") == "kept by its row"
+    for path in kept.iterdir():
+        assert (tmp_path / "b" / path.name).read_bytes() == path.read_bytes()
+    assert load(tmp_path / "b").recipe == load(tmp_path / "a").recipe
 
 
 def test_curves_of_further_metrics_are_stored(tmp_path: Path) -> None:
@@ -281,8 +375,9 @@ def test_curves_of_further_metrics_are_stored(tmp_path: Path) -> None:
 
 def test_other_settings_start_over(small, tmp_path: Path, capsys) -> None:
     learning.run("x", small, "c", tmp_path)
-    other = replace(small, config=replace(small.config, gamma=0.9))
+    other = replace(small, config=replace(small.config, gamma=0.9), first_seed=2)
     learning.run("x", other, "c", tmp_path)
+    assert kept_in(tmp_path) == {"x/as_it_is/2", "x/no_clip/2"}
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 

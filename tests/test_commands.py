@@ -46,12 +46,12 @@ def test_the_actions_are_those_that_an_algorithm_takes(name: str) -> None:
     assert taken == (KINDS.keys() if words == "all kinds" else {*words.split(", ")})
 
 
-def test_the_overview_fits_a_terminal_and_has_three_examples() -> None:
+def test_the_overview_fits_a_terminal_and_has_four_examples() -> None:
     lines = overview().splitlines()
     assert max(map(len, lines)) <= 80
     for name in OFFERED:
         assert any(line.startswith(f"  {name} ") for line in lines)
-    assert sum(line.startswith("  literate-rl ") for line in lines) == 3
+    assert sum(line.startswith("  literate-rl ") for line in lines) == 4
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])

@@ -1,12 +1,17 @@
 """Figures: drawings whose panels stand in rows on a phone."""
 
+import hashlib
 import io
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
+import figures
 import matplotlib.pyplot as plt
 import pytest
 from figures import FITS, SVG, for_all_screens, panels, size, stacked
+from IPython.core import pylabtools
+from traitlets.config import PyFileConfigLoader
 
 
 def drawn(
@@ -88,12 +93,58 @@ def test_the_colours_of_a_map_are_no_panel():
 def test_a_page_keeps_room_for_each_form(tmp_path):
     tag = '<img alt="a" src="../_images/it.svg" />\n'
     (tmp_path / "it.svg").write_text(drawn(2), "utf-8")
-    html = for_all_screens(tag, tmp_path / "it.svg", tmp_path)
+    html = for_all_screens(tag, tmp_path / "it.svg", tmp_path, tmp_path / "none")
     assert re.search(
         r'srcset="../_images/it.phone.svg" width="\d+" height="\d+">', html
     )
     assert re.search(r'<img width="672" height="192" alt="a" src="', html)
     assert (tmp_path / "it.phone.svg").exists()
-    (tmp_path / "it.svg").write_text(drawn(1), "utf-8")
-    html = for_all_screens(tag, tmp_path / "it.svg", tmp_path)
-    assert html.startswith('<img class="wide" width="672"')
+
+
+def test_what_has_no_form_for_phones_is_told(tmp_path):
+    (tmp_path / "it.svg").write_text(drawn(2, title="for both"), "utf-8")
+    with pytest.raises(ValueError, match="tied"):
+        for_all_screens("", tmp_path / "it.svg", tmp_path, tmp_path / "none")
+
+
+def kernel(tmp_path, monkeypatch):
+    """Return how a kernel of the site prints a figure, and where it keeps the other."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setattr(pylabtools, "print_figure", pylabtools.print_figure)
+    folder = str(Path(figures.__file__).parent)
+    PyFileConfigLoader("kernel_config.py", path=folder).load_config()
+    return pylabtools.print_figure, tmp_path / "cache/phones"
+
+
+def test_a_kernel_draws_one_column_again_for_phones(tmp_path, monkeypatch):
+    print_figure, phones = kernel(tmp_path, monkeypatch)
+    figure, (axes, _) = plt.subplots(2, 1, figsize=(7, 3), sharex=True)
+    axes.plot([1, 2], label="a line")
+    axes.legend(fontsize=6)
+    file = tmp_path / "wide.svg"
+    file.write_text(print_figure(figure, "svg"), "utf-8")
+    plt.close(figure)
+    # By the name that the website gives the wide drawing.
+    [phone] = phones.iterdir()
+    name = hashlib.sha256("\n".join(file.read_text().splitlines()).encode())
+    assert phone.stem == name.hexdigest()
+    width, height = size(ElementTree.parse(phone).getroot())
+    assert FITS - 30 < width <= FITS
+    assert height > 2.5 * 72
+    # No words are small, and the legend lies on nothing.
+    assert axes.get_legend().get_texts()[0].get_fontsize() >= 10
+    assert axes.get_legend().get_window_extent().y0 >= axes.bbox.y1
+    # The page takes it.
+    tag = '<img alt="a" src="it.svg" />\n'
+    html = for_all_screens(tag, file.rename(tmp_path / phone.name), tmp_path, phones)
+    assert f'width="{round(width * 4 / 3)}"' in html
+    assert (tmp_path / "it.phone.svg").read_text() == phone.read_text()
+
+
+@pytest.mark.parametrize(("columns", "width"), [(1, 4), (2, 7)])
+def test_a_kernel_leaves_other_drawings(columns, width, tmp_path, monkeypatch):
+    print_figure, phones = kernel(tmp_path, monkeypatch)
+    figure, _ = plt.subplots(1, columns, figsize=(width, 2))
+    assert print_figure(figure, "svg").startswith("<?xml")
+    plt.close(figure)
+    assert not phones.exists()

@@ -404,13 +404,15 @@ def test_the_wheel_alone_holds_the_package_and_its_stored_runs(tmp_path):
     place = tmp_path / "site"
     with zipfile.ZipFile(tmp_path / reader.WHEEL) as wheel:
         wheel.extractall(place)
-    for path in (ROOT / "src/literate_rl").rglob("*.py"):
+    source = ROOT / "src/literate_rl"
+    for path in (*source.rglob("*.py"), *source.glob("trained/*/*.*")):
         packed = place / path.relative_to(ROOT / "src")
         assert packed.read_bytes() == path.read_bytes()
     code = (
         "import literate_rl; print(literate_rl.__file__)\n"
         "from literate_rl.workshop.runs import results_folder, stored_runs\n"
-        "assert stored_runs('cartpole'), results_folder()"
+        "assert stored_runs('cartpole'), results_folder()\n"
+        "assert all(map(literate_rl.load, literate_rl.trained_agents()))"
     )
     environment = os.environ | {"PYTHONPATH": str(place)}
     shown = subprocess.run(

@@ -1,5 +1,7 @@
 """What a reader does on the site besides reading: finding the way, printing, search."""
 
+import re
+
 import pytest
 import symbols
 from playwright.sync_api import expect
@@ -78,6 +80,38 @@ def test_the_page_for_wrong_addresses_leads_on(fresh):
     expect(page.locator("h1")).to_have_text("There is no such page")
     page.get_by_role("link", name="the start page").click()
     expect(page).to_have_url(f"{fresh.address}/index.html")
+
+
+LONG = "chapters/ppo.html"
+
+
+def test_long_code_is_cut_on_a_phone_until_one_asks(fresh):
+    page = fresh.go(LONG)
+    fresh.set(NARROW)
+    box = page.locator(".cell.tag_program .highlight").first
+    button = box.get_by_role("button", name=re.compile(r"Show all \d\d lines"))
+    assert box.bounding_box()["height"] < 250
+    page.emulate_media(media="print")
+    expect(button).to_be_hidden()
+    assert box.bounding_box()["height"] > 800
+    page.emulate_media(media="screen")
+    button.press("Enter")
+    expect(button).to_have_count(0)
+    assert box.bounding_box()["height"] > 800
+    fresh.set()
+    expect(page.locator(".show-all >> visible=true")).to_have_count(0)
+
+
+@pytest.mark.parametrize("way", ["#def-PPO.learn", "Tab"])
+def test_what_is_cut_is_shown_where_it_is_looked_for(fresh, way):
+    fresh.page.set_viewport_size({"width": NARROW, "height": 844})
+    page = fresh.go(LONG + way.removeprefix("Tab"))
+    target = page.locator("[id='def-PPO.learn']")
+    if way == "Tab":  # as a search in the page does, it scrolls what is cut
+        target.evaluate("box => { box.tabIndex = 0; box.focus(); }")
+    expect(target).to_be_in_viewport()
+    expect(page.locator(".cut", has=target)).to_have_count(0)
+    expect(target).to_be_in_viewport()
 
 
 def test_prose_stays_beside_long_code(fresh):

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from standings import PROGRAMS, STANDINGS, Standing, only, published, verdict
 
+from benchmarks.__main__ import learning_commands
 from benchmarks.store import RESULTS, read_results, read_table
 from literate_rl.discrete_sac import discrete_sac_settings
 from literate_rl.evaluation import paired_difference, t_interval
@@ -34,6 +36,79 @@ def test_make_learn_trains_what_the_page_shows() -> None:
     cheetahs = {f"{x}_cheetah{by}" for x in ("td3", "sac") for by in ("", "_peer")}
     minatar = {"minatar_breakout", "minatar_dqn", "minatar_rainbow"}
     assert shown - made == {"platform", "ppg_starpilot", *cheetahs, *minatar}
+
+
+def test_every_stored_run_has_its_place_on_the_page() -> None:
+    """But for those that a chapter draws and this page leaves out."""
+    page = (ROOT / "docs/results.md").read_text()
+    fences = re.findall(r"```\{(?:learning|ablation)\} (.*)", page)
+    shown = {name for fence in fences for name in fence.split()}
+    rows = {row.experiment for row in (*STANDINGS, *PROGRAMS)}
+    left_out = {"encoders_breakout", "masks_taxi_without", "ppg_maze_tuning"}
+    left_out |= {"impala_lag_5", "impala_updates_1", "impala_updates_4"}
+    left_out |= {"moving_idle_2", "moving_idle_4"}
+    assert learning_commands().keys() - shown - rows == left_out
+    assert rows <= learning_commands().keys(), "each can be repeated"
+
+
+def final_of(row: Standing) -> np.ndarray:
+    """Return what the runs of a row of the first table ended with."""
+    variants = stored_runs(row.experiment)
+    found = variants[row.variant] if row.variant else only(variants)
+    return found.final
+
+
+def test_the_first_table_says_which_goals_are_missed() -> None:
+    told = {}
+    for row in STANDINGS:
+        origin = read_table(RESULTS / f"learning/{row.experiment}.csv")[1]
+        if "goal" in origin:
+            told[row] = verdict(row, final_of(row), origin["goal"])
+    missed = [row.experiment for row, words in told.items() if "missed" in words]
+    assert (len(told), missed) == (21, ["ddpg_pendulum", "lander_continuous"])
+    assert {row.agent for row in told if row.experiment == missed[0]} >= {"DDPG"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "goal", "said"),
+    [
+        (None, "2", "reached <small>2 on average; 2 did</small>"),
+        (None, "3.1", "<strong>missed</strong> <small>3.1 on average; 1 did</small>"),
+        (2, "1.5", "reached <small>1.5 in 2 runs; 2 did</small>"),
+        (2, "3.1", "<strong>missed</strong> <small>3.1 in 2 runs; 1 did</small>"),
+        (3, "2", "<strong>missed</strong> <small>2 in all 3; 2 did</small>"),
+        (1, None, ""),
+    ],
+)
+def test_a_goal_asks_for_runs_or_for_their_mean(wanted, goal, said) -> None:
+    row = Standing("PPO", "x", wanted=wanted)
+    assert verdict(row, np.array([1.0, 2.0, 6.0]), goal) == said
+
+
+def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
+    rows, origin = read_table(RESULTS / "published.csv")
+    zoo = {
+        (row["agent"], row["env"]): (float(row["return"]), int(row["steps"]))
+        for row in rows
+    }
+    ours = {(row.agent.lower(), row.experiment): row for row in STANDINGS}
+    assert zoo["ppo", "Acrobot-v1"][0] > final_of(ours["ppo", "acrobot"]).mean()
+    for agent in ("td3", "sac"):
+        runs = stored_runs(f"{agent}_cheetah")[agent.upper()]
+        mean, steps = zoo[agent, "HalfCheetah-v5"]
+        assert mean > runs.final.mean()
+        assert steps == 10 * runs.steps[-1]
+    a2c = stored_runs("arc_pendulum")["A2C"]
+    assert a2c.steps[-1] == 60_000
+    assert a2c.final.mean() < -1000
+    assert zoo["a2c", "Pendulum-v1"] == (-163, 1_000_000)
+    dqn = only(stored_runs("dqn_cartpole"))
+    assert zoo["dqn", "CartPole-v1"] == (500, dqn.steps[-1])
+    behind = 500 - np.sort(dqn.final)
+    assert behind[0] > behind.sum() / 2
+    assert round(dqn.final.min()) == 340
+    line = f'href="{origin["source"]}?plain=1#L87">RL Zoo: -73.5</a>'
+    assert line in published("PPO", "Acrobot-v1")
 
 
 def test_each_change_of_ppg_costs_a_little_while_training() -> None:

@@ -386,6 +386,7 @@ SETTLED = """scheme =>
     animation.playState !== "running" || animation.timeline !== document.timeline)
   && document.fonts.status === "loaded"
   && [...document.querySelectorAll("article pre:not(.weave-code pre), .weave-code")]
+    .filter(box => box.checkVisibility({contentVisibilityAuto: true}))
     .every(box => (box.tabIndex === 0) === (box.scrollWidth > box.clientWidth))"""
 
 
@@ -565,6 +566,9 @@ def test_a_page_does_not_scroll_sideways(opened, width):
     root = page.locator("html")
     excess = root.evaluate("root => root.scrollWidth - root.clientWidth")
     assert excess <= 0, f"{excess} px too wide: {page.evaluate(OVERHANG)[:5]}"
+    # Nor has a finger a long way to go.
+    if width == NARROW:
+        assert root.evaluate("root => root.scrollHeight") <= 20_000
 
 
 # What begins a line though it touches the end of a formula: a comma, say.
@@ -586,10 +590,10 @@ def test_no_line_begins_with_the_mark_behind_a_formula(opened):
     assert opened.set(NARROW).evaluate(TORN) == []
 
 
-# Drawings that are cut although they could stand in rows, and what a finger may miss: a
-# control of less than 24 pixels that has no larger label.
+# Drawings that are cut, and what a finger may miss: a control of less than 24 pixels
+# that has no larger label.
 UNHANDY = """() => [
-  ...[...document.querySelectorAll(".cell_output img:not(.wide)")]
+  ...[...document.querySelectorAll(".cell_output img")]
     .filter(image => image.getBoundingClientRect().right > innerWidth)
     .map(image => image.alt),
   ...[...document.querySelectorAll("main :is(button, summary, input)")]
@@ -684,7 +688,12 @@ def test_keys_turn_every_dial(opened):
     assert not opened.complaints
 
 
-UNFOLD = "document.querySelectorAll('details').forEach(box => { box.open = true; })"
+UNFOLD = """() => {
+  document.querySelectorAll("details").forEach(box => { box.open = true; });
+  const style = document.createElement("style");
+  style.textContent = "section { content-visibility: visible !important; }";
+  document.head.append(style);
+}"""
 
 
 AXE = Axe().axe_script
@@ -756,7 +765,7 @@ def known() -> list[set[str]]:
 
 @in_browser(LOOKED_AT)
 def test_a_page_is_accessible(opened, known):
-    # What is folded is looked at too.
+    # What is folded or out of sight is looked at too.
     turn = LOOKED_AT.index(opened.page.url.removeprefix(f"{opened.address}/")) % 2
     opened.page.evaluate(UNFOLD)
     assert not accessibility(opened.set(*LOOKS[turn]), known[turn])
@@ -795,6 +804,24 @@ def test_the_copy_button_copies_the_whole_cell(opened):
 
 # All pages load the same scripts and styles, so a few stand for all.
 FEW = ["index.html", CHAPTERS[1], "docs/results.html", "search.html"]
+
+
+@pytest.mark.parametrize("name", ["docs/equations.html", "docs/results.html"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_long_page_lays_out_what_is_seen(fresh, name, width):
+    """Else they have 18,000 and 34,000 boxes, and a slow phone waits for all."""
+    fresh.page.set_viewport_size({"width": width, "height": 900})
+    page = fresh.go(name)
+    page.wait_for_function(SETTLED, arg="light")
+    talk = page.context.new_cdp_session(page)
+    talk.send("Performance.enable")
+    told = talk.send("Performance.getMetrics")["metrics"]
+    numbers = {entry["name"]: entry["value"] for entry in told}
+    assert 500 < numbers["LayoutObjects"] < 10_000
+    # It waits for no script but the one in its head, which is short.
+    scripts = page.locator("head script").all()
+    assert len(scripts[0].text_content() or "") < 1500
+    assert all(script.get_attribute("defer") for script in scripts[1:])
 
 
 @pytest.mark.parametrize("name", FEW)

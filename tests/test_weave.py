@@ -3,7 +3,9 @@
 import ast
 from dataclasses import dataclass
 from textwrap import dedent
+from types import SimpleNamespace
 
+import execute
 import pytest
 import tangle
 import weave
@@ -536,23 +538,39 @@ def test_definitions_are_functions_classes_and_methods():
 # --- reading --------------------------------------------------------------------------
 
 
-def test_new_data_execute_a_chapter_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("code", "read"),
+    [
+        ("stored_runs('x')", "x"),
+        ("stored_runs(f'{name}_y')", "x_y"),
+        ("stored_runs(name)", "x x_y"),
+        ("read_rows(results_folder() / 'speed.csv')", "speed"),
+        ("(results_folder() / 'learning').iterdir()", "x x_y"),
+        ("print('x')", ""),
+    ],
+)
+def test_new_data_read_a_page_and_execute_its_chapter_again(
+    code, read, tmp_path, monkeypatch
+):
     folder = tmp_path / "benchmarks/results/learning"
     folder.mkdir(parents=True)
+    files = {name: folder / f"{name}_curves.csv" for name in ("x", "x_y")} | {
+        "speed": folder.parent / "speed.csv"
+    }
     for name in ("docs", "constraints.txt"):
         (tmp_path / name).symlink_to(weave.ROOT / name)
     monkeypatch.setattr(weave, "ROOT", tmp_path)
-
-    def key(code: str) -> str:
-        return weave.read_chapter(f"# %%\n{code}\n").metadata["kernelspec"][
-            "package_digest"
-        ]
-
-    codes = ["stored_runs('x')", "print('x')"]
-    before = [key(code) for code in codes]
-    (folder / "x.csv").write_text("return\n1\n", "utf-8")
-    reads, does_not = (
-        key(code) != old for code, old in zip(codes, before, strict=True)
-    )
-    assert reads
-    assert not does_not
+    chapter = tmp_path / "chapters/one.py"
+    chapter.parent.mkdir()
+    chapter.write_text(f"# %%\n{code}\n".replace("'", '"'))
+    pages = {"chapters/one": str(chapter), "index": ""}
+    env = SimpleNamespace(found_docs=set(pages), doc2path=pages.get)
+    found = set()
+    for name, path in files.items():
+        env.executed = execute.keys(execute.chapters_among(env, pages))
+        assert execute.outdated(None, env, set(), set(), set()) == []
+        path.write_text("return\n1\n")
+        if execute.outdated(None, env, set(), set(), set()) == ["chapters/one"]:
+            found.add(name)
+    assert found == set(read.split())
+    assert execute.outdated(None, env, {"chapters/one"}, set(), set()) == []

@@ -77,6 +77,7 @@ OFFERED = {
 
 # %% tags=["export"]
 OTHERS: dict[str, tuple[str, str]] = {
+    "show": ("literate_rl.workshop.trained", "let an agent play that is trained"),
     "look": ("literate_rl.workshop.doctor", "name the symptoms that a run shows"),
     "copy": ("literate_rl.workshop.programs", "print an algorithm on one page"),
 }
@@ -103,8 +104,9 @@ def overview() -> str:
             "is dqnapex. Which agent for my task? The page docs/which_agent asks three",
             "questions.",
             "",
-            "literate-rl COMMAND --help explains each setting. Three examples:",
+            "literate-rl COMMAND --help explains each setting. Four examples:",
             "",
+            "  literate-rl show pendulum-sac",
             "  literate-rl ppo --env CartPole-v1 --watch",
             "  literate-rl sac --env Pendulum-v1 --total-steps 20000 --name first",
             "  literate-rl copy ppo > my_ppo.py",

@@ -884,12 +884,12 @@ AGENT_COLOURS = {
 # %% mystnb={"image": {"alt": "Seventeen short lines, each with the name of an agent and its colour"}}
 import matplotlib.pyplot as plt
 
-fig, axis = plt.subplots(figsize=(7, 2.2))
+fig, axis = plt.subplots(figsize=(4.8, 2.8))
 for number, (name, colour) in enumerate(AGENT_COLOURS.items()):
-    column, row = divmod(number, 6)
-    axis.plot([column, column + 0.15], [-row, -row], color=colour, linewidth=3)
-    axis.text(column + 0.2, -row, name, va="center", color=colour)
-axis.set(xlim=(0, 3))
+    column, row = divmod(number, 9)
+    axis.plot([column, column + 0.12], [-row, -row], color=colour, linewidth=3)
+    axis.text(column + 0.17, -row, name, va="center", color=colour)
+axis.set(xlim=(0, 1.8))
 axis.axis("off")
 fig.tight_layout()
 

@@ -49,6 +49,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import ExitStack, closing, contextmanager
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
@@ -1109,7 +1110,8 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
     Args:
-        path: A checkpoint, or the directory of a run.
+        path: A checkpoint, the directory of a run, or the name of an agent that comes
+            with the package, such as ``"pendulum-sac"``.
         models: Models of your own that the policy was trained with, by their names, for
             instance ``qnet``. They get their weights back.
 
@@ -1118,11 +1120,11 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
         one does; call ``train()`` on it before it learns on.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If there is no such file, or no agent of that name.
         ValueError: If the file is damaged or not a checkpoint of this package, or
             holds no policy that it can build, or not with these models.
     """
-    path = Path(path)
+    path = found(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
     try:
         name, arguments = state["policy"]["recipe"]
@@ -1153,6 +1155,38 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
         raise ValueError(message) from error
     loaded: PolicyLike = policy.eval()
     return loaded
+
+
+# %% [markdown]
+# A few agents come with the package ({doc}`trained`). Each of them is a directory too, with the
+# settings and a checkpoint of the policy alone, so all that works with a run works with a name. What
+# you have under that name comes first.
+
+
+# %% tags=["export"]
+def trained_folder() -> Path:
+    """Return where the agents are that come with the package."""
+    return Path(str(files("literate_rl"))) / "trained"
+
+
+def found(path: str | Path) -> Path:
+    """Return a path as it is, or that of the agent which has this name.
+
+    Raises:
+        FileNotFoundError: If it is a name, of nothing here and of no agent.
+    """
+    path = Path(path)
+    if path.exists() or len(path.parts) != 1:
+        return path
+    names = sorted(each.name for each in trained_folder().iterdir())
+    if path.name in names:
+        return trained_folder() / path
+    close = get_close_matches(path.name.lower(), names, n=1)
+    hint = f" (is it {close[0]}?)" if close else ""
+    raise FileNotFoundError(
+        f"there is no checkpoint {path}, nor an agent of that name{hint}; these come "
+        f"with the package: {', '.join(names)}"
+    )
 
 
 # %% [markdown]
@@ -1319,7 +1353,7 @@ def load_env(
     """Return the environment of a run, with its wrappers, for ``evaluate`` or ``show``.
 
     Args:
-        path: The directory of the run.
+        path: The directory of the run, or the name of an agent, as for ``load``.
         env: What the run was given, where its name imports a module or leads nowhere.
         wrappers: Likewise.
 
@@ -1330,7 +1364,7 @@ def load_env(
         FileNotFoundError: If there is no such run.
         ValueError: If the environment has to be named, or is not that of the run.
     """
-    path = Path(path)
+    path = found(path)
     settings = read_settings(path / "settings.json")
     world: Make = agreed_env(path, settings, env, wrappers)
     return world
@@ -1744,6 +1778,7 @@ print(type(policy).__name__, record_video(policy, "CartPole-v1", place / "ppo.mp
 # | `literate-rl ppo --help` | explains every setting; the texts are those of the dataclass |
 # | `… --env Pendulum-v1 --num-envs 32` | another environment, with the settings that suit it, except the one you name |
 # | `… --wrappers TimeAwareObservation 'FrameStackObservation(4)'` | with wrappers around each environment, by Gymnasium's names |
+# | `literate-rl show pendulum-sac` | lets an agent play that comes with the package ({doc}`trained`), or `show runs/first` one of yours |
 # | `… --watch` | shows the trained agent in a window; where there is no screen, writes `video.mp4` into the directory |
 # | Ctrl-C | ends after this iteration, saves, and prints how to go on; before the training begins it ends at once |
 # | `… --resume runs/first` | goes on from the last checkpoint, with the settings of that run |

@@ -62,7 +62,12 @@ def describe(
     context["sections"] = sections(doctree)
     context["base_path"] = urlsplit(app.config.html_baseurl).path or "/"
     kind = "chapter" if name.startswith("chapters/") else "page"
+    # In a page of many sections one looks something up.
+    if kind == "page" and len(context["sections"]) >= 15:
+        kind += " look-up"
     context["page_kind"] = "landing" if name == env.config.root_doc else kind
+    for script in context["script_files"]:
+        script.attributes["defer"] = "defer"  # no page waits for one
     questions = {x.docname: x.question for x in read_order() if x.question}
     context["description"] = questions.get(name) or first_sentence(doctree)
 
@@ -89,8 +94,8 @@ def dark_code(app: Sphinx) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
-    app.add_js_file("book.js", loading_method="defer")
-    app.add_js_file("search.js", loading_method="defer")
+    app.add_js_file("book.js")
+    app.add_js_file("search.js")
     app.add_css_file("dark.css")
     app.connect("builder-inited", dark_code)
     app.connect("html-page-context", describe)

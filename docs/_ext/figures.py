@@ -1,8 +1,9 @@
-"""Figures: a drawing whose panels stand side by side has them in rows on a phone.
+"""Figures: a drawing has a second file for phones, in which everything fits.
 
 A drawing is as wide as paper. On a phone either its words are too small or a part of it
-is out of sight. So it gets a second file, in which its panels stand in rows that fit.
-Nothing is drawn anew: each panel is a view of the same drawing.
+is out of sight. Panels that stand side by side stand in rows there: each is a view of
+the same drawing. What has one column was drawn a second time by the kernel that ran the
+chapter (``kernel_config``).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from xml.etree.ElementTree import Element
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
+logger = logging.getLogger(__name__)
 SVG = "{http://www.w3.org/2000/svg}"
 # Words of 11 points are 11 pixels high where so many points fill a phone.
 FITS = 360.0
@@ -159,23 +162,36 @@ def room(shape: Shape) -> str:
     return f'width="{width}" height="{height}"'
 
 
-def for_all_screens(tag: str, file: Path, images: Path) -> str:
-    """Return the tag of a drawing with its form for phones, which is written."""
+def for_all_screens(tag: str, file: Path, images: Path, drawn: Path) -> str:
+    """Return the tag of a drawing with its form for phones, which is written.
+
+    Args:
+        tag: The tag of the drawing.
+        file: The drawing.
+        images: Where the forms for phones are written.
+        drawn: Where the drawings for phones are that were made beside it.
+
+    Raises:
+        ValueError: If it is too wide for a phone and has no such form.
+    """
     text = file.read_text("utf-8")
     shape = size(ElementTree.fromstring(text))
-    narrow = stacked(text)
-    # What is in one piece and would be too small on a phone scrolls there.
-    scrolls = ' class="wide"' if narrow is None and shape[0] > FITS else ""
-    tag = tag.replace("<img ", f"<img{scrolls} {room(shape)} ", 1)
-    if narrow is None:
+    tag = tag.replace("<img ", f"<img {room(shape)} ", 1)
+    if shape[0] <= FITS:
         return tag
+    again = drawn / file.name
+    if again.exists():
+        phone = again.read_text("utf-8")
+        narrow = phone, size(ElementTree.fromstring(phone))
+    elif not (narrow := stacked(text)):
+        raise ValueError("panels are tied by words, a legend or a scale for all")
     source = re.search(r'src="(.*?)\.svg"', tag)
     assert source
     images.mkdir(exist_ok=True)
     name = Path(source[1]).name
     (images / f"{name}.phone.svg").write_text(narrow[0], "utf-8")
-    phone = f'<source media="{PHONE}" srcset="{source[1]}.phone.svg" {room(narrow[1])}>'
-    return f"<picture>{phone}{tag.strip()}</picture>\n"
+    place = f'srcset="{source[1]}.phone.svg" {room(narrow[1])}'
+    return f'<picture><source media="{PHONE}" {place}>{tag.strip()}</picture>\n'
 
 
 def visit_image(self: HTML5Translator, node: nodes.image) -> None:
@@ -184,7 +200,11 @@ def visit_image(self: HTML5Translator, node: nodes.image) -> None:
     HTML5Translator.visit_image(self, node)
     if file.suffix == ".svg" and "jupyter_execute" in file.parts:
         images = Path(self.builder.outdir, self.builder.imagedir)
-        self.body[-1] = for_all_screens(self.body[-1], file, images)
+        drawn = Path(self.config.nb_execution_cache_path, "phones")
+        try:
+            self.body[-1] = for_all_screens(self.body[-1], file, images, drawn)
+        except ValueError as error:
+            logger.warning("no drawing for phones: %s", error, location=node)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from tangle import COPY, ROOT, digest, is_export, module_name, parse
 
 PACKAGE = "literate_rl"
 RUN = re.compile(r'run_program\(\s*"(\w+)"')
+READ = re.compile(r'(stored_runs\(|results_folder\(\) / )\s*(?:f?"([^"]*)")?')
 COMPUTED = re.compile(r"\{eq\}`([\w-]+)`")
 SHOWN_AGAIN = re.compile(r"^source\(", re.MULTILINE)
 DIRECTIVE = re.compile(r"#(:|\s*(noqa|type:|fmt:|pragma|ruff:|mypy:))")
@@ -47,8 +48,8 @@ def read_chapter(text: str) -> NotebookNode:
     """Read a chapter for myst-nb.
 
     The execution cache compares code cells and the kernelspec. A digest of the imported
-    chapters, of Python, the libraries and the stored runs stands in the kernelspec, so
-    that a page never shows numbers of an earlier state of the package.
+    chapters, of Python, the libraries and the stored results that it reads stands in
+    the kernelspec: a page never shows numbers of an earlier state of the package.
     """
     notebook = parse(text)
     code = "\n".join(c.source for c in notebook.cells if c.cell_type == "code")
@@ -106,10 +107,17 @@ def imported_modules(code: str) -> list[Path]:
 
 
 def stored_data(code: str) -> list[Path]:
-    """Return the stored runs, which may all be read by a code that reads one."""
-    if "stored_runs(" not in code:
-        return []
-    return sorted((ROOT / "benchmarks/results/learning").glob("*.csv"))
+    """Return the stored results that a code reads: all where it does not name them."""
+    results = ROOT / "benchmarks/results"
+    patterns = set()
+    for call, name in READ.findall(code):
+        name = re.sub(r"\{.*?\}", "*", name)
+        if call == "stored_runs(":
+            patterns.add(f"learning/{name or '*'}.csv")
+            patterns.add(f"learning/{name}_curves.csv")
+        else:
+            patterns.add(name if name.endswith(".csv") else f"{name or '**'}/*.csv")
+    return sorted({path for pattern in patterns for path in results.glob(pattern)})
 
 
 @cache  # many chapters import the same modules

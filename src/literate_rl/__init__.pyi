@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 561c25853be0ddb7
+# Generated from chapters/*.py (edit there); digest ac1c023846a43a9b
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -451,6 +451,10 @@ from .workshop.doctor import (
     Symptom as Symptom,
     diagnose as diagnose,
     look as look,
+)
+from .workshop.trained import (
+    TrainedAgent as TrainedAgent,
+    trained_agents as trained_agents,
 )
 from .workshop.commands import (
     OFFERED as OFFERED,

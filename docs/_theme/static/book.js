@@ -84,21 +84,49 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
   }
 }
 
+// --- On a phone what is long ends after some rows, until one asks for all: code, lists,
+// and sections where there are so many that one looks something up. What is searched,
+// linked to, reached by Tab or printed is shown unasked. The style sheet cuts lists and
+// sections before this runs, so that nothing moves.
+{
+  const long = `.weave-columns, .cell_input .highlight, .indextable td,
+    .look-up article > section > section,
+    .chapter section section:has(> section:nth-of-type(10)) > section`;
+  const rows = text => text.trim().split("\n").reduce((n, line) => n + Math.ceil(line.length / 48), 0);
+  for (const box of all(long)) {
+    const within = box.closest("details, .cut");
+    box.classList.add(within || rows(box.textContent) < 22 ? "whole" : "cut");
+    if (box.matches(".whole")) continue;
+    const button = document.createElement("button");
+    button.className = "show-all";
+    const code = all(".weave-code, :scope > pre", box).map(part => part.textContent.trim()).join("\n");
+    button.textContent = code ? `Show all ${code.split("\n").length} lines` : "Show all";
+    const show = () => {
+      const seen = box.scrollTop;
+      box.classList.replace("cut", "whole");
+      button.remove();
+      scrollBy(0, seen);
+    };
+    button.addEventListener("click", show);
+    box.addEventListener("scroll", show);
+    box.append(button);
+  }
+}
+
 // --- What scrolls sideways can be reached with the keyboard, what does not is no stop.
 // Names in code are links for the mouse; the API page lists them for the keyboard.
 {
   const boxes = ".katex-display, article table, .weave-code, .cell_output, article pre:not(.weave-code pre)";
-  const reach = () => {
-    for (const box of all(boxes)) {
-      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
-      else box.removeAttribute("tabindex");
-    }
-  };
+  // Asked when the browser has laid a box out, not before: a long page lays out what is seen.
+  const sizes = new ResizeObserver(entries => {
+    const wide = entries.map(({ target }) => target.scrollWidth > target.clientWidth);
+    entries.forEach(({ target }, i) => {
+      if (wide[i]) target.tabIndex = 0;
+      else target.removeAttribute("tabindex");
+    });
+  });
   for (const link of all(".highlight a")) link.tabIndex = -1;
-  addEventListener("load", () => document.fonts.ready.then(reach));
-  addEventListener("resize", reach);
-  addEventListener("toggle", reach, true);
-  new MutationObserver(reach).observe(root, { attributeFilter: ["data-weave"] });
+  addEventListener("load", () => document.fonts.ready.then(() => all(boxes).forEach(box => sizes.observe(box))));
 }
 
 // --- A link into a folded part opens it. On paper all is open, and afterwards as before.
@@ -107,6 +135,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     for (let box = target.closest("details") ?? target.querySelector(":scope > details"); box; box = box.parentElement?.closest("details")) box.open = true;
+    target.closest(".cut")?.lastElementChild.click();
     target.scrollIntoView();
   };
   addEventListener("hashchange", open);
@@ -181,6 +210,7 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
     field.setAttribute("aria-label", field.placeholder);
     document.querySelector("h1").after(field);
     field.addEventListener("input", () => {
+      for (const button of all(".show-all")) button.click();
       const words = field.value.toLowerCase().split(/\s+/);
       for (const box of boxes) {
         const text = `${box.textContent} ${box.closest("section").querySelector("h2").textContent}`;

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest 77d4997b9e6a29b7
+# Generated from chapters/workshop/commands.py (edit there); digest fbb94458f82736e0
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ OFFERED = {
 
 
 OTHERS: dict[str, tuple[str, str]] = {
+    "show": ("literate_rl.workshop.trained", "let an agent play that is trained"),
     "look": ("literate_rl.workshop.doctor", "name the symptoms that a run shows"),
     "copy": ("literate_rl.workshop.programs", "print an algorithm on one page"),
 }
@@ -74,8 +75,9 @@ def overview() -> str:
             "is dqnapex. Which agent for my task? The page docs/which_agent asks three",
             "questions.",
             "",
-            "literate-rl COMMAND --help explains each setting. Three examples:",
+            "literate-rl COMMAND --help explains each setting. Four examples:",
             "",
+            "  literate-rl show pendulum-sac",
             "  literate-rl ppo --env CartPole-v1 --watch",
             "  literate-rl sac --env Pendulum-v1 --total-steps 20000 --name first",
             "  literate-rl copy ppo > my_ppo.py",
