@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import quantiles
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from benchmarks.store import Row
 
@@ -93,6 +94,7 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
     caches as the last one left them.
     """
     torch.set_num_threads(1)
+    threadpool_limits(1)
     # What lives already is not looked through again before each sample.
     gc.collect()
     gc.freeze()

@@ -463,7 +463,7 @@ train_maze()
 
 # %% [markdown]
 # **Notice** that the two plots disagree. With $\varepsilon = 1$ every action is random and the return
-# stays near 2, yet in ten of ten runs the best actions end up on the shortest way to the prize of 10. With
+# wavers around 2, yet in ten of ten runs the best actions end up on the shortest way to the prize of 10. With
 # 0, 0.1 or 0.3 they lead to the small prize, in ten of ten runs: the agent hardly ever gets away
 # from it. The policy that is learned is not the one that acts. That is what off-policy means. An agent
 # that should earn something while it learns cannot act at random for ever, so in DQN $\varepsilon$ begins at

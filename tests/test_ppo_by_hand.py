@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor, nn
 
 from literate_rl.agents import make_envs
@@ -402,6 +403,31 @@ def test_other_policies_are_refused_with_the_reason(what: str) -> None:
     make, words = REFUSED[what]
     with pytest.raises(ValueError, match=words):
         ByHand(make())
+
+
+def test_numpy_computes_on_one_thread_and_has_its_own_back(monkeypatch) -> None:
+    def threads() -> list[int]:
+        found = threadpool_info()
+        return [x["num_threads"] for x in found if x["user_api"] == "blas"]
+
+    seen: list[int] = []
+    tanh = np.tanh
+    monkeypatch.setattr(np, "tanh", lambda x: (seen.extend(threads()), tanh(x))[1])
+    policy = built("discrete", dtype=torch.float32)
+    part = samples(policy, 9, 0, 0.1, False)
+    act, by_hand = numpy_act(policy), ByHand(policy)
+    with threadpool_limits(2, user_api="blas"):
+        before = threads()
+        for compute in (
+            lambda: act(part.obs, 0.0),
+            lambda: by_hand.value(part.obs),
+            lambda: by_hand.evaluate_actions(part.obs, part.action),
+            lambda: by_hand.gradient(part, PPOConfig()),
+        ):
+            compute()
+            assert threads() == before, "as it was"
+    # Two tangents in each network.
+    assert seen == [1] * len(before) * (2 + 2 + 2 + 4)
 
 
 def test_a_loss_of_ones_own_needs_autograd() -> None:

@@ -98,6 +98,12 @@ def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
         mean, steps = zoo[agent, "HalfCheetah-v5"]
         assert mean > runs.final.mean()
         assert steps == 10 * runs.steps[-1]
+    assert round(zoo["ppo", "LunarLanderContinuous-v3"][0]) == 271
+    assert round(final_of(ours["ppo", "lander_continuous"]).mean()) == 182
+    hill = stored_runs("rainbow_mountaincar")["DQN"]
+    mean, steps = zoo["dqn", "MountainCar-v0"]
+    assert mean > -110 > -195 > hill.final.max(), "hardly ever"
+    assert steps == 2 * hill.steps[-1]
     a2c = stored_runs("arc_pendulum")["A2C"]
     assert a2c.steps[-1] == 60_000
     assert a2c.final.mean() < -1000

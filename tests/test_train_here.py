@@ -243,6 +243,15 @@ def test_train_stop_and_reset(show, widget):
     reset.click()
     expect(page.locator(".lr-now")).to_contain_text("0 steps, 0 s")
     assert page.locator(".lr-panels path.lr-second").first.get_attribute("d") == ran
+    # Reset stops a run that is under way too, and Train begins the next one.
+    train.click()
+    trained(page, 256)
+    reset.click()
+    expect(train).to_be_visible()
+    page.wait_for_timeout(300)
+    expect(page.locator(".lr-now")).to_contain_text("0 steps, 0 s")
+    train.click()
+    trained(page, 256)
     assert point(page) == []
 
 

@@ -26,11 +26,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 from torch.nn.modules.module import (
@@ -163,6 +164,22 @@ def numpy_layers(module: Any) -> list[Step] | None:
 
 
 # %% [markdown]
+# NumPy shares a larger product out among threads of its own, which `torch.set_num_threads` does not
+# reach. At the sizes of this book they wait for each other far longer than they compute. So what
+# computes here holds them at one, and afterwards they are as before.
+
+
+# %% tags=["export"]
+BLAS = ThreadpoolController().select(user_api="blas")
+Form = TypeVar("Form", bound=Callable[..., Any])
+
+
+def one_thread(function: Form) -> Form:
+    """Return a function whose products NumPy computes on one thread."""
+    return cast(Form, BLAS.wrap(limits=1)(function))
+
+
+# %% [markdown]
 # What comes out of the chain is a row, and the action is a function of row and noise that the
 # action distribution has.
 
@@ -225,6 +242,7 @@ def numpy_act(policy: PolicyLike) -> Act:
             action: NDArray[Any] = (row + noise).argmax(-1)
             return action
 
+    @one_thread
     def act(
         obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:

@@ -103,7 +103,7 @@ CHANCE += """    const network = (sizes, gain) => sizes.slice(1).map((outputs, i
 # %% [markdown]
 # ## Backwards
 #
-# PyTorch finds gradients by itself. Here it takes eleven lines, because a network is always the
+# PyTorch finds gradients by itself. Here it takes a dozen lines, because a network is always the
 # same: a sum, and a tanh before the next sum. `rows` is what the forward pass kept, and `slope` is
 # the derivative of the loss by what the last layer said. Each layer adds to the gradients of its
 # weights, and hands the slope down to the layer below. The derivative of $h = \tanh(x)$ is $1 -
@@ -791,7 +791,7 @@ SCRIPT += """  const done = () => run.length > 0 && run.at(-1)[0] >= total;
 
 # The agent as it is now plays beside its training, at a pace of its own.
 SCRIPT += """  let wanted = false, visible = false, running = false;
-  let last = 0, behind = 0;
+  let last = 0, behind = 0, next = 0;
   const frame = (now) => {
     running = wanted && visible && figure.isConnected;
     if (!running) return;
@@ -800,21 +800,26 @@ SCRIPT += """  let wanted = false, visible = false, running = false;
     last = now;
     for (; behind >= stage.pace; behind -= stage.pace) stage.play();
     draw();
-    requestAnimationFrame(frame);
+    next = requestAnimationFrame(frame);
   };
   const go = () => {
     train.textContent = wanted ? "Stop" : "Train";
     if (running || !wanted || !visible) return;
     running = true;
     last = performance.now();
-    requestAnimationFrame(frame);
+    next = requestAnimationFrame(frame);
     ask();
   };
 """
 
 # Buttons, sliders and the seed. Nothing moves before somebody has pressed Train.
 SCRIPT += """  train.addEventListener("click", () => { wanted = !wanted; go(); });
-  reset.addEventListener("click", () => { begin(); ask(); });
+  reset.addEventListener("click", () => {
+    wanted = running = false;
+    cancelAnimationFrame(next);
+    begin();
+    go();
+  });
   seed.addEventListener("change", () => { begin(); ask(); });
   const show = (slider, i) => {
     const words = String(setting(i));

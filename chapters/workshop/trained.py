@@ -10,14 +10,15 @@
 # # Trained agents
 #
 # **How do you get an agent that knows something without training one?** Twelve of them come with
-# the package, one for each algorithm of the book that learns without actors, SAC for lists, hybrid
-# actions and masks included. One line loads one, and one command shows it:
+# the package: A2C, PPO, PPG, DQN, Rainbow, DDPG, HDDPG, TD3 and SAC, and also PPO with hybrid actions,
+# PPO with masks, and SAC for lists. One line loads one, and one command shows it:
 #
 #     policy = literate_rl.load("pendulum-sac")
 #     literate-rl show pendulum-sac
 #
 # Each is the last policy of a run of {doc}`/docs/results`: that of the seed whose final return is
-# the median of its row, neither the best nor the worst. A test lets each play its first episodes again.
+# the median of its row (the lower of two), neither the best nor the worst; nine are the very run, and
+# three are trained again (below). A test lets each play its first episodes again.
 # Nobody has to read this page to follow the book.
 
 # %% tags=["export", "hide-input"]
@@ -170,7 +171,8 @@ print(listing())
 
 # %% [markdown]
 # An agent that was loaded is a policy like any other. It can be evaluated, asked what it would do, and
-# asked what it expects: those that learn values have brought their critics.
+# asked what it expects. With SAC the critics are asked, as here; all others have `policy.value(obs)`.
+# Both speak in the rewards of the training, which some of them have scaled.
 
 # %%
 import torch
@@ -226,8 +228,8 @@ for name, agent in agents.items():
             print(f"{name:18s} {key:7s}{old:8.4g} then{new:8.4g} now")
 
 # %% [markdown]
-# (`area` is the mean return while training.) Nine runs are the very runs of their rows, in each digit
-# that is stored. The code of the three others has changed since their rows were, and a run in which one
+# (`area` is the mean return while training.) Nine runs are the very runs of their rows, in both
+# numbers. The code of the three others has changed since their rows were, and a run in which one
 # last digit differs goes another way before long, as it does with another seed. Two of them came to the
 # same end. The third ended lower than its row, above the goal of 1.5.
 

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest 418fbd77187d9a68
+# Generated from chapters/ppo_by_hand.py (edit there); digest f92eadf3a4c585b3
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from literate_rl.policies import (
     WithDeviations,
 )
 from literate_rl.ppo import PPOConfig, Samples
-from literate_rl.workshop.fast_forms import computes, keeps, quiet
+from literate_rl.workshop.fast_forms import computes, keeps, one_thread, quiet
 from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
 from literate_rl.workshop.interfaces import ActorCriticLike
 from literate_rl.workshop.signatures import check_finite, check_that
@@ -195,11 +195,11 @@ def gaussian(row: Array, action: Array, mask: None) -> Terms:
     """Return the terms of numbers; a row holds means and log standard deviations."""
     mu, log_sigma = np.split(row, 2, 1)
     inverse = np.exp(-log_sigma)
-    z = (action - mu) * inverse
-    log_prob = -(z * z / 2 + log_sigma + LOG_ROOT).sum(1)
+    zeta = (action - mu) * inverse
+    log_prob = -(zeta * zeta / 2 + log_sigma + LOG_ROOT).sum(1)
     entropy = (log_sigma + UNIT_ENTROPY).sum(1)
     # The slopes {eq}`by-hand-gaussian`.
-    log_prob_slope = np.hstack([z * inverse, z * z - 1])
+    log_prob_slope = np.hstack([zeta * inverse, zeta * zeta - 1])
     entropy_slope = np.hstack([np.zeros_like(mu), np.ones_like(mu)])
     return Terms(log_prob, entropy, log_prob_slope, entropy_slope)
 
@@ -237,10 +237,10 @@ def hybrid(uses: Array, row: Array, action: Array, mask: Array | None) -> Terms:
     # An argument that is not used is put at its mean, whatever it held.
     used = uses[kind]
     inverse = np.exp(-log_sigma)
-    z = (np.where(used, action[:, 1:], mu) - mu) * inverse
-    log_density = -(z * z / 2 + log_sigma + LOG_ROOT)
+    zeta = (np.where(used, action[:, 1:], mu) - mu) * inverse
+    log_density = -(zeta * zeta / 2 + log_sigma + LOG_ROOT)
     log_prob = of_type.log_prob + (used * log_density).sum(1)
-    slopes = of_type.log_prob_slope, z * inverse, used * (z * z - 1)
+    slopes = of_type.log_prob_slope, zeta * inverse, used * (zeta * zeta - 1)
 
     # What the arguments of each type add to the entropy, and what they add on average.
     prob = np.exp(log_softmax(logit, mask))
@@ -274,7 +274,8 @@ class ByHand:
     """A policy's numbers, and the gradient of PPO's loss, without autograd.
 
     It is for policies of ``make_policy`` and ``make_hybrid_policy`` on the CPU whose
-    networks are linear layers with tanh or ReLU. The arrays share their memory with the
+    actions are a list, a box or hybrid, and whose networks are linear layers with tanh
+    or ReLU. The arrays share their memory with the
     parameters; what is said at ``numpy_act`` about that holds here too.
 
     Args:
@@ -312,6 +313,7 @@ class ByHand:
         rows: Array = self.normalizer(obs).flatten(0, -2).numpy()
         return rows
 
+    @one_thread
     @torch.no_grad()
     @np.errstate(all="ignore")
     def evaluate_actions(
@@ -326,6 +328,7 @@ class ByHand:
         log_prob, entropy = (torch.from_numpy(x).view(shape) for x in terms[:2])
         return log_prob, entropy
 
+    @one_thread
     @torch.no_grad()
     @np.errstate(all="ignore")
     def value(self, obs: Tensor) -> Tensor:
@@ -334,6 +337,7 @@ class ByHand:
         return torch.from_numpy(value).view(obs.shape[:-1])
 
     # Numbers that are not finite are refused below, with their names.
+    @one_thread
     @np.errstate(all="ignore")
     def gradient(self, part: Samples, config: PPOConfig) -> dict[str, float]:
         """Leave the clipped gradient of PPO's loss in the parameters' ``grad``.

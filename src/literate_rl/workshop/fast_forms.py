@@ -1,14 +1,15 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 4c0ee15bd84b5f60
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 0df097faef68a48b
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 from torch.nn.modules.module import (
@@ -116,6 +117,15 @@ def numpy_layers(module: Any) -> list[Step] | None:
     return [lambda x: x @ weight + bias[0] if bias else x @ weight]
 
 
+BLAS = ThreadpoolController().select(user_api="blas")
+Form = TypeVar("Form", bound=Callable[..., Any])
+
+
+def one_thread(function: Form) -> Form:
+    """Return a function whose products NumPy computes on one thread."""
+    return cast(Form, BLAS.wrap(limits=1)(function))
+
+
 @checked
 def numpy_act(policy: PolicyLike) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
@@ -173,6 +183,7 @@ def numpy_act(policy: PolicyLike) -> Act:
             action: NDArray[Any] = (row + noise).argmax(-1)
             return action
 
+    @one_thread
     def act(
         obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:

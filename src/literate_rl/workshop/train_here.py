@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/train_here.py (edit there); digest a0ddc6965927a9a8
+# Generated from chapters/workshop/train_here.py (edit there); digest fcdc81e149bb15a2
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
@@ -666,7 +666,7 @@ SCRIPT += """  const done = () => run.length > 0 && run.at(-1)[0] >= total;
 
 # The agent as it is now plays beside its training, at a pace of its own.
 SCRIPT += """  let wanted = false, visible = false, running = false;
-  let last = 0, behind = 0;
+  let last = 0, behind = 0, next = 0;
   const frame = (now) => {
     running = wanted && visible && figure.isConnected;
     if (!running) return;
@@ -675,21 +675,26 @@ SCRIPT += """  let wanted = false, visible = false, running = false;
     last = now;
     for (; behind >= stage.pace; behind -= stage.pace) stage.play();
     draw();
-    requestAnimationFrame(frame);
+    next = requestAnimationFrame(frame);
   };
   const go = () => {
     train.textContent = wanted ? "Stop" : "Train";
     if (running || !wanted || !visible) return;
     running = true;
     last = performance.now();
-    requestAnimationFrame(frame);
+    next = requestAnimationFrame(frame);
     ask();
   };
 """
 
 # Buttons, sliders and the seed. Nothing moves before somebody has pressed Train.
 SCRIPT += """  train.addEventListener("click", () => { wanted = !wanted; go(); });
-  reset.addEventListener("click", () => { begin(); ask(); });
+  reset.addEventListener("click", () => {
+    wanted = running = false;
+    cancelAnimationFrame(next);
+    begin();
+    go();
+  });
   seed.addEventListener("change", () => { begin(); ask(); });
   const show = (slider, i) => {
     const words = String(setting(i));
