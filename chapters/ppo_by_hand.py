@@ -260,7 +260,7 @@ dial(
     frame,
     {
         "places": list(range(6)),
-        "advantage Â": [1.0, -1.0],
+        "advantage Â": [-1.0, 1.0],
         "ratio ρ": [0.6, 0.9, 1.0, 1.1, 1.4],
     },
     start=(2, 1.0, 1.0),

@@ -13,8 +13,15 @@
 # the package: A2C, PPO, PPG, DQN, Rainbow, DDPG, HDDPG, TD3 and SAC, and also PPO with hybrid actions,
 # PPO with masks, and SAC for lists. One line loads one, and one command shows it:
 #
-#     policy = literate_rl.load("pendulum-sac")
-#     literate-rl show pendulum-sac
+# ```python
+# import literate_rl
+#
+# policy = literate_rl.load("pendulum-sac")
+# ```
+#
+# ```text
+# literate-rl show pendulum-sac
+# ```
 #
 # Each is the last policy of a run of {doc}`/docs/results`: that of the seed whose final return is
 # the median of its row (the lower of two), neither the best nor the worst; nine are the very run, and

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/train_here.py (edit there); digest fcdc81e149bb15a2
+# Generated from chapters/workshop/train_here.py (edit there); digest ebdffe472d9ffa7b
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
@@ -732,7 +732,7 @@ TRAIN_STYLE = """
   border: 1.6px solid color-mix(in srgb, currentColor 55%, transparent);
   border-radius: 0.4rem; padding: 0 0.4rem }
 .lr-train .lr-controls b { min-width: 3.5em }
-.lr-train .lr-now { margin: 0.5rem 0 0; font-variant-numeric: tabular-nums }
+.lr-train .lr-now { margin: 0 0 0.5rem; font-variant-numeric: tabular-nums }
 .lr-train output { margin-top: 0 }
 """
 
@@ -767,10 +767,10 @@ def training(
         f"<style>{TRAIN_STYLE}</style>"
         '<figure class="lr-picture lr-train" role="group" '
         f'aria-label="{escape(label)}">'
-        f'<div class="lr-controls" hidden>{controls(sliders)}</div>'
+        f'<div class="lr-controls" hidden>{controls(sliders)}</div><p class="lr-now"></p>'
         f'<div class="lr-panels"><div class="lr-scene">{top}</div>'
         f"{''.join(panels)}</div>"
-        f'<p class="lr-now"></p><output>{words}</output>'
+        f"<output>{words}</output>"
         f"<script>{call}</script></figure>",
         f"{label}: {words}",
     )
