@@ -666,7 +666,8 @@ class Heads:
         """Return the gradient of the features: the heads' gradients add up."""
         parts = np.split(grad, self.ends, 1)
         pairs = zip(self.heads, parts, strict=True)
-        return sum(head.backward(part) for head, part in pairs)  # type: ignore[return-value]
+        features: Any = sum(head.backward(part) for head, part in pairs)
+        return features
 
 
 # %% [markdown]

@@ -250,9 +250,9 @@ def test_train_stop_and_reset(show, widget):
     expect(train).to_be_visible()
     page.wait_for_timeout(300)
     expect(page.locator(".lr-now")).to_contain_text("0 steps, 0 s")
+    assert point(page) == []
     train.click()
     trained(page, 256)
-    assert point(page) == []
 
 
 def test_the_sliders_reach_the_worker(show, widget):

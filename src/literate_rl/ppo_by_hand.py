@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest f92eadf3a4c585b3
+# Generated from chapters/ppo_by_hand.py (edit there); digest a6c92d40ca94557c
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -267,7 +267,8 @@ class Heads:
         """Return the gradient of the features: the heads' gradients add up."""
         parts = np.split(grad, self.ends, 1)
         pairs = zip(self.heads, parts, strict=True)
-        return sum(head.backward(part) for head, part in pairs)  # type: ignore[return-value]
+        features: Any = sum(head.backward(part) for head, part in pairs)
+        return features
 
 
 class ByHand:

@@ -85,12 +85,12 @@ const recall = key => { try { return localStorage.getItem(key); } catch { return
 }
 
 // --- On a phone what is long ends after some rows, until one asks for all: code, lists,
-// and sections where there are so many that one looks something up. What is searched,
+// exercises, and sections where there are so many that one looks something up. What is searched,
 // linked to, reached by Tab or printed is shown unasked. The style sheet cuts lists and
 // sections before this runs, so that nothing moves.
 {
   const long = `.weave-columns, .cell_input .highlight, .indextable td,
-    .look-up article > section > section,
+    .look-up article > section > section, #exercises,
     .chapter section section:has(> section:nth-of-type(10)) > section`;
   const rows = text => text.trim().split("\n").reduce((n, line) => n + Math.ceil(line.length / 48), 0);
   for (const box of all(long)) {
