@@ -895,7 +895,8 @@ def training(
         f"<style>{TRAIN_STYLE}</style>"
         '<figure class="lr-picture lr-train" role="group" '
         f'aria-label="{escape(label)}">'
-        f'<div class="lr-controls" hidden>{controls(sliders)}</div><p class="lr-now"></p>'
+        f'<div class="lr-controls" hidden>{controls(sliders)}</div>'
+        '<p class="lr-now"></p>'
         f'<div class="lr-panels"><div class="lr-scene">{top}</div>'
         f"{''.join(panels)}</div>"
         f"<output>{words}</output>"

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/train_here.py (edit there); digest ebdffe472d9ffa7b
+# Generated from chapters/workshop/train_here.py (edit there); digest 94e7227dd674db26
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
@@ -767,7 +767,8 @@ def training(
         f"<style>{TRAIN_STYLE}</style>"
         '<figure class="lr-picture lr-train" role="group" '
         f'aria-label="{escape(label)}">'
-        f'<div class="lr-controls" hidden>{controls(sliders)}</div><p class="lr-now"></p>'
+        f'<div class="lr-controls" hidden>{controls(sliders)}</div>'
+        '<p class="lr-now"></p>'
         f'<div class="lr-panels"><div class="lr-scene">{top}</div>'
         f"{''.join(panels)}</div>"
         f"<output>{words}</output>"
