@@ -129,7 +129,7 @@ for name, share in shares.items():
     print(f"{name:22s}{share:4.0%}")
 
 # %% [markdown]
-# **Notice** the last line. Most of the time is none of these. How many operations are there?
+# **Notice** the last line. The largest share is none of these. How many operations are there?
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -152,7 +152,7 @@ print(f"{counted.number} operations in one update")
 # %% [markdown]
 # Some two hundred. Each of them looks at its arguments, chooses a kernel, makes a tensor for the
 # result and, on the way forward, writes down how to come back. That takes a few microseconds, whatever is in the
-# tensors. In large networks nobody notices. Here it is nearly all. So there is something to be
+# tensors. In large networks nobody notices. Here it is the largest share. So there is something to be
 # gained by asking for fewer and cheaper calls. And there is something to be learned: what autograd
 # does all the time.
 
@@ -160,7 +160,7 @@ print(f"{counted.number} operations in one update")
 assert sum(2 + (inputs == 64) for inputs, _ in sizes) == 16
 assert len(hidden) == 4
 assert len(part.adv) == 128
-assert shares["all the rest"] > 0.5, "most of the time is none of these"
+assert shares["all the rest"] == max(shares.values()), "the largest share"
 assert 100 < counted.number < 1000, "some two hundred"
 
 # %% [markdown]
@@ -968,7 +968,7 @@ share = seconds(lambda: by_hand.learn(part)) / whole
 print(f"an update by hand takes {share:.0%} of an update with autograd")
 
 # %% [markdown]
-# Products of matrices and Adam, which both have, are now about half of it. And the whole loop,
+# Products of matrices and Adam, which both have, are now a large part of it. And the whole loop,
 # beside that of Stable-Baselines3 with the same settings? Here is how many times as fast it is,
 # stored from `benchmarks/ppo_loop.py` ({doc}`/docs/results`):
 
@@ -1003,7 +1003,7 @@ for name, cpu in spent.items():
 # %% tags=["claims"]
 assert share < 0.7, "much less time"
 common = (shares["products of matrices"] + shares["Adam"]) / share
-assert 0.25 < common < 0.8, "about half of it"
+assert common > 0.2, "a large part of it"
 assert 0.25 < spent["collecting"] / sum(spent.values()) < 0.8, "about half"
 pole = {method: ratio for (task, method), ratio in ratios.items() if "Cart" in task}
 assert pole["PPO, by hand"] > 3.1, "more than three times"
