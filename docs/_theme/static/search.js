@@ -56,7 +56,8 @@
     const whole = asked.join(" ");
     const found = [...scores].filter(([, score]) => score.met.size === most).map(([number, { sum }]) => {
       const title = words(data.sections[number][2].replace(/^\w{1,2} /, ""), data).join(" ");
-      return [number, title === whole ? 4 * sum : title.includes(whole) ? 1.5 * sum : sum];
+      const same = data.sections[number][1] ? 4 : 10; // a whole page about it
+      return [number, title === whole ? same * sum : title.includes(whole) ? 1.5 * sum : sum];
     });
     found.sort((a, b) => b[1] - a[1]);
     return { most, sections: found.map(([number]) => data.sections[number]) };
