@@ -218,13 +218,13 @@ def test_the_loop_by_hand_is_as_fast_as_the_page_says() -> None:
     ratios = {(row.case.split("-")[0], row.method[5:]): row.ratio for row in rows}
     for key, told in (
         (("CartPole", "plain"), 1.7),
-        (("CartPole", "numpy_act"), 2.0),
-        (("CartPole", "by hand"), 3.4),
-        (("Pendulum", "by hand"), 3.1),
+        (("CartPole", "numpy_act"), 1.9),
+        (("CartPole", "by hand"), 3.2),
+        (("Pendulum", "by hand"), 2.6),
     ):
         assert round(ratios[key], 1) == told
-    nearly_twice = ratios["CartPole", "by hand"] / ratios["CartPole", "numpy_act"]
-    assert 1.7 < nearly_twice < 2
+    without_autograd = ratios["CartPole", "by hand"] / ratios["CartPole", "numpy_act"]
+    assert round(without_autograd, 1) == 1.7
 
 
 def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:

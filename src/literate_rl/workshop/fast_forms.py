@@ -1,9 +1,10 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 0df097faef68a48b
+# Generated from chapters/workshop/fast_forms.py (edit there); digest dbf064030443e247
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -123,7 +124,16 @@ Form = TypeVar("Form", bound=Callable[..., Any])
 
 def one_thread(function: Form) -> Form:
     """Return a function whose products NumPy computes on one thread."""
-    return cast(Form, BLAS.wrap(limits=1)(function))
+
+    @wraps(function)
+    def held(*arguments: Any, **named: Any) -> Any:
+        # To ask costs far less than to set.
+        if all(library.num_threads == 1 for library in BLAS.lib_controllers):
+            return function(*arguments, **named)
+        with BLAS.limit(limits=1):
+            return function(*arguments, **named)
+
+    return cast(Form, held)
 
 
 @checked
