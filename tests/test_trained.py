@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 
 from literate_rl import (
     Run,
@@ -18,6 +20,7 @@ from literate_rl import (
 )
 from literate_rl.workshop import runs, trained
 from literate_rl.workshop.commands import OFFERED
+from literate_rl.workshop.nests import as_space
 from literate_rl.workshop.trained import main
 
 AGENTS = trained_agents()
@@ -135,3 +138,14 @@ def test_the_command_says_in_a_line_what_is_wrong(away: Path) -> None:
         main(["pendulum-sarsa"])
     assert str(ended.value.code).startswith("error: there is no checkpoint")
     assert "\n" not in str(ended.value.code)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_all_but_sac_say_what_they_expect_by_one_method(name: str) -> None:
+    policy = load(name)
+    space = as_space(policy.recipe[1]["observation_space"])
+    obs = torch.zeros(1, spaces.flatdim(space))
+    if "sac" in name:
+        assert hasattr(policy, "critics")
+    else:
+        assert policy.value(obs).isfinite().all()

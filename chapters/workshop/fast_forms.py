@@ -166,8 +166,9 @@ def numpy_layers(module: Any) -> list[Step] | None:
 
 # %% [markdown]
 # NumPy shares a larger product out among threads of its own, which `torch.set_num_threads` does not
-# reach. At the sizes of this book they wait for each other far longer than they compute. So what
-# computes here holds them at one, and afterwards they are as before.
+# reach. At the sizes of this book, and where other programs run beside, they may wait for each other
+# many times longer than they compute. So what computes here holds them at one, and afterwards they
+# are as before.
 
 
 # %% tags=["export"]
