@@ -31,7 +31,7 @@ from benchmarks.store import read_table
 
 FOLDER = Path(__file__).parents[1] / "src/literate_rl/trained"
 
-# One for each algorithm that learns without actors: the experiment and the variant.
+# The experiment and the variant that each comes from.
 AGENTS = {
     "cartpole-a2c": ("a2c_cartpole", "A2C"),
     "cartpole-discrete-sac": ("sac_cartpole", "SAC"),
