@@ -10,13 +10,12 @@ from test_site import (
     Visit,
     fresh,
     from_disk,
-    opened,
     site,
     soup,
     visit_in,
 )
 
-__all__ = ["fresh", "from_disk", "opened", "site"]  # fixtures
+__all__ = ["fresh", "from_disk", "site"]  # fixtures
 CHAPTER = "chapters/advantages.html"
 KEYWORD = {"light": "rgb(103, 48, 197)", "dark": "rgb(220, 198, 224)"}
 

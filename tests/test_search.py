@@ -9,9 +9,9 @@ from check import ROOT
 from docutils import nodes
 from docutils.utils import new_document
 from playwright.sync_api import expect
-from test_site import NARROW, accessibility, fresh, from_disk, opened, site
+from test_site import NARROW, accessibility, fresh, from_disk, site
 
-__all__ = ["fresh", "from_disk", "opened", "site"]  # fixtures
+__all__ = ["fresh", "from_disk", "site"]  # fixtures
 # What readers type, and the chapter or page whose section should come first.
 QUERIES = {
     "gae": "advantages",
