@@ -303,6 +303,17 @@ def test_after_zero_grad_or_another_state_the_gradient_is_there_again() -> None:
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
+def test_a_restored_learner_by_hand_ends_with_the_same_weights() -> None:
+    config = replace(SMALL, checkpoint_interval=1)
+    whole, first, second = (learner("CartPole-v1", True, config) for _ in range(3))
+    for one in (whole, whole, first):
+        one.iterate()
+    second.policy.load_state_dict(first.policy.state_dict())  # type: ignore[attr-defined]
+    second.load_state_dict(first.state_dict())
+    second.iterate()
+    assert all(map(torch.equal, whole.parameters, second.parameters))
+
+
 @pytest.mark.parametrize("name", ["log_prob", "adv", "target", "obs"])
 def test_what_is_not_finite_is_named_and_moves_nothing(name: str) -> None:
     policy = built("discrete")

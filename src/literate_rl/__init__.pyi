@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest ac1c023846a43a9b
+# Generated from chapters/*.py (edit there); digest 8d9fd599b91bd326
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -431,6 +431,7 @@ from .workshop.own_models import (
     make_qnet_policy as make_qnet_policy,
 )
 from .workshop.fast_forms import (
+    FlatAdam as FlatAdam,
     FusedCriticError as FusedCriticError,
     FusedQError as FusedQError,
     chain_backward as chain_backward,

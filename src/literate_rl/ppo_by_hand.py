@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest a6c92d40ca94557c
+# Generated from chapters/ppo_by_hand.py (edit there); digest 1586aafbbb3e3c8e
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from literate_rl.policies import (
     WithDeviations,
 )
 from literate_rl.ppo import PPOConfig, Samples
-from literate_rl.workshop.fast_forms import computes, keeps, one_thread, quiet
+from literate_rl.workshop.fast_forms import (
+    FlatAdam,
+    check_numbers,
+    computes,
+    keeps,
+    one_thread,
+    quiet,
+)
 from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
 from literate_rl.workshop.interfaces import ActorCriticLike
 from literate_rl.workshop.signatures import check_finite, check_that
@@ -393,15 +400,9 @@ class ByHand:
             "losses/entropy": entropy,
         }
 
-
-def check_numbers(parameters: list[Any]) -> None:
-    """Raise unless NumPy can compute with parameters where they are."""
-    places = {p.device.type for p in parameters}
-    check_that(places == {"cpu"}, f"policy must be on the CPU, got {', '.join(places)}")
-    kinds = {p.dtype for p in parameters}
-    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-    words = "policy must be float32 or float64 throughout"
-    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
+    def speed_up(self, optimizer: Any) -> None:
+        """Give an Adam a faster ``step``, which reads the gradient where it is."""
+        optimizer.step = FlatAdam(optimizer, self.flat).step
 
 
 def parts_of(
