@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest 1586aafbbb3e3c8e
+# Generated from chapters/ppo_by_hand.py (edit there); digest 1193e2b6009983b0
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -359,9 +359,11 @@ class ByHand:
         """
         action, old, adv, target, old_value = (x.numpy() for x in part[1:6])
         mask = None if part.mask is None else part.mask.numpy()
+        # For numbers as few as these NumPy's `mean` takes much longer than a sum.
+        size = len(adv)
         if config.normalize_advantage:
-            adv = adv - adv.mean()
-            adv = adv / (math.sqrt(adv @ adv / len(adv)) + 1e-8)
+            adv = adv - adv.sum() / size
+            adv = adv / (math.sqrt(adv @ adv / size) + 1e-8)
 
         # Forward, through the networks and through the loss. On the way each part says
         # how it changes.
@@ -373,8 +375,8 @@ class ByHand:
         error, pull = value_error(value, old_value, target, config.value_clip)
 
         # The total {eq}`def-ppo-total`.
-        policy_loss, value_loss = -float(objective.mean()), float(error.mean())
-        entropy = float(terms.entropy.mean())
+        losses = -objective, error, terms.entropy
+        policy_loss, value_loss, entropy = (float(x.sum()) / size for x in losses)
         loss = policy_loss + config.value_weight * value_loss
         loss -= config.entropy_weight * entropy
         # What is not finite would spoil all weights at once.
@@ -385,9 +387,9 @@ class ByHand:
         # Backward: what comes to the rows and to the values, {eq}`by-hand-total`, and
         # from there through the layers.
         bonus = config.entropy_weight * terms.entropy_slope
-        row_grad = (push[:, None] * terms.log_prob_slope + bonus) / -len(adv)
+        row_grad = (push[:, None] * terms.log_prob_slope + bonus) / -size
         backward(self.actor, row_grad)
-        backward(self.critic, config.value_weight / len(adv) * pull[:, None])
+        backward(self.critic, config.value_weight / size * pull[:, None])
 
         # Gradient clipping {eq}`by-hand-clip`, of all parameters at once.
         norm = math.sqrt(self.flat @ self.flat)
