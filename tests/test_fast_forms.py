@@ -671,7 +671,7 @@ class Weights:
             p.grad = part.view(p.shape)
         self.step: Callable[[], Any] = self.adam.step
         if flat:
-            self.step = FlatAdam(self.adam, self.grad.numpy()).step
+            self.step = FlatAdam(self.adam, self.grad.numpy(), self.parameters).step
 
     def go(self, first: int, last: int) -> "Weights":
         """Take some steps, each with another gradient and learning rate."""
@@ -740,7 +740,9 @@ def test_other_optimisers_are_refused() -> None:
     }
     for words, optimizer in others.items():
         with pytest.raises(ValueError, match=words):
-            FlatAdam(optimizer, np.zeros(25))
+            FlatAdam(optimizer, np.zeros(25), optimizer.param_groups[0]["params"])
+    with pytest.raises(ValueError, match="the policy's parameters, in their order"):
+        FlatAdam(torch.optim.Adam(parameters), np.zeros(25), parameters[::-1])
     plain = Weights(False)
     plain.parameters[0].grad = None
     plain.step()

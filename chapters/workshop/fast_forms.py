@@ -632,22 +632,28 @@ class FlatAdam:
     Args:
         optimizer: Adam on the CPU, with one group of parameters that are all float32 or
             all float64, without ``weight_decay``, ``amsgrad`` and ``maximize``.
-        grad: The gradients of all its parameters, side by side. A step reads them here.
+        grad: Gradients side by side. A step reads them here.
+        parameters: Those to which they belong, in their order.
 
     Raises:
-        ValueError: If the optimiser is another one. With a state that is loaded, if its
-            parameters have not taken the same number of steps.
+        ValueError: If the optimiser is another one, or trains other parameters. With a
+            state that is loaded, if its parameters have not taken the same number of
+            steps.
     """
 
-    def __init__(self, optimizer: torch.optim.Adam, grad: NDArray[Any]) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Adam, grad: NDArray[Any], parameters: list[Any]
+    ) -> None:
         kind = type(optimizer)
         words = "optimizer must be a torch.optim.Adam"
         check_that(kind is torch.optim.Adam, f"{words}, got {kind.__name__}")
         one = len(optimizer.param_groups) == 1
         check_that(one, "optimizer must have one group of parameters")
-        self.optimizer, self.grad = optimizer, grad
-        self.parameters = optimizer.param_groups[0]["params"]
-        check_numbers(self.parameters)
+        known = [id(p) for p in optimizer.param_groups[0]["params"]]
+        same = known == [id(p) for p in parameters]
+        check_that(same, "optimizer must train the policy's parameters, in their order")
+        check_numbers(parameters)
+        self.optimizer, self.grad, self.parameters = optimizer, grad, parameters
         self.arrays = [p.detach().numpy() for p in self.parameters]
         self.ends = np.cumsum([p.size for p in self.arrays])[:-1]
         self.mean, self.square, self.change = np.zeros((3, grad.size), grad.dtype)

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 8d9fd599b91bd326
+# Generated from chapters/*.py (edit there); digest 0f506e485fb3a69d
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -71,6 +71,7 @@ from .exact_values import (
     tabular_values as tabular_values,
 )
 from .ppo_by_hand import (
+    AuxiliaryHeads as AuxiliaryHeads,
     ByHand as ByHand,
 )
 from .encoders import (
