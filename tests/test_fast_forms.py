@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -9,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hybrid import MASK
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
@@ -42,6 +46,7 @@ from literate_rl.td3 import (
     TwinDelayed,
 )
 from literate_rl.workshop.fast_forms import (
+    FlatAdam,
     FusedCriticError,
     FusedQError,
     chain_critic_error,
@@ -50,16 +55,23 @@ from literate_rl.workshop.fast_forms import (
     fused_q_error,
     numpy_act,
 )
+from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.workshop.networks import Critics
 from literate_rl.workshop.runs import fit
 
+HYBRID = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (4,))))
 SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(2), spaces.Box(-2, 2, (2,))
 # How the policies are built that act in NumPy.
 BUILT: dict[str, Callable[..., Any]] = {
     "categorical": partial(make_policy, SEEN, LISTED, 8),
     "Gaussian": partial(make_policy, SEEN, BOX, 8),
     "values": partial(make_q_policy, SEEN, LISTED, 8),
+    "hybrid": partial(make_hybrid_policy, SEEN, HYBRID, MASK),
 }
+
+
+# Those that can normalise.
+KINDS = [kind for kind in BUILT if kind != "values"]
 
 
 def seeded(make: Callable[..., Any], **arguments: Any) -> Any:
@@ -74,7 +86,7 @@ def seeded(make: Callable[..., Any], **arguments: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
-        *((kind, {"normalize": x}) for kind in list(BUILT)[:2] for x in (False, True)),
+        *((kind, {"normalize": x}) for kind in KINDS for x in (False, True)),
         *(("values", {"dueling": x}) for x in (False, True)),
     ],
 )
@@ -83,16 +95,17 @@ def test_numpy_acts_as_torch_does_and_follows_the_weights(
 ) -> None:
     policy = seeded(BUILT[kind], **arguments)
     normalizes = arguments.get("normalize", False)
-    if kind == "Gaussian":
-        nn.init.normal_(policy.network.actor.log_sigma, std=0.5)
+    for name, p in policy.named_parameters():
+        if name.endswith("log_sigma"):
+            nn.init.normal_(p, std=0.5)
     act = numpy_act(policy)
     optimizer = torch.optim.Adam(policy.parameters(), 0.05, fused=True)
     for _ in range(3):
         obs = 3 * torch.randn(64, 3) + 1
         noise = policy.noise(1, 64, torch.Generator().manual_seed(0))[0]
-        for given in (noise, 0.0):
+        for luck in (noise, 0.0):
             with torch.no_grad():
-                torch.testing.assert_close(act(obs, given), policy.act(obs, given))
+                torch.testing.assert_close(act(obs, luck), policy.act(obs, luck))
         policy(obs).square().mean().backward()
         optimizer.step()
         if normalizes:
@@ -113,6 +126,64 @@ def test_numpy_leaves_out_illegal_actions_where_the_policy_can() -> None:
         act(torch.zeros(1, 3), 0.0, mask=torch.ones(1, 2, dtype=torch.bool))
 
 
+@given(
+    uses=st.integers(1, 3).flatmap(
+        lambda width: st.lists(
+            st.lists(st.booleans(), min_size=width, max_size=width),
+            min_size=1,
+            max_size=4,
+        )
+    ),
+    scale=st.sampled_from([0.0, 1.0, 1e4]),
+    masked=st.booleans(),
+)
+@settings(max_examples=25)
+def test_numpy_chooses_types_and_arguments_as_torch_does(uses, scale, masked) -> None:
+    """With one type and with many, no argument used, illegal types, extreme logits."""
+    args = spaces.Box(-1, 1, (len(uses[0]),))
+    done = spaces.Tuple((spaces.Discrete(len(uses)), args))
+    policy = seeded(partial(make_hybrid_policy, SEEN, done, uses)).double()
+    net = policy.network.actor.network
+    nn.init.normal_(net.action_type_head.bias, std=scale)
+    nn.init.normal_(net.action_args_log_sigma)
+    act, obs = numpy_act(policy), torch.randn(2, 5, 3).double()
+    legal = torch.rand(2, 5, len(uses)) < 0.5
+    legal[..., -1] = True
+    mask = legal if masked else None
+    noise = policy.noise(2, 5, torch.Generator().manual_seed(0)).double()
+    for luck in (noise, 0.0):
+        fast, plain = (form(obs, luck, mask=mask) for form in (act, policy.act))
+        assert torch.equal(fast[..., 0], plain[..., 0])
+        torch.testing.assert_close(fast, plain.detach(), rtol=1e-12, atol=1e-12)
+        for action, may in zip(fast.flatten(0, 1), legal.flatten(0, 1), strict=True):
+            assert may[int(action[0])] or not masked
+
+
+@pytest.mark.parametrize(
+    ("disturb", "words"),
+    [
+        (lambda p: replaced(p.actions, "legal", lambda row, mask: row), "actions"),
+        (lambda p: tensor_for_deviations(p.network.actor.network), "network"),
+        (lambda p: p.network.actor.network.register_forward_hook(negative), "network"),
+        (lambda p: setattr(p.network.actor.network, "encoder", nn.ELU()), "network"),
+        (
+            lambda p: setattr(p.network.actor.network, "action_args_mu", nn.ELU()),
+            "network",
+        ),
+    ],
+)
+def test_numpy_acts_for_no_other_hybrid_policy(disturb: Any, words: str) -> None:
+    policy = seeded(BUILT["hybrid"])
+    disturb(policy)
+    with pytest.raises(ValueError, match=rf"policy\.{words} must be .*known"):
+        numpy_act(policy)
+
+
+def tensor_for_deviations(net: Any) -> None:
+    del net.action_args_log_sigma
+    net.action_args_log_sigma = torch.zeros(1, 4)
+
+
 def negative(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     """What a forward hook may do."""
     return -output
@@ -121,18 +192,20 @@ def negative(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
 def rows_of(policy: Any) -> Any:
     """The layers that describe the actions."""
     rows = getattr(policy.network, "actor", policy.network)
-    return getattr(rows, "mean", rows)
+    hybrid = getattr(rows, "network", None)
+    return hybrid.encoder if hybrid else getattr(rows, "mean", rows)
 
 
 def same_name(x: Any, **methods: Any) -> Any:
     """Give an object a class with the name of its own and with other methods."""
-    x.__class__ = type(type(x).__name__, (type(x),), methods)
+    changed = type(type(x).__name__, (type(x),), methods)
+    object.__setattr__(x, "__class__", changed)  # though it may be frozen
     return x
 
 
 def replaced(owner: Any, name: str, value: Any) -> None:
     """Put something in place of a method, on the instance."""
-    setattr(owner, name, value)
+    object.__setattr__(owner, name, value)
 
 
 def opposite(self: Any, row: Tensor, noise: Tensor) -> Tensor:
@@ -647,3 +720,102 @@ def test_networks_with_an_encoder_are_left_to_the_plain_forms(seen: str) -> None
             fused_critic_error(filling)
     with pytest.raises(ValueError, match="policy"):
         numpy_act(make_discrete_sac_policy(space, LISTED))
+
+
+# --- Adam on one vector ---------------------------------------------------------------
+
+SHAPES = (5, 3), (5,), (), (1, 4)
+
+
+class Weights:
+    """Some parameters with gradients in one vector, and their Adam."""
+
+    def __init__(self, flat: bool, dtype: torch.dtype = torch.float64) -> None:
+        generator = torch.Generator().manual_seed(0)
+        draw = partial(torch.randn, generator=generator)
+        self.parameters = [nn.Parameter(draw(x).to(dtype)) for x in SHAPES]
+        self.adam = torch.optim.Adam(self.parameters, 0.1, eps=1e-5, fused=True)
+        sizes = [p.numel() for p in self.parameters]
+        self.grad = torch.zeros(sum(sizes), dtype=dtype)
+        parts = self.grad.split(sizes)
+        for p, part in zip(self.parameters, parts, strict=True):
+            p.grad = part.view(p.shape)
+        self.step: Callable[[], Any] = self.adam.step
+        if flat:
+            self.step = FlatAdam(self.adam, self.grad.numpy(), self.parameters).step
+
+    def go(self, first: int, last: int) -> "Weights":
+        """Take some steps, each with another gradient and learning rate."""
+        for number in range(first, last):
+            torch.randn(
+                len(self.grad),
+                generator=torch.Generator().manual_seed(number),
+                dtype=self.grad.dtype,
+                out=self.grad,
+            )
+            self.grad *= 10.0 ** (number % 7 - 5)
+            self.adam.param_groups[0]["lr"] = 0.1 / (1 + number)
+            self.step()
+        return self
+
+    def close_to(self, other: "Weights", near: float = 1e-12) -> bool:
+        """Say whether all weights and the whole state are those of another."""
+        check = partial(torch.testing.assert_close, rtol=near, atol=near)
+        check(self.parameters, other.parameters)
+        mine, theirs = self.adam.state_dict(), other.adam.state_dict()
+        assert mine["param_groups"] == theirs["param_groups"]
+        for state in mine["state"].values(), theirs["state"].values():
+            for part in state:
+                assert list(part) == ["step", "exp_avg", "exp_avg_sq"]
+        check(mine["state"], theirs["state"])
+        return True
+
+
+@pytest.mark.equation("adam")
+def test_the_flat_step_is_adams() -> None:
+    for dtype, near in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        plain, flat = (Weights(x, dtype).go(0, 200) for x in (False, True))
+        assert flat.close_to(plain, near)
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+@pytest.mark.parametrize("to_flat", [False, True])
+@pytest.mark.parametrize("from_flat", [False, True])
+def test_a_state_goes_from_one_form_to_the_other(
+    from_flat: bool, to_flat: bool, steps: int, tmp_path: Path
+) -> None:
+    whole, first = Weights(False).go(0, 20), Weights(from_flat).go(0, steps)
+    # The other has a past of its own, which the state replaces.
+    second = Weights(to_flat).go(40, 43)
+    torch.save(first.adam.state_dict(), tmp_path / "state.pt")
+    with torch.no_grad():
+        for p, old in zip(second.parameters, first.parameters, strict=True):
+            p.copy_(old)
+    second.adam.load_state_dict(torch.load(tmp_path / "state.pt"))
+    assert second.go(steps, 20).close_to(whole)
+
+
+def test_other_optimisers_are_refused() -> None:
+    parameters = Weights(False).parameters
+    groups: Any = [{"params": [p]} for p in parameters]
+    others = {
+        "torch.optim.Adam, got AdamW": torch.optim.AdamW(parameters),
+        "one group": torch.optim.Adam(groups),
+        "without weight_decay": torch.optim.Adam(parameters, weight_decay=0.1),
+        "amsgrad": torch.optim.Adam(parameters, amsgrad=True),
+        "and maximize": torch.optim.Adam(parameters, maximize=True),
+        "on the CPU, got meta": torch.optim.Adam(
+            [nn.Parameter(torch.zeros(2, device="meta"))]
+        ),
+        "float64 throughout": torch.optim.Adam([nn.Parameter(torch.zeros(2).half())]),
+    }
+    for words, optimizer in others.items():
+        with pytest.raises(ValueError, match=words):
+            FlatAdam(optimizer, np.zeros(25), optimizer.param_groups[0]["params"])
+    with pytest.raises(ValueError, match="the policy's parameters, in their order"):
+        FlatAdam(torch.optim.Adam(parameters), np.zeros(25), parameters[::-1])
+    plain = Weights(False)
+    plain.parameters[0].grad = None
+    plain.step()
+    with pytest.raises(ValueError, match="must have taken the same number of steps"):
+        Weights(True).adam.load_state_dict(plain.adam.state_dict())
