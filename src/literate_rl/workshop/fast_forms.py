@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest dbf064030443e247
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 43a58d09a8154958
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from literate_rl.ddpg import DeterministicPolicyGradient
+from literate_rl.ddpg import ActorCritics, BoxActions
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
 from literate_rl.masks import legal
 from literate_rl.policies import (
@@ -31,10 +31,10 @@ from literate_rl.policies import (
     WithDeviations,
 )
 from literate_rl.replay import Batch
-from literate_rl.sac import SoftActorCritic
-from literate_rl.td3 import Hysteretic, TwinDelayed
+from literate_rl.sac import GaussianRows, SoftActorCritic, SquashedGaussian
+from literate_rl.td3 import TwinDelayed
 from literate_rl.workshop.interfaces import Act, PolicyLike
-from literate_rl.workshop.networks import ActionCritic, Critics
+from literate_rl.workshop.networks import ActionCritic, Critics, Stretch
 from literate_rl.workshop.signatures import (
     Float,
     Int,
@@ -106,10 +106,13 @@ def numpy_layers(module: Any) -> list[Step] | None:
         chain = [step for part in known for step in part]
         return chain if len(known) == len(parts) else None
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    if kind not in (nn.Linear, *plain) or not computes(module, kind):
+    if kind not in (nn.Linear, Stretch, *plain) or not computes(module, kind):
         return None
-    if kind is not nn.Linear:
+    if kind in plain:
         return [plain[kind]]
+    if kind is Stretch:
+        middle, half = module.middle.numpy(), module.half_width.numpy()
+        return [lambda x: middle + half * np.tanh(x)]
     # Only a parameter keeps its memory, and NumPy does not know bfloat16.
     given = [p for p in (module.weight, module.bias) if p is not None]
     if any(type(p) is not nn.Parameter or p.dtype == torch.bfloat16 for p in given):
@@ -136,6 +139,69 @@ def one_thread(function: Form) -> Form:
     return cast(Form, held)
 
 
+Split = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]
+Rule = Callable[[NDArray[Any], Any], NDArray[Any]]
+
+
+def numpy_rows(network: Any) -> tuple[list[Step] | None, Split | None]:
+    """Return a network's chain and, if it describes Gaussians, how to split its rows.
+
+    The chain is None if it has a layer that is not known.
+    """
+    if type(network) is WithDeviations and computes(network, WithDeviations):
+        # The means have a network of their own, the deviations none.
+        log_sigma = network.log_sigma.detach().numpy()
+        return numpy_layers(network.mean), lambda row: (row, log_sigma)
+    if computes(network, GaussianRows):
+        return numpy_layers(network.net), clamped_halves
+    return numpy_layers(network), None
+
+
+def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both halves of each row."""
+    middle = row.shape[-1] // 2
+    return row[..., :middle], row[..., middle:]
+
+
+def clamped_halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return means and logarithms of deviations, as ``GaussianRows`` keeps them."""
+    mu, log_sigma = halves(row)
+    return mu, np.clip(log_sigma, -5.0, 2.0)
+
+
+def numpy_rule(actions: Any, split: Split | None) -> Rule | None:
+    """Return how actions follow from rows and noise, in NumPy, or None if unknown."""
+
+    def drawn(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        mu, log_sigma = cast(Split, split)(row)
+        action: NDArray[Any] = mu + np.exp(log_sigma) * noise
+        return action
+
+    known: dict[type, Rule] = {CategoricalActions: largest, EpsilonGreedy: largest}
+    known[BoxActions] = moved
+    if split is not None:
+        known = {GaussianActions: drawn}
+        box = numpy_layers(getattr(actions, "box", None))
+        if box is not None:
+            known[SquashedGaussian] = lambda row, noise: box[0](drawn(row, noise))
+    rules = (rule for kind, rule in known.items() if keeps(actions, kind, "choose"))
+    return next(rules, None)
+
+
+def largest(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+    """Return the winners of the race that the noise decides."""
+    best: NDArray[Any] = (row + noise).argmax(-1)
+    return best
+
+
+def moved(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+    """Return actions with noise, or what replaces them now and then."""
+    if not isinstance(noise, np.ndarray):
+        return cast(NDArray[Any], row + noise)
+    added, instead = halves(noise)
+    return np.where(np.isnan(instead), row + added, instead)
+
+
 @checked
 def numpy_act(policy: PolicyLike) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
@@ -148,8 +214,8 @@ def numpy_act(policy: PolicyLike) -> Act:
 
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
-            or ReLU, and whose actions follow the rule of ``make_policy`` or
-            ``make_q_policy``.
+            or ReLU, and whose actions follow the rule of ``make_policy``,
+            ``make_q_policy``, ``make_ddpg_policy`` (in a box) or ``make_sac_policy``.
 
     Raises:
         ValueError: If the policy is another one, or has methods or hooks of its own.
@@ -160,47 +226,30 @@ def numpy_act(policy: PolicyLike) -> Act:
     words = "policy must act as a Policy does, without hooks"
     check_that(ours, f"{words}, got {type(policy).__name__}")
     known_policy = cast(Policy, policy)
-    rows: Any = known_policy.network
+    network, actions = known_policy.network, known_policy.actions
+    # Who acts needs no critic.
     normalizer: Any = None
-    if computes(rows, ActorCritic):
-        rows, normalizer = rows.actor, rows.normalizer
+    if computes(network, ActorCritic):
+        network, normalizer = network.actor, network.normalizer
         normalizer = None if computes(normalizer, nn.Identity) else normalizer
-    # The means of a Gaussian policy come from a network of their own.
-    gaussian = type(rows) is WithDeviations and computes(rows, WithDeviations)
-    layers = numpy_layers(rows.mean if gaussian else rows)
+    elif computes(network, ActorCritics):
+        network = network.actor
+    layers, split = numpy_rows(network)
     check_that(layers is not None, "policy.network must be a chain of known layers")
-    # Only these rules are written in NumPy below.
-    known = [GaussianActions] if gaussian else [CategoricalActions, EpsilonGreedy]
-    actions = known_policy.actions
-    rule = any(keeps(actions, kind, "choose") for kind in known)
-    check_that(rule, f"policy.actions must be known, got {actions}")
-
-    def forward(obs: Tensor) -> NDArray[np.float32]:
-        x: NDArray[np.float32] = (normalizer(obs) if normalizer else obs).numpy()
-        for layer in layers or ():
-            x = layer(x)
-        return x
-
-    if gaussian:
-        log_sigma = rows.log_sigma.detach().numpy()
-
-        def choose(row: NDArray[np.float32], noise: Any) -> NDArray[Any]:
-            action: NDArray[Any] = row + np.exp(log_sigma) * noise
-            return action
-    else:
-
-        def choose(row: NDArray[np.float32], noise: Any) -> NDArray[Any]:
-            action: NDArray[Any] = (row + noise).argmax(-1)
-            return action
+    rule = numpy_rule(actions, split)
+    check_that(rule is not None, f"policy.actions must be known, got {actions}")
 
     @one_thread
     def act(
         obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
-        given, row = noise.numpy() if isinstance(noise, Tensor) else noise, forward(obs)
+        row: NDArray[Any] = (normalizer(obs) if normalizer else obs).numpy()
+        for layer in cast(list[Step], layers):
+            row = layer(row)
         if mask is not None:
             row = known_policy.legal(torch.from_numpy(row), mask).numpy()
-        return torch.from_numpy(choose(row, given))
+        given = noise.numpy() if isinstance(noise, Tensor) else noise
+        return torch.from_numpy(cast(Rule, rule)(row, given))
 
     return act
 
@@ -382,23 +431,18 @@ class FusedCriticError(NamedTuple):
     chains: list[list[nn.Module]]
     outputs: list[list[Tensor]]
     distance: Float[Tensor, "K N"]
-    rate: float | Float[Tensor, "K N"]
 
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
         # In the order of autograd: any other would round differently.
-        rows = weight * (-1 / len(weight)) * self.rate * self.distance
+        rows = weight * (-1 / len(weight)) * self.distance
         for chain, outputs, row in zip(self.chains, self.outputs, rows, strict=True):
             chain_backward(chain, outputs, row.unsqueeze(-1))
 
 
 def chain_critic_error(
-    chains: list[list[nn.Module]],
-    batch: Batch,
-    target: Tensor,
-    increase: float = 1.0,
-    decrease: float = 1.0,
+    chains: list[list[nn.Module]], batch: Batch, target: Tensor
 ) -> FusedCriticError:
     """Compare what critics think of actions with their targets.
 
@@ -406,22 +450,16 @@ def chain_critic_error(
         chains: The critics, from observation and action to one value.
         batch: Steps, as the buffer returned them.
         target: What the values should be, (N,).
-        increase: Rate at which a value rises towards its target.
-        decrease: Rate at which it falls.
     """
     with torch.no_grad():
         x = torch.cat([batch.obs, batch.action], -1)
         outputs = [chain_outputs(chain, x) for chain in chains]
         q = torch.stack([each[-1].squeeze(-1) for each in outputs])
         distance = target - q
-        rate: float | Tensor = 1.0
-        if not increase == decrease == 1:
-            rate = torch.where(distance > 0, increase, decrease).to(q)
-        loss = (0.5 * rate * distance.square()).sum(0)
+        loss = (0.5 * distance.square()).sum(0)
         check_finite(loss, q=q, target=target)
         value = q.mean(0)
-    td_error = target - value
-    return FusedCriticError(loss, td_error, value, chains, outputs, distance, rate)
+    return FusedCriticError(loss, target - value, value, chains, outputs, distance)
 
 
 def critic_chains(policy: Any) -> list[list[nn.Module]]:
@@ -443,9 +481,7 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
 def fused_critic_error(
     policy: nn.Module,
 ) -> Callable[[Any, Batch, torch.Generator], FusedCriticError]:
-    """Return a faster ``error`` for a policy with critics of actions.
-
-    It is for ``DDPG``, ``HDDPG``, ``TD3`` and ``SAC``.
+    """Return a faster ``error`` of ``TD3`` or ``SAC``, for a policy with critics.
 
     Args:
         policy: What ``make_ddpg_policy`` or ``make_sac_policy`` has built.
@@ -455,19 +491,11 @@ def fused_critic_error(
             the algorithm's error is another one.
     """
     chains = critic_chains(policy)
-    # DDPG has one critic: if it gets more, only the first learns.
-    of_first = DeterministicPolicyGradient.error
-    of_all = TwinDelayed.error, SoftActorCritic.error
 
     def error(
         algorithm: Any, batch: Batch, generator: torch.Generator
     ) -> FusedCriticError:
-        check_error(algorithm, of_first, *of_all, Hysteretic.error)
-        own, rates = type(algorithm).error, (1.0, 1.0)
-        if own is Hysteretic.error:
-            rates = algorithm.config.increase, algorithm.config.decrease
-        aim = algorithm.aim(batch, generator)
-        compared = chains[:1] if own is of_first else chains
-        return chain_critic_error(compared, batch, aim, *rates)
+        check_error(algorithm, TwinDelayed.error, SoftActorCritic.error)
+        return chain_critic_error(chains, batch, algorithm.aim(batch, generator))
 
     return error
