@@ -328,11 +328,9 @@ def numpy_act(policy: PolicyLike) -> Act:
 # %%
 import time
 
-import torch
 from gymnasium import spaces
 
 from literate_rl.sac import make_sac_policy
-from literate_rl.workshop.fast_forms import numpy_act
 
 torch.set_num_threads(1)
 torch.manual_seed(1)
@@ -360,7 +358,7 @@ assert cost["plain"] > 1.5 * cost["NumPy"]
 # So who does little but act gains most: the actors of {doc}`/chapters/apex`, and agents that learn
 # from whole rollouts. `train` hands it to them, and to DQN, which learns after every fourth step only.
 # DDPG, TD3 and SAC learn from a whole batch after each single step, and acting is a few hundredths of
-# that. There `train` leaves it out: it would change the last digits of a run and save next to nothing.
+# that. There `train` leaves it out: it would change the last digits of a run and save little.
 #
 # ## A chain's gradient without autograd
 #
@@ -671,9 +669,8 @@ from functools import partial
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from literate_rl.ddpg import make_ddpg_policy
-from literate_rl.replay import Batch
-from literate_rl.sac import SACConfig, SoftActorCritic
-from literate_rl.td3 import TD3Config, TwinDelayed
+from literate_rl.sac import SACConfig
+from literate_rl.td3 import TD3Config
 
 
 class Products(TorchDispatchMode):
