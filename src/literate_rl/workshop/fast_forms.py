@@ -1,10 +1,10 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 43a58d09a8154958
+# Generated from chapters/workshop/fast_forms.py (edit there); digest c1de9fc9b981d7a6
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from torch.nn.modules.module import (
 
 from literate_rl.ddpg import ActorCritics, BoxActions
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
+from literate_rl.hybrid_action import HybridPolicyNetwork
 from literate_rl.masks import legal
 from literate_rl.policies import (
     ActorCritic,
@@ -33,6 +34,7 @@ from literate_rl.policies import (
 from literate_rl.replay import Batch
 from literate_rl.sac import GaussianRows, SoftActorCritic, SquashedGaussian
 from literate_rl.td3 import TwinDelayed
+from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
 from literate_rl.workshop.interfaces import Act, PolicyLike
 from literate_rl.workshop.networks import ActionCritic, Critics, Stretch
 from literate_rl.workshop.signatures import (
@@ -94,31 +96,36 @@ def altered(module: nn.Module) -> bool:
 
 
 Step = Callable[[NDArray[Any]], NDArray[Any]]
+CHAIN = "policy.network must be a chain of known layers"
 
 
-def numpy_layers(module: Any) -> list[Step] | None:
-    """Return what a chain of layers computes, in NumPy, or None if one is unknown."""
-    kind = type(module)
+def numpy_layers(module: Any) -> list[Step]:
+    """Return what a chain of layers computes, in NumPy, or refuse it."""
     # A subclass of a chain may add methods, but not compute something else.
     if computes(module, nn.Sequential):
-        parts = [numpy_layers(part) for part in module]
-        known = [part for part in parts if part is not None]
-        chain = [step for part in known for step in part]
-        return chain if len(known) == len(parts) else None
+        return [step for part in module for step in numpy_layers(part)]
+    kind = type(module)
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    if kind not in (nn.Linear, Stretch, *plain) or not computes(module, kind):
-        return None
+    known = kind in (nn.Linear, Stretch, *plain) and computes(module, kind)
+    check_that(known, f"{CHAIN} without hooks, got {kind.__name__}")
     if kind in plain:
         return [plain[kind]]
     if kind is Stretch:
         middle, half = module.middle.numpy(), module.half_width.numpy()
         return [lambda x: middle + half * np.tanh(x)]
-    # Only a parameter keeps its memory, and NumPy does not know bfloat16.
     given = [p for p in (module.weight, module.bias) if p is not None]
-    if any(type(p) is not nn.Parameter or p.dtype == torch.bfloat16 for p in given):
-        return None
-    weight, *bias = (p.detach().numpy().T for p in given)
+    weight, *bias = (memory(p).T for p in given)
     return [lambda x: x @ weight + bias[0] if bias else x @ weight]
+
+
+def memory(p: Any) -> NDArray[Any]:
+    """Return a parameter's own memory as an array, or refuse what does not keep it."""
+    # Only a parameter does, and NumPy does not know bfloat16.
+    plain = type(p) is nn.Parameter and p.dtype != torch.bfloat16
+    got = f"got {type(p).__name__}, {getattr(p, 'dtype', None)}"
+    check_that(plain, f"{CHAIN} with parameters that NumPy can share, {got}")
+    shared: NDArray[Any] = p.detach().numpy()
+    return shared
 
 
 BLAS = ThreadpoolController().select(user_api="blas")
@@ -139,67 +146,76 @@ def one_thread(function: Form) -> Form:
     return cast(Form, held)
 
 
-Split = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]
-Rule = Callable[[NDArray[Any], Any], NDArray[Any]]
+Choose = Callable[[NDArray[Any], Any], NDArray[Any]]
+Rule = tuple[list[Step], Choose]
 
 
-def numpy_rows(network: Any) -> tuple[list[Step] | None, Split | None]:
-    """Return a network's chain and, if it describes Gaussians, how to split its rows.
+def listed(rows: Any) -> Rule:
+    """Return the layers of logits or values, and what chooses."""
+    return numpy_layers(rows), lambda row, noise: (row + noise).argmax(-1)
 
-    The chain is None if it has a layer that is not known.
-    """
-    if type(network) is WithDeviations and computes(network, WithDeviations):
-        # The means have a network of their own, the deviations none.
-        log_sigma = network.log_sigma.detach().numpy()
-        return numpy_layers(network.mean), lambda row: (row, log_sigma)
-    if computes(network, GaussianRows):
-        return numpy_layers(network.net), clamped_halves
-    return numpy_layers(network), None
+
+def gaussian(rows: WithDeviations) -> Rule:
+    """Return the layers of the means, and what moves them."""
+    log_sigma = memory(rows.log_sigma)
+    return numpy_layers(rows.mean), lambda row, noise: row + np.exp(log_sigma) * noise
+
+
+def hybrid(rows: HybridRows) -> Rule:
+    """Return the layers of logits and means, and what chooses."""
+    net, size = rows.network, rows.network.action_type_shape
+    layers, log_sigma = numpy_layers(net.encoder), memory(net.action_args_log_sigma)
+    heads = net.action_type_head, net.action_args_mu
+    linear = all(type(x) is nn.Linear and computes(x, nn.Linear) for x in heads)
+    got = " and ".join(type(x).__name__ for x in heads)
+    check_that(linear, f"{CHAIN} with linear heads without hooks, got {got}")
+    weights = [memory(x.weight) for x in heads]
+    biases = [memory(x.bias) for x in heads]
+
+    def both(features: NDArray[Any]) -> NDArray[Any]:
+        # Two heads are one layer, and one product costs less than two.
+        return features @ np.concatenate(weights).T + np.concatenate(biases)
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        # The noise is added to the logits as it is, and to the means times $\sigma$.
+        scale = np.ones(row.shape[-1], row.dtype)
+        scale[size:] = np.exp(log_sigma)
+        moved = row + scale * noise
+        # The type takes the place of the last sum, right before the arguments.
+        moved[..., size - 1] = moved[..., :size].argmax(-1)
+        return moved[..., size - 1 :]
+
+    return [*layers, both], choose
+
+
+def boxed(actor: nn.Module) -> Rule:
+    """Return the layers of actions in a box, and what moves or replaces them."""
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        if not isinstance(noise, np.ndarray):
+            return cast(NDArray[Any], row + noise)
+        added, instead = halves(noise)
+        return np.where(np.isnan(instead), row + added, instead)
+
+    return numpy_layers(actor), choose
+
+
+def squashed(box: Any, rows: GaussianRows) -> Rule:
+    """Return the layers of means and deviations, and what draws and stretches."""
+    [stretch] = numpy_layers(box)
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        mu, log_sigma = halves(row)
+        # The bounds are those of ``GaussianRows``.
+        return stretch(mu + np.exp(np.clip(log_sigma, -5.0, 2.0)) * noise)
+
+    return numpy_layers(rows.net), choose
 
 
 def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return both halves of each row."""
     middle = row.shape[-1] // 2
     return row[..., :middle], row[..., middle:]
-
-
-def clamped_halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return means and logarithms of deviations, as ``GaussianRows`` keeps them."""
-    mu, log_sigma = halves(row)
-    return mu, np.clip(log_sigma, -5.0, 2.0)
-
-
-def numpy_rule(actions: Any, split: Split | None) -> Rule | None:
-    """Return how actions follow from rows and noise, in NumPy, or None if unknown."""
-
-    def drawn(row: NDArray[Any], noise: Any) -> NDArray[Any]:
-        mu, log_sigma = cast(Split, split)(row)
-        action: NDArray[Any] = mu + np.exp(log_sigma) * noise
-        return action
-
-    known: dict[type, Rule] = {CategoricalActions: largest, EpsilonGreedy: largest}
-    known[BoxActions] = moved
-    if split is not None:
-        known = {GaussianActions: drawn}
-        box = numpy_layers(getattr(actions, "box", None))
-        if box is not None:
-            known[SquashedGaussian] = lambda row, noise: box[0](drawn(row, noise))
-    rules = (rule for kind, rule in known.items() if keeps(actions, kind, "choose"))
-    return next(rules, None)
-
-
-def largest(row: NDArray[Any], noise: Any) -> NDArray[Any]:
-    """Return the winners of the race that the noise decides."""
-    best: NDArray[Any] = (row + noise).argmax(-1)
-    return best
-
-
-def moved(row: NDArray[Any], noise: Any) -> NDArray[Any]:
-    """Return actions with noise, or what replaces them now and then."""
-    if not isinstance(noise, np.ndarray):
-        return cast(NDArray[Any], row + noise)
-    added, instead = halves(noise)
-    return np.where(np.isnan(instead), row + added, instead)
 
 
 @checked
@@ -215,7 +231,8 @@ def numpy_act(policy: PolicyLike) -> Act:
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
             or ReLU, and whose actions follow the rule of ``make_policy``,
-            ``make_q_policy``, ``make_ddpg_policy`` (in a box) or ``make_sac_policy``.
+            ``make_hybrid_policy``, ``make_q_policy``, ``make_ddpg_policy`` (in a box)
+            or ``make_sac_policy``.
 
     Raises:
         ValueError: If the policy is another one, or has methods or hooks of its own.
@@ -226,30 +243,40 @@ def numpy_act(policy: PolicyLike) -> Act:
     words = "policy must act as a Policy does, without hooks"
     check_that(ours, f"{words}, got {type(policy).__name__}")
     known_policy = cast(Policy, policy)
-    network, actions = known_policy.network, known_policy.actions
-    # Who acts needs no critic.
+    rows: Any = known_policy.network
     normalizer: Any = None
-    if computes(network, ActorCritic):
-        network, normalizer = network.actor, network.normalizer
+    if computes(rows, ActorCritic):
+        rows, normalizer = rows.actor, rows.normalizer
         normalizer = None if computes(normalizer, nn.Identity) else normalizer
-    elif computes(network, ActorCritics):
-        network = network.actor
-    layers, split = numpy_rows(network)
-    check_that(layers is not None, "policy.network must be a chain of known layers")
-    rule = numpy_rule(actions, split)
-    check_that(rule is not None, f"policy.actions must be known, got {actions}")
+    # Only these rules are written in NumPy above.
+    known: list[type[Any]] = [CategoricalActions, EpsilonGreedy]
+    rule: Callable[[Any], Rule] = listed
+    methods, actions = ["choose"], known_policy.actions
+    if type(rows) is WithDeviations and computes(rows, WithDeviations):
+        rule, known = gaussian, [GaussianActions]
+    elif computes(rows, HybridRows) and computes(rows.network, HybridPolicyNetwork):
+        # Another `legal` might look at the deviations, which no row holds here.
+        rule, known, methods = hybrid, [HybridActions], ["choose", "legal"]
+    elif computes(rows, ActorCritics):
+        rule, known, rows = boxed, [BoxActions], rows.actor
+    elif computes(rows, GaussianRows):
+        rule = partial(squashed, getattr(actions, "box", None))
+        known = [SquashedGaussian]
+    layers, choose = rule(rows)
+    same = any(all(keeps(actions, kind, m) for m in methods) for kind in known)
+    check_that(same, f"policy.actions must be known, got {actions}")
 
     @one_thread
     def act(
         obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
-        row: NDArray[Any] = (normalizer(obs) if normalizer else obs).numpy()
-        for layer in cast(list[Step], layers):
+        given = noise.numpy() if isinstance(noise, Tensor) else noise
+        row = (normalizer(obs) if normalizer else obs).numpy()
+        for layer in layers:
             row = layer(row)
         if mask is not None:
             row = known_policy.legal(torch.from_numpy(row), mask).numpy()
-        given = noise.numpy() if isinstance(noise, Tensor) else noise
-        return torch.from_numpy(cast(Rule, rule)(row, given))
+        return torch.from_numpy(choose(row, given))
 
     return act
 
