@@ -242,7 +242,6 @@ EQUIVALENT: dict[str, str] = {
     "td3.critic_error: td_error > 0 -> td_error >= 0": (
         "without an error its square and its slope are 0 at both rates"
     ),
-    "workshop/fast_forms.chain_critic_error: distance > 0 -> distance >= 0": "likewise",
     "policies.CategoricalActions.kl: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by 0"
     ),

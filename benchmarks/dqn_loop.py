@@ -50,14 +50,15 @@ CONFIG = DQNConfig(
 )
 
 
-def own_learner(config: DQNConfig, torch_acts: bool = False) -> OffPolicy:
-    """Build the learner of ``train``, which acts in NumPy or with the network."""
+def own_learner(config: DQNConfig, plain: str = "") -> OffPolicy:
+    """Build the learner of ``train``; ``plain`` names a form that stays as it is."""
     envs = make_envs(partial(flat_env, ENV), config.num_envs)
     torch.manual_seed(config.seed)
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_q_policy(*spaces, config.hidden, config.dueling)
-    act = None if torch_acts else numpy_act(policy)
-    return DQN(policy, envs, config, act=act, error=fused_q_error(policy))
+    forms = {"act": numpy_act(policy), "error": fused_q_error(policy)}
+    forms.pop(plain, None)
+    return DQN(policy, envs, config, **forms)
 
 
 def peer_learner(config: DQNConfig) -> Any:
@@ -139,9 +140,9 @@ def step_clock(build: Callable[[], Callable[[], object]], repeats: int) -> float
     return sum(cpu_seconds(build(), 1) for _ in range(repeats)) / (repeats * STEPS)
 
 
-def loop(config: DQNConfig, torch_acts: bool) -> Callable[[], object]:
+def loop(config: DQNConfig, plain: str = "") -> Callable[[], object]:
     """Return a whole training of ours."""
-    return partial(fit, own_learner(config, torch_acts), progress=False)
+    return partial(fit, own_learner(config, plain), progress=False)
 
 
 def peer_loop(config: DQNConfig) -> Callable[[], object]:
@@ -153,14 +154,17 @@ def cases() -> Iterator[Case]:
     """Yield two cases for each width; before the first comes the check."""
     for hidden in (64, 128):
         config = replace(CONFIG, hidden=hidden)
-        own, peer = own_learner(config), peer_learner(config)
-        fit(own, progress=False)
+        own, plain = own_learner(config), own_learner(config, "error")
+        peer = peer_learner(config)
+        for learner in (own, plain):
+            fit(learner, progress=False)
         peer.learn(STEPS)
         check(own, peer)
         yield Case(
             name=f"one update, {config.batch_size} steps, layers of {hidden}",
             functions={
                 "stable-baselines3": partial(peer.train, 1, config.batch_size),
+                "DQN.learn, plain": plain.learn,
                 "DQN.learn": own.learn,
             },
             peer="stable-baselines3",
@@ -171,8 +175,8 @@ def cases() -> Iterator[Case]:
             name=f"one environment, layers of {hidden}",
             functions={
                 "stable-baselines3": partial(peer_loop, config),
-                "DQN, torch acts": partial(loop, config, True),
-                "DQN": partial(loop, config, False),
+                "DQN, torch acts": partial(loop, config, "act"),
+                "DQN": partial(loop, config),
             },
             peer="stable-baselines3",
             goals={"DQN": Goal(at_least=1.5)},

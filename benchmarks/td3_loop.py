@@ -8,7 +8,8 @@ ours. They live in an environment of their own: ``make peers ONLY=td3_loop``.
 
 A time of the loop is that of one step in the environment, the learning included. An
 update draws its batch itself, from a buffer that both have filled; every second one
-moves the actor.
+moves the actor. Beside the learner of ``train`` stand its plain error, and a loop that
+acts in NumPy.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from literate_rl.agents import make_envs
 from literate_rl.ddpg import make_ddpg_policy
 from literate_rl.loop import OffPolicy
 from literate_rl.td3 import TD3, TD3Config
-from literate_rl.workshop.fast_forms import fused_critic_error
+from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act
 from literate_rl.workshop.runs import fit, flat_env
+
+Form = Callable[[Any], Any]
 
 ROUNDS = 11
 PACKAGES = ("stable-baselines3", "gymnasium")
@@ -51,13 +54,19 @@ def scaled_pendulum() -> gym.Env[Any, Any]:
     return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -one, one)
 
 
-def own_learner(config: TD3Config) -> OffPolicy:
-    """Build the learner of ``train``."""
+def own_learner(config: TD3Config, **forms: Form | None) -> OffPolicy:
+    """Build the learner of ``train``, or one with other forms of acting and error."""
     envs = make_envs(partial(flat_env, scaled_pendulum), config.num_envs)
     torch.manual_seed(config.seed)
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_ddpg_policy(*spaces, config.hidden, config.num_critics)
-    return TD3(policy, envs, config, error=fused_critic_error(policy))
+    return TD3(policy, envs, config, **made_for(policy, forms))
+
+
+def made_for(policy: Any, forms: dict[str, Form | None]) -> dict[str, Any]:
+    """Make the forms for a policy; the error is the fast one unless it is named."""
+    forms = {"error": fused_critic_error} | forms
+    return {name: make(policy) for name, make in forms.items() if make}
 
 
 def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
@@ -143,24 +152,30 @@ def step_clock(build: Callable[[], Callable[[], object]], repeats: int) -> float
 
 
 def side_by_side(
-    name: str, own: Callable[[], Any], peer: Callable[[], Any], config: Any, goal: float
+    name: str,
+    own: Callable[..., Any],
+    peer: Callable[[], Any],
+    config: Any,
+    goal: float,
 ) -> Iterator[Case]:
     """Yield the cases of one width: a single update, and a whole training.
 
     Args:
         name: Name of our class.
-        own: Builds our learner.
+        own: Builds our learner, and takes other forms.
         peer: Builds the peer's.
         config: The settings of both.
         goal: How many times as fast our update must be.
     """
-    ours, theirs = own(), peer()
-    fit(ours, progress=False)
+    ours, plain, theirs = own(), own(error=None), peer()
+    for learner in (ours, plain):
+        fit(learner, progress=False)
     theirs.learn(STEPS)
     yield Case(
         name=f"one update, {config.batch_size} steps, layers of {config.hidden}",
         functions={
             "stable-baselines3": partial(theirs.train, 1, config.batch_size),
+            f"{name}.learn, plain": plain.learn,
             f"{name}.learn": ours.learn,
         },
         peer="stable-baselines3",
@@ -172,6 +187,9 @@ def side_by_side(
         name=f"one environment, layers of {config.hidden}",
         functions={
             "stable-baselines3": lambda: partial(peer().learn, STEPS),
+            f"{name}, NumPy acts": lambda: partial(
+                fit, own(act=numpy_act), progress=False
+            ),
             name: lambda: partial(fit, own(), progress=False),
         },
         peer="stable-baselines3",
@@ -187,4 +205,4 @@ def cases() -> Iterator[Case]:
         config = replace(CONFIG, hidden=hidden)
         check(config)
         build = partial(own_learner, config), partial(peer_learner, config)
-        yield from side_by_side("TD3", *build, config, goal=1.2)
+        yield from side_by_side("TD3", *build, config, goal=1.15)

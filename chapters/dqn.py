@@ -907,22 +907,19 @@ class TargetNetwork:
 
     def __init__(self, newer: nn.Module) -> None:
         self.network: Any = copy.deepcopy(newer).requires_grad_(False).eval()
-        self.newer, self.has_buffers = newer, any(True for _ in newer.buffers())
-        self.pair_up()
-
-    def pair_up(self) -> None:
-        """Find the numbers of both networks: parameters, and buffers such as means."""
-        self.older_numbers, self.newer_numbers = (
-            [x.detach() for x in (*network.parameters(), *network.buffers())]
-            for network in (self.network, self.newer)
-        )
+        both = self.network, newer
+        self.weights = [[p.detach() for p in net.parameters()] for net in both]
+        # The modules that hold numbers which no optimiser moves, such as means.
+        self.holders = [[m for m in net.modules() if m._buffers] for net in both]
 
     def follow(self, tau: float) -> None:
         """Move towards the network in training, by a share ``tau`` of the way."""
         # A module may have put another tensor in the place of a buffer.
-        if self.has_buffers:
-            self.pair_up()
-        polyak_update(self.older_numbers, self.newer_numbers, tau)
+        older, newer = (
+            weights + list(dict.fromkeys(x for m in held for x in m.buffers(False)))
+            for weights, held in zip(self.weights, self.holders, strict=True)
+        )
+        polyak_update(older, newer, tau)
 
 
 # %% [markdown]
@@ -1361,11 +1358,10 @@ def weights_after(step, seed, ended=0, size=1.0, tau=0.1):
 def by_package(network, older, optimizer, batch, tau):
     algorithm = QLearning(network, DQNConfig())
     algorithm.target.network = older
-    algorithm.target.pair_up()
     optimizer.zero_grad()
     algorithm.error(batch, torch.Generator()).backward(batch.weight)
     optimizer.step()
-    algorithm.target.follow(tau)
+    polyak_update([*older.parameters()], [*network.parameters()], tau)
 
 
 cases = {

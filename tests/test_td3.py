@@ -43,7 +43,7 @@ from reach import (
 from torch import Tensor, nn
 
 from literate_rl.contracts import ContractError
-from literate_rl.ddpg import DDPGConfig, ddpg_settings, make_ddpg_policy
+from literate_rl.ddpg import DDPGConfig, ddpg_settings
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
@@ -249,24 +249,12 @@ def test_the_error_against_a_slow_form(name: str) -> None:
 # --- The fused error ------------------------------------------------------------------
 
 
-def two_critics(config: DDPGConfig) -> OffPolicy:
-    """Return a learner of DDPG with a second critic, which has no say."""
-    both = Reach.observation_space, Reach.action_space
-    torch.manual_seed(config.seed)
-    return learner_for(config, policy=make_ddpg_policy(*both, config.hidden, 2))
-
-
 # A batch of 24 and weights that differ tell one order of multiplications from another.
 HARD = {**SMALL, "batch_size": 24, "num_steps": 3, "priority_exponent": 0.6}
-RATES = {"increase": 0.7, "decrease": 0.3}
 CART = partial(gym.make, DISCRETE)
 PAIRS: dict[str, Callable[[], OffPolicy]] = {
-    "DDPG": partial(learner_for, DDPGConfig(**SMALL)),
-    "DDPG, first critic": partial(two_critics, DDPGConfig(**SMALL)),
-    "DDPG, discrete": partial(learner_for, DDPGConfig(**HARD), CART),
-    "HDDPG": partial(learner_for, HDDPGConfig(**SMALL)),
-    "HDDPG, other rates": partial(learner_for, HDDPGConfig(**HARD, **RATES)),
     "TD3": partial(learner_for, TD3Config(**SMALL)),
+    "TD3, discrete": partial(learner_for, TD3Config(**HARD), CART),
     "TD3, three critics": partial(
         learner_for, TD3Config(**HARD, num_critics=3, max_grad_norm=0.5)
     ),

@@ -1016,8 +1016,8 @@ def soft(view: View, config: SACConfig, models: Models) -> PolicyLike:
 
 
 # %% [markdown]
-# What trains a policy is handed the fast forms that the policy allows, or none with `fast="plain"`. The
-# first line of a training says which. `fast="by hand"` is another matter: who asks for backpropagation
+# What trains a policy is handed the fast forms that pay ({doc}`fast_forms`) and that the policy allows, or
+# none with `fast="plain"`. The first line of a training says which. `fast="by hand"` is another matter: who asks for backpropagation
 # by hand ({doc}`/chapters/ppo_by_hand`) wants to hear why a policy cannot have it.
 
 
@@ -1201,9 +1201,8 @@ BOXES: dict[str, Any] = {"policy": deterministic}
 a2c = partial(alone, A2C, act=numpy_act)
 dqn = partial(alone, DQN, act=numpy_act, error=fused_q_error)
 rainbow = partial(alone, Rainbow)
-ddpg, hddpg, td3 = (
-    partial(alone, learner, error=fused_critic_error) for learner in (DDPG, HDDPG, TD3)
-)
+ddpg, hddpg = (partial(alone, learner) for learner in (DDPG, HDDPG))
+td3 = partial(alone, TD3, error=fused_critic_error)
 
 ALGORITHMS = {
     "ppo": Entry(PPOConfig, ppo_settings, ppo),

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest c3eb8a1e882bfe1d
+# Generated from chapters/dqn.py (edit there); digest 31c31c4e712289c4
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -286,22 +286,19 @@ class TargetNetwork:
 
     def __init__(self, newer: nn.Module) -> None:
         self.network: Any = copy.deepcopy(newer).requires_grad_(False).eval()
-        self.newer, self.has_buffers = newer, any(True for _ in newer.buffers())
-        self.pair_up()
-
-    def pair_up(self) -> None:
-        """Find the numbers of both networks: parameters, and buffers such as means."""
-        self.older_numbers, self.newer_numbers = (
-            [x.detach() for x in (*network.parameters(), *network.buffers())]
-            for network in (self.network, self.newer)
-        )
+        both = self.network, newer
+        self.weights = [[p.detach() for p in net.parameters()] for net in both]
+        # The modules that hold numbers which no optimiser moves, such as means.
+        self.holders = [[m for m in net.modules() if m._buffers] for net in both]
 
     def follow(self, tau: float) -> None:
         """Move towards the network in training, by a share ``tau`` of the way."""
         # A module may have put another tensor in the place of a buffer.
-        if self.has_buffers:
-            self.pair_up()
-        polyak_update(self.older_numbers, self.newer_numbers, tau)
+        older, newer = (
+            weights + list(dict.fromkeys(x for m in held for x in m.buffers(False)))
+            for weights, held in zip(self.weights, self.holders, strict=True)
+        )
+        polyak_update(older, newer, tau)
 
 
 @checked

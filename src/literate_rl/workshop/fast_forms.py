@@ -1,10 +1,10 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 0f200fe871a10f33
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 6f819f21c363a662
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from literate_rl.ddpg import DeterministicPolicyGradient
+from literate_rl.ddpg import ActorCritics, BoxActions
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
 from literate_rl.hybrid_action import HybridPolicyNetwork
 from literate_rl.masks import legal
@@ -32,11 +32,11 @@ from literate_rl.policies import (
     WithDeviations,
 )
 from literate_rl.replay import Batch
-from literate_rl.sac import SoftActorCritic
-from literate_rl.td3 import Hysteretic, TwinDelayed
+from literate_rl.sac import GaussianRows, SoftActorCritic, SquashedGaussian
+from literate_rl.td3 import TwinDelayed
 from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
 from literate_rl.workshop.interfaces import Act, PolicyLike
-from literate_rl.workshop.networks import ActionCritic, Critics
+from literate_rl.workshop.networks import ActionCritic, Critics, Stretch
 from literate_rl.workshop.signatures import (
     Float,
     Int,
@@ -107,10 +107,13 @@ def numpy_layers(module: Any) -> list[Step]:
         return [step for part in module for step in numpy_layers(part)]
     kind = type(module)
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    known = kind in (nn.Linear, *plain) and computes(module, kind)
+    known = kind in (nn.Linear, Stretch, *plain) and computes(module, kind)
     check_that(known, f"{CHAIN} without hooks, got {kind.__name__}")
-    if kind is not nn.Linear:
+    if kind in plain:
         return [plain[kind]]
+    if kind is Stretch:
+        middle, half = module.middle.numpy(), module.half_width.numpy()
+        return [lambda x: middle + half * np.tanh(x)]
     given = [p for p in (module.weight, module.bias) if p is not None]
     weight, *bias = (memory(p).T for p in given)
     return [lambda x: x @ weight + bias[0] if bias else x @ weight]
@@ -186,6 +189,36 @@ def hybrid(rows: HybridRows) -> Rule:
     return [*layers, both], choose
 
 
+def boxed(actor: nn.Module) -> Rule:
+    """Return the layers of actions in a box, and what moves or replaces them."""
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        if not isinstance(noise, np.ndarray):
+            return cast(NDArray[Any], row + noise)
+        added, instead = halves(noise)
+        return np.where(np.isnan(instead), row + added, instead)
+
+    return numpy_layers(actor), choose
+
+
+def squashed(box: Any, rows: GaussianRows) -> Rule:
+    """Return the layers of means and deviations, and what draws and stretches."""
+    [stretch] = numpy_layers(box)
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        mu, log_sigma = halves(row)
+        # The bounds are those of ``GaussianRows``.
+        return stretch(mu + np.exp(np.clip(log_sigma, -5.0, 2.0)) * noise)
+
+    return numpy_layers(rows.net), choose
+
+
+def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both halves of each row."""
+    middle = row.shape[-1] // 2
+    return row[..., :middle], row[..., middle:]
+
+
 @checked
 def numpy_act(policy: PolicyLike) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
@@ -199,7 +232,8 @@ def numpy_act(policy: PolicyLike) -> Act:
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
             or ReLU, and whose actions follow the rule of ``make_policy``,
-            ``make_hybrid_policy`` or ``make_q_policy``.
+            ``make_hybrid_policy``, ``make_q_policy``, ``make_ddpg_policy`` (in a box)
+            or ``make_sac_policy``.
 
     Raises:
         ValueError: If the policy is another one, or has methods or hooks of its own.
@@ -217,14 +251,19 @@ def numpy_act(policy: PolicyLike) -> Act:
         normalizer = None if computes(normalizer, nn.Identity) else normalizer
     # Only these rules are written in NumPy above.
     known: list[type[Any]] = [CategoricalActions, EpsilonGreedy]
-    rule, methods = listed, ["choose"]
+    rule: Callable[[Any], Rule] = listed
+    methods, actions = ["choose"], known_policy.actions
     if type(rows) is WithDeviations and computes(rows, WithDeviations):
         rule, known = gaussian, [GaussianActions]
     elif computes(rows, HybridRows) and computes(rows.network, HybridPolicyNetwork):
         # Another `legal` might look at the deviations, which no row holds here.
         rule, known, methods = hybrid, [HybridActions], ["choose", "legal"]
+    elif computes(rows, ActorCritics):
+        rule, known, rows = boxed, [BoxActions], rows.actor
+    elif computes(rows, GaussianRows):
+        rule = partial(squashed, getattr(actions, "box", None))
+        known = [SquashedGaussian]
     layers, choose = rule(rows)
-    actions = known_policy.actions
     same = any(all(keeps(actions, kind, m) for m in methods) for kind in known)
     check_that(same, f"policy.actions must be known, got {actions}")
 
@@ -420,23 +459,18 @@ class FusedCriticError(NamedTuple):
     chains: list[list[nn.Module]]
     outputs: list[list[Tensor]]
     distance: Float[Tensor, "K N"]
-    rate: float | Float[Tensor, "K N"]
 
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
         # In the order of autograd: any other would round differently.
-        rows = weight * (-1 / len(weight)) * self.rate * self.distance
+        rows = weight * (-1 / len(weight)) * self.distance
         for chain, outputs, row in zip(self.chains, self.outputs, rows, strict=True):
             chain_backward(chain, outputs, row.unsqueeze(-1))
 
 
 def chain_critic_error(
-    chains: list[list[nn.Module]],
-    batch: Batch,
-    target: Tensor,
-    increase: float = 1.0,
-    decrease: float = 1.0,
+    chains: list[list[nn.Module]], batch: Batch, target: Tensor
 ) -> FusedCriticError:
     """Compare what critics think of actions with their targets.
 
@@ -444,22 +478,16 @@ def chain_critic_error(
         chains: The critics, from observation and action to one value.
         batch: Steps, as the buffer returned them.
         target: What the values should be, (N,).
-        increase: Rate at which a value rises towards its target.
-        decrease: Rate at which it falls.
     """
     with torch.no_grad():
         x = torch.cat([batch.obs, batch.action], -1)
         outputs = [chain_outputs(chain, x) for chain in chains]
         q = torch.stack([each[-1].squeeze(-1) for each in outputs])
         distance = target - q
-        rate: float | Tensor = 1.0
-        if not increase == decrease == 1:
-            rate = torch.where(distance > 0, increase, decrease).to(q)
-        loss = (0.5 * rate * distance.square()).sum(0)
+        loss = (0.5 * distance.square()).sum(0)
         check_finite(loss, q=q, target=target)
         value = q.mean(0)
-    td_error = target - value
-    return FusedCriticError(loss, td_error, value, chains, outputs, distance, rate)
+    return FusedCriticError(loss, target - value, value, chains, outputs, distance)
 
 
 def critic_chains(policy: Any) -> list[list[nn.Module]]:
@@ -481,9 +509,7 @@ def critic_chains(policy: Any) -> list[list[nn.Module]]:
 def fused_critic_error(
     policy: nn.Module,
 ) -> Callable[[Any, Batch, torch.Generator], FusedCriticError]:
-    """Return a faster ``error`` for a policy with critics of actions.
-
-    It is for ``DDPG``, ``HDDPG``, ``TD3`` and ``SAC``.
+    """Return a faster ``error`` of ``TD3`` or ``SAC``, for a policy with critics.
 
     Args:
         policy: What ``make_ddpg_policy`` or ``make_sac_policy`` has built.
@@ -493,20 +519,12 @@ def fused_critic_error(
             the algorithm's error is another one.
     """
     chains = critic_chains(policy)
-    # DDPG has one critic: if it gets more, only the first learns.
-    of_first = DeterministicPolicyGradient.error
-    of_all = TwinDelayed.error, SoftActorCritic.error
 
     def error(
         algorithm: Any, batch: Batch, generator: torch.Generator
     ) -> FusedCriticError:
-        check_error(algorithm, of_first, *of_all, Hysteretic.error)
-        own, rates = type(algorithm).error, (1.0, 1.0)
-        if own is Hysteretic.error:
-            rates = algorithm.config.increase, algorithm.config.decrease
-        aim = algorithm.aim(batch, generator)
-        compared = chains[:1] if own is of_first else chains
-        return chain_critic_error(compared, batch, aim, *rates)
+        check_error(algorithm, TwinDelayed.error, SoftActorCritic.error)
+        return chain_critic_error(chains, batch, algorithm.aim(batch, generator))
 
     return error
 

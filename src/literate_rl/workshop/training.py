@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 8fe56352ae94fb58
+# Generated from chapters/workshop/training.py (edit there); digest cd880984e09bae43
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -1046,9 +1046,8 @@ BOXES: dict[str, Any] = {"policy": deterministic}
 a2c = partial(alone, A2C, act=numpy_act)
 dqn = partial(alone, DQN, act=numpy_act, error=fused_q_error)
 rainbow = partial(alone, Rainbow)
-ddpg, hddpg, td3 = (
-    partial(alone, learner, error=fused_critic_error) for learner in (DDPG, HDDPG, TD3)
-)
+ddpg, hddpg = (partial(alone, learner) for learner in (DDPG, HDDPG))
+td3 = partial(alone, TD3, error=fused_critic_error)
 
 ALGORITHMS = {
     "ppo": Entry(PPOConfig, ppo_settings, ppo),
