@@ -68,9 +68,9 @@ def test_the_first_table_says_which_goals_are_missed() -> None:
     missed = [row.experiment for row, words in told.items() if "missed" in words]
     assert (len(told), missed) == (
         21,
-        ["acrobot", "ddpg_pendulum", "lander_continuous"],
+        ["dqn_cartpole", "acrobot", "ddpg_pendulum", "lander_continuous"],
     )
-    assert {row.agent for row in told if row.experiment == missed[1]} >= {"DDPG"}
+    assert {row.agent for row in told if row.experiment == missed[2]} >= {"DDPG"}
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,8 @@ def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
     assert zoo["a2c", "Pendulum-v1"] == (-163, 1_000_000)
     dqn = only(stored_runs("dqn_cartpole"))
     assert zoo["dqn", "CartPole-v1"] == (500, dqn.steps[-1])
-    behind = 500 - np.sort(dqn.final)
-    assert behind[0] > behind.sum() / 2
-    assert round(dqn.final.min()) == 340
+    assert round(dqn.final.mean()) == 457
+    assert sorted(dqn.final.round())[:4] == [301, 376, 412, 478]
     line = f'href="{origin["source"]}?plain=1#L87">RL Zoo: -73.5</a>'
     assert line in published("PPO", "Acrobot-v1")
 
@@ -129,6 +128,8 @@ def test_the_same_seeds_a_week_later() -> None:
     for row in filter(itemgetter("now"), rows):
         assert row["then"] != row["now"] or row["now"] == "500", "another run"
         name = row["experiment"], row["variant"]
+        kept = stored_runs(name[0])[name[1]].final[int(row["seed"]) - 1]
+        assert kept == float(row["now"]), "the rows are the new runs"
         found.setdefault(name, []).append((float(row["then"]), float(row["now"])))
     told = {
         ("acrobot", "PPO"): "| PPO, Acrobot | 5 | −84.3 | −86.1 |",
