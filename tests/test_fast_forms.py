@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hybrid import MASK
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
@@ -50,16 +53,23 @@ from literate_rl.workshop.fast_forms import (
     fused_q_error,
     numpy_act,
 )
+from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.workshop.networks import Critics
 from literate_rl.workshop.runs import fit
 
+HYBRID = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (4,))))
 SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(2), spaces.Box(-2, 2, (2,))
 # How the policies are built that act in NumPy.
 BUILT: dict[str, Callable[..., Any]] = {
     "categorical": partial(make_policy, SEEN, LISTED, 8),
     "Gaussian": partial(make_policy, SEEN, BOX, 8),
     "values": partial(make_q_policy, SEEN, LISTED, 8),
+    "hybrid": partial(make_hybrid_policy, SEEN, HYBRID, MASK),
 }
+
+
+# Those that can normalise.
+KINDS = [kind for kind in BUILT if kind != "values"]
 
 
 def seeded(make: Callable[..., Any], **arguments: Any) -> Any:
@@ -74,7 +84,7 @@ def seeded(make: Callable[..., Any], **arguments: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
-        *((kind, {"normalize": x}) for kind in list(BUILT)[:2] for x in (False, True)),
+        *((kind, {"normalize": x}) for kind in KINDS for x in (False, True)),
         *(("values", {"dueling": x}) for x in (False, True)),
     ],
 )
@@ -83,16 +93,17 @@ def test_numpy_acts_as_torch_does_and_follows_the_weights(
 ) -> None:
     policy = seeded(BUILT[kind], **arguments)
     normalizes = arguments.get("normalize", False)
-    if kind == "Gaussian":
-        nn.init.normal_(policy.network.actor.log_sigma, std=0.5)
+    for name, p in policy.named_parameters():
+        if name.endswith("log_sigma"):
+            nn.init.normal_(p, std=0.5)
     act = numpy_act(policy)
     optimizer = torch.optim.Adam(policy.parameters(), 0.05, fused=True)
     for _ in range(3):
         obs = 3 * torch.randn(64, 3) + 1
         noise = policy.noise(1, 64, torch.Generator().manual_seed(0))[0]
-        for given in (noise, 0.0):
+        for luck in (noise, 0.0):
             with torch.no_grad():
-                torch.testing.assert_close(act(obs, given), policy.act(obs, given))
+                torch.testing.assert_close(act(obs, luck), policy.act(obs, luck))
         policy(obs).square().mean().backward()
         optimizer.step()
         if normalizes:
@@ -113,6 +124,64 @@ def test_numpy_leaves_out_illegal_actions_where_the_policy_can() -> None:
         act(torch.zeros(1, 3), 0.0, mask=torch.ones(1, 2, dtype=torch.bool))
 
 
+@given(
+    uses=st.integers(1, 3).flatmap(
+        lambda width: st.lists(
+            st.lists(st.booleans(), min_size=width, max_size=width),
+            min_size=1,
+            max_size=4,
+        )
+    ),
+    scale=st.sampled_from([0.0, 1.0, 1e4]),
+    masked=st.booleans(),
+)
+@settings(max_examples=25)
+def test_numpy_chooses_types_and_arguments_as_torch_does(uses, scale, masked) -> None:
+    """With one type and with many, no argument used, illegal types, extreme logits."""
+    args = spaces.Box(-1, 1, (len(uses[0]),))
+    done = spaces.Tuple((spaces.Discrete(len(uses)), args))
+    policy = seeded(partial(make_hybrid_policy, SEEN, done, uses)).double()
+    net = policy.network.actor.network
+    nn.init.normal_(net.action_type_head.bias, std=scale)
+    nn.init.normal_(net.action_args_log_sigma)
+    act, obs = numpy_act(policy), torch.randn(2, 5, 3).double()
+    legal = torch.rand(2, 5, len(uses)) < 0.5
+    legal[..., -1] = True
+    mask = legal if masked else None
+    noise = policy.noise(2, 5, torch.Generator().manual_seed(0)).double()
+    for luck in (noise, 0.0):
+        fast, plain = (form(obs, luck, mask=mask) for form in (act, policy.act))
+        assert torch.equal(fast[..., 0], plain[..., 0])
+        torch.testing.assert_close(fast, plain.detach(), rtol=1e-12, atol=1e-12)
+        for action, may in zip(fast.flatten(0, 1), legal.flatten(0, 1), strict=True):
+            assert may[int(action[0])] or not masked
+
+
+@pytest.mark.parametrize(
+    ("disturb", "words"),
+    [
+        (lambda p: replaced(p.actions, "legal", lambda row, mask: row), "actions"),
+        (lambda p: tensor_for_deviations(p.network.actor.network), "network"),
+        (lambda p: p.network.actor.network.register_forward_hook(negative), "network"),
+        (lambda p: setattr(p.network.actor.network, "encoder", nn.ELU()), "network"),
+        (
+            lambda p: setattr(p.network.actor.network, "action_args_mu", nn.ELU()),
+            "network",
+        ),
+    ],
+)
+def test_numpy_acts_for_no_other_hybrid_policy(disturb: Any, words: str) -> None:
+    policy = seeded(BUILT["hybrid"])
+    disturb(policy)
+    with pytest.raises(ValueError, match=rf"policy\.{words} must be .*known"):
+        numpy_act(policy)
+
+
+def tensor_for_deviations(net: Any) -> None:
+    del net.action_args_log_sigma
+    net.action_args_log_sigma = torch.zeros(1, 4)
+
+
 def negative(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     """What a forward hook may do."""
     return -output
@@ -121,18 +190,20 @@ def negative(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
 def rows_of(policy: Any) -> Any:
     """The layers that describe the actions."""
     rows = getattr(policy.network, "actor", policy.network)
-    return getattr(rows, "mean", rows)
+    hybrid = getattr(rows, "network", None)
+    return hybrid.encoder if hybrid else getattr(rows, "mean", rows)
 
 
 def same_name(x: Any, **methods: Any) -> Any:
     """Give an object a class with the name of its own and with other methods."""
-    x.__class__ = type(type(x).__name__, (type(x),), methods)
+    changed = type(type(x).__name__, (type(x),), methods)
+    object.__setattr__(x, "__class__", changed)  # though it may be frozen
     return x
 
 
 def replaced(owner: Any, name: str, value: Any) -> None:
     """Put something in place of a method, on the instance."""
-    setattr(owner, name, value)
+    object.__setattr__(owner, name, value)
 
 
 def opposite(self: Any, row: Tensor, noise: Tensor) -> Tensor:

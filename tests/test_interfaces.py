@@ -159,7 +159,8 @@ MAKERS = [
     for number, make in enumerate(makers)
 ]
 # Of these `numpy_act` knows network and rule.
-IN_NUMPY = [*POLICIES["make_policy"], *POLICIES["make_q_policy"]]
+KNOWN = "make_policy", "make_hybrid_policy", "make_q_policy"
+IN_NUMPY = [make for name in KNOWN for make in POLICIES[name]]
 
 
 def test_no_maker_of_policies_is_forgotten() -> None:
@@ -237,15 +238,16 @@ def test_a_policy_has_a_slot_for_legal_actions_and_minds_or_refuses_them(
 
 @pytest.mark.parametrize("make", IN_NUMPY)
 def test_the_act_in_numpy_minds_or_refuses_them_too(make: Any) -> None:
-    policy, obs = make(), torch.randn(3, 4)
+    policy, obs = make(), torch.randn(3, *make.args[0].shape)
     act = numpy_act(policy)
     noise = policy.noise(1, 3, torch.Generator().manual_seed(0))[0]
     for given in (noise, 0.0):
         wanted = policy.act(obs, given).detach()
         torch.testing.assert_close(act(obs, given, mask=None), wanted)
-        mask = torch.eye(2)[[0, 1, 0]] == 1
+        mask = torch.eye(len(getattr(policy.actions, "mask", "ab")))[[0, 1, 0]] == 1
         if hasattr(policy.actions, "legal"):
-            assert act(obs, given, mask=mask).tolist() == [0, 1, 0]
+            taken = act(obs, given, mask=mask).reshape(3, -1)
+            assert taken[:, 0].tolist() == [0, 1, 0]
         else:
             with pytest.raises(
                 ValueError, match=r"mask must be None for \w+, which cannot"

@@ -268,15 +268,14 @@ SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=64, num_epochs=2)
 def learner(env: str, by_hand: bool, config: PPOConfig = SMALL) -> PPO:
     envs = make_envs(partial(flat_env, env), config.num_envs)
     torch.manual_seed(0)
-    hybrid = env.startswith("literate_rl")
-    make = make_hybrid_policy if hybrid else make_policy
+    make = make_hybrid_policy if env.startswith("literate_rl") else make_policy
     policy = make(
         envs.single_observation_space,
         envs.single_action_space,
         normalize=config.normalize_obs,
     )
-    act = None if hybrid else numpy_act(policy)
-    return PPO(policy, envs, config, act, by_hand=ByHand(policy) if by_hand else None)
+    by = ByHand(policy) if by_hand else None
+    return PPO(policy, envs, config, numpy_act(policy), by_hand=by)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from standings import PROGRAMS, STANDINGS, Standing, only, published, verdict
 
+from benchmarks import hybrid
 from benchmarks.__main__ import learning_commands
 from benchmarks.store import RESULTS, read_results, read_table
 from literate_rl.discrete_sac import discrete_sac_settings
@@ -243,6 +244,9 @@ def test_the_loop_by_hand_is_as_fast_as_the_page_says() -> None:
 
 
 def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:
+    assert hybrid.GOALS == {8: 4.7, 64: 4.7, 256: 4.1, 4096: 1.7}
+    assert hybrid.STEPS == 64
+    assert hybrid.TYPES == hybrid.ARGUMENTS == 3
     rows, _ = read_table(RESULTS / "hybrid.csv")
     for method, low, high in (
         ("HybridDistribution", 1.7, 2.1),

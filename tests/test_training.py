@@ -486,6 +486,7 @@ def test_our_own_policies_get_fast_forms_that_compute_the_same(
     ("name", "env", "forms"),
     [
         ("ppo", CARTPOLE, "acting"),
+        ("ppo", "literate_rl/Moving-v0", "acting"),
         ("impala", CARTPOLE, "none"),
         ("a3c", CARTPOLE, "acting"),
         ("dqnapex", CARTPOLE, "acting and the error"),

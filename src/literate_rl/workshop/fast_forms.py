@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest dbf064030443e247
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 489b4e9d66da2c13
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.nn.modules.module import (
 
 from literate_rl.ddpg import DeterministicPolicyGradient
 from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
+from literate_rl.hybrid_action import HybridPolicyNetwork
 from literate_rl.masks import legal
 from literate_rl.policies import (
     ActorCritic,
@@ -33,6 +34,7 @@ from literate_rl.policies import (
 from literate_rl.replay import Batch
 from literate_rl.sac import SoftActorCritic
 from literate_rl.td3 import Hysteretic, TwinDelayed
+from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
 from literate_rl.workshop.interfaces import Act, PolicyLike
 from literate_rl.workshop.networks import ActionCritic, Critics
 from literate_rl.workshop.signatures import (
@@ -94,28 +96,33 @@ def altered(module: nn.Module) -> bool:
 
 
 Step = Callable[[NDArray[Any]], NDArray[Any]]
+CHAIN = "policy.network must be a chain of known layers"
 
 
-def numpy_layers(module: Any) -> list[Step] | None:
-    """Return what a chain of layers computes, in NumPy, or None if one is unknown."""
-    kind = type(module)
+def numpy_layers(module: Any) -> list[Step]:
+    """Return what a chain of layers computes, in NumPy, or refuse it."""
     # A subclass of a chain may add methods, but not compute something else.
     if computes(module, nn.Sequential):
-        parts = [numpy_layers(part) for part in module]
-        known = [part for part in parts if part is not None]
-        chain = [step for part in known for step in part]
-        return chain if len(known) == len(parts) else None
+        return [step for part in module for step in numpy_layers(part)]
+    kind = type(module)
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    if kind not in (nn.Linear, *plain) or not computes(module, kind):
-        return None
+    known = kind in (nn.Linear, *plain) and computes(module, kind)
+    check_that(known, f"{CHAIN} without hooks, got {kind.__name__}")
     if kind is not nn.Linear:
         return [plain[kind]]
-    # Only a parameter keeps its memory, and NumPy does not know bfloat16.
     given = [p for p in (module.weight, module.bias) if p is not None]
-    if any(type(p) is not nn.Parameter or p.dtype == torch.bfloat16 for p in given):
-        return None
-    weight, *bias = (p.detach().numpy().T for p in given)
+    weight, *bias = (memory(p).T for p in given)
     return [lambda x: x @ weight + bias[0] if bias else x @ weight]
+
+
+def memory(p: Any) -> NDArray[Any]:
+    """Return a parameter's own memory as an array, or refuse what does not keep it."""
+    # Only a parameter does, and NumPy does not know bfloat16.
+    plain = type(p) is nn.Parameter and p.dtype != torch.bfloat16
+    got = f"got {type(p).__name__}, {getattr(p, 'dtype', None)}"
+    check_that(plain, f"{CHAIN} with parameters that NumPy can share, {got}")
+    shared: NDArray[Any] = p.detach().numpy()
+    return shared
 
 
 BLAS = ThreadpoolController().select(user_api="blas")
@@ -136,6 +143,48 @@ def one_thread(function: Form) -> Form:
     return cast(Form, held)
 
 
+Choose = Callable[[NDArray[Any], Any], NDArray[Any]]
+Rule = tuple[list[Step], Choose]
+
+
+def listed(rows: Any) -> Rule:
+    """Return the layers of logits or values, and what chooses."""
+    return numpy_layers(rows), lambda row, noise: (row + noise).argmax(-1)
+
+
+def gaussian(rows: WithDeviations) -> Rule:
+    """Return the layers of the means, and what moves them."""
+    log_sigma = memory(rows.log_sigma)
+    return numpy_layers(rows.mean), lambda row, noise: row + np.exp(log_sigma) * noise
+
+
+def hybrid(rows: HybridRows) -> Rule:
+    """Return the layers of logits and means, and what chooses."""
+    net, size = rows.network, rows.network.action_type_shape
+    layers, log_sigma = numpy_layers(net.encoder), memory(net.action_args_log_sigma)
+    heads = net.action_type_head, net.action_args_mu
+    linear = all(type(x) is nn.Linear and computes(x, nn.Linear) for x in heads)
+    got = " and ".join(type(x).__name__ for x in heads)
+    check_that(linear, f"{CHAIN} with linear heads without hooks, got {got}")
+    weights = [memory(x.weight) for x in heads]
+    biases = [memory(x.bias) for x in heads]
+
+    def both(features: NDArray[Any]) -> NDArray[Any]:
+        # Two heads are one layer, and one product costs less than two.
+        return features @ np.concatenate(weights).T + np.concatenate(biases)
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        # The noise is added to the logits as it is, and to the means times $\sigma$.
+        scale = np.ones(row.shape[-1], row.dtype)
+        scale[size:] = np.exp(log_sigma)
+        moved = row + scale * noise
+        # The type takes the place of the last sum, right before the arguments.
+        moved[..., size - 1] = moved[..., :size].argmax(-1)
+        return moved[..., size - 1 :]
+
+    return [*layers, both], choose
+
+
 @checked
 def numpy_act(policy: PolicyLike) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
@@ -148,8 +197,8 @@ def numpy_act(policy: PolicyLike) -> Act:
 
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
-            or ReLU, and whose actions follow the rule of ``make_policy`` or
-            ``make_q_policy``.
+            or ReLU, and whose actions follow the rule of ``make_policy``,
+            ``make_hybrid_policy`` or ``make_q_policy``.
 
     Raises:
         ValueError: If the policy is another one, or has methods or hooks of its own.
@@ -165,39 +214,27 @@ def numpy_act(policy: PolicyLike) -> Act:
     if computes(rows, ActorCritic):
         rows, normalizer = rows.actor, rows.normalizer
         normalizer = None if computes(normalizer, nn.Identity) else normalizer
-    # The means of a Gaussian policy come from a network of their own.
-    gaussian = type(rows) is WithDeviations and computes(rows, WithDeviations)
-    layers = numpy_layers(rows.mean if gaussian else rows)
-    check_that(layers is not None, "policy.network must be a chain of known layers")
-    # Only these rules are written in NumPy below.
-    known = [GaussianActions] if gaussian else [CategoricalActions, EpsilonGreedy]
+    # Only these rules are written in NumPy above.
+    known: list[type[Any]] = [CategoricalActions, EpsilonGreedy]
+    rule, methods = listed, ["choose"]
+    if type(rows) is WithDeviations and computes(rows, WithDeviations):
+        rule, known = gaussian, [GaussianActions]
+    elif computes(rows, HybridRows) and computes(rows.network, HybridPolicyNetwork):
+        # Another `legal` might look at the deviations, which no row holds here.
+        rule, known, methods = hybrid, [HybridActions], ["choose", "legal"]
+    layers, choose = rule(rows)
     actions = known_policy.actions
-    rule = any(keeps(actions, kind, "choose") for kind in known)
-    check_that(rule, f"policy.actions must be known, got {actions}")
-
-    def forward(obs: Tensor) -> NDArray[np.float32]:
-        x: NDArray[np.float32] = (normalizer(obs) if normalizer else obs).numpy()
-        for layer in layers or ():
-            x = layer(x)
-        return x
-
-    if gaussian:
-        log_sigma = rows.log_sigma.detach().numpy()
-
-        def choose(row: NDArray[np.float32], noise: Any) -> NDArray[Any]:
-            action: NDArray[Any] = row + np.exp(log_sigma) * noise
-            return action
-    else:
-
-        def choose(row: NDArray[np.float32], noise: Any) -> NDArray[Any]:
-            action: NDArray[Any] = (row + noise).argmax(-1)
-            return action
+    same = any(all(keeps(actions, kind, m) for m in methods) for kind in known)
+    check_that(same, f"policy.actions must be known, got {actions}")
 
     @one_thread
     def act(
         obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
-        given, row = noise.numpy() if isinstance(noise, Tensor) else noise, forward(obs)
+        given = noise.numpy() if isinstance(noise, Tensor) else noise
+        row = (normalizer(obs) if normalizer else obs).numpy()
+        for layer in layers:
+            row = layer(row)
         if mask is not None:
             row = known_policy.legal(torch.from_numpy(row), mask).numpy()
         return torch.from_numpy(choose(row, given))
