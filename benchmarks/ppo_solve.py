@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.harness import provenance
-from benchmarks.ppo_loop import ENV, PACKAGES, check, learner, peer_learner
+from benchmarks.ppo_loop import ENV, check, learner, peer_learner
 from benchmarks.store import RESULTS, write_table
 from literate_rl.evaluation import evaluate
 from literate_rl.ppo import PPOConfig
 
+PACKAGES = ("stable-baselines3", "gymnasium")
 SEEDS = 20
 INTERVAL = 4096
 MOST_STEPS = 200_000
@@ -61,9 +62,9 @@ class PeerPolicy(nn.Module):
         return names
 
 
-def own(config: PPOConfig, fast: bool) -> Learner:
+def own(config: PPOConfig, fast: bool, by_hand: bool = False) -> Learner:
     """Build our learner."""
-    ours = learner(config, fast)
+    ours = learner(config, fast, by_hand)
 
     def go_on() -> None:
         goal = ours.step + INTERVAL
@@ -97,6 +98,7 @@ METHODS: dict[str, Callable[[PPOConfig], Learner]] = {
     PEER: peer,
     "PPO, plain": partial(own, fast=False),
     "PPO, numpy_act": partial(own, fast=True),
+    "PPO, by hand": partial(own, fast=True, by_hand=True),
 }
 
 

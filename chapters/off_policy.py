@@ -289,7 +289,8 @@ def vtrace(
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
     # The recursion {eq}`vtrace`. Nothing is taken over from the row after a done.
-    follow = gamma * lambda_ * (~(terminated | truncated)).to(delta)
+    goes_on = ~(terminated | truncated)
+    follow = gamma * lambda_ * goes_on.byte().to(delta)
     x = reverse_scan(rho * delta, follow * c)
     target = value.detach() + x
 

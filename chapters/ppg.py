@@ -771,7 +771,8 @@ def ppg_settings(env: str) -> PPGConfig:
 #
 # `AuxiliaryPhase` shares the policy with the policy phase and owns everything else: a buffer, the
 # order of its minibatches, and an optimiser. Its optimiser is separate because Adam keeps running
-# averages of gradients, and those of this loss differ in size from PPO's.
+# averages of gradients, and those of this loss differ in size from PPO's. (A faster form of `learn`,
+# for small networks, writes the gradient of the loss at the heads: {doc}`ppo_by_hand`.)
 
 
 # %% tags=["export"]

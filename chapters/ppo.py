@@ -390,9 +390,10 @@ class Samples(NamedTuple):
 #
 # The class below has three parts, `collect`, `look_back` and `learn`; `update` runs the epochs
 # around `learn`. Its settings, `PPOConfig`, follow further down. From {doc}`policies` it has the
-# `Runner`, which acts for a rollout at a time, and the `RewardScaler`. `act` and `policy_error`
-# may be replaced: by a faster way to act, or by another loss. `by_hand` takes the place of autograd:
-# {doc}`ppo_by_hand` has the same gradient, sooner. With `target_kl` the epochs stop early.
+# `Runner`, which acts for a rollout at a time, and the `RewardScaler`. `act` and `policy_error` may
+# be replaced: by a faster way to act, or by another loss. `by_hand` takes the place of autograd:
+# {doc}`ppo_by_hand` has the same gradient, sooner, and Adam's step with it. With `target_kl` the
+# epochs stop early.
 #
 # (If a network of your own has dropout: acting, its log-probabilities and the old values share one
 # mode, `eval_mode` of {doc}`workshop/networks`, in which nothing is dropped. Only `learn` runs in
@@ -441,6 +442,8 @@ class PPO:
         self.optimizer = torch.optim.Adam(
             self.parameters, config.learning_rate, eps=1e-5, fused=True
         )
+        if by_hand is not None:
+            by_hand.speed_up(self.optimizer)
         self.scaler = RewardScaler(config.num_envs, config.gamma).to(self.device)
         settings = config.num_steps, config.seed, config.checkpoint_interval
         self.runner = Runner(policy, envs, *settings, act)

@@ -214,6 +214,7 @@ def test_peers_agree_and_are_measured(name: str, capsys) -> None:
 
 def test_both_forms_of_the_loop_agree() -> None:
     ppo_loop.check(replace(ppo_loop.CONFIG, num_steps=32))
+    ppo_loop.check_loss(replace(ppo_loop.CONFIG, num_steps=32), "Pendulum-v1")
 
 
 def test_any_table_comes_back(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -45,6 +46,7 @@ from literate_rl.td3 import (
     TwinDelayed,
 )
 from literate_rl.workshop.fast_forms import (
+    FlatAdam,
     FusedCriticError,
     FusedQError,
     chain_critic_error,
@@ -718,3 +720,102 @@ def test_networks_with_an_encoder_are_left_to_the_plain_forms(seen: str) -> None
             fused_critic_error(filling)
     with pytest.raises(ValueError, match="policy"):
         numpy_act(make_discrete_sac_policy(space, LISTED))
+
+
+# --- Adam on one vector ---------------------------------------------------------------
+
+SHAPES = (5, 3), (5,), (), (1, 4)
+
+
+class Weights:
+    """Some parameters with gradients in one vector, and their Adam."""
+
+    def __init__(self, flat: bool, dtype: torch.dtype = torch.float64) -> None:
+        generator = torch.Generator().manual_seed(0)
+        draw = partial(torch.randn, generator=generator)
+        self.parameters = [nn.Parameter(draw(x).to(dtype)) for x in SHAPES]
+        self.adam = torch.optim.Adam(self.parameters, 0.1, eps=1e-5, fused=True)
+        sizes = [p.numel() for p in self.parameters]
+        self.grad = torch.zeros(sum(sizes), dtype=dtype)
+        parts = self.grad.split(sizes)
+        for p, part in zip(self.parameters, parts, strict=True):
+            p.grad = part.view(p.shape)
+        self.step: Callable[[], Any] = self.adam.step
+        if flat:
+            self.step = FlatAdam(self.adam, self.grad.numpy(), self.parameters).step
+
+    def go(self, first: int, last: int) -> "Weights":
+        """Take some steps, each with another gradient and learning rate."""
+        for number in range(first, last):
+            torch.randn(
+                len(self.grad),
+                generator=torch.Generator().manual_seed(number),
+                dtype=self.grad.dtype,
+                out=self.grad,
+            )
+            self.grad *= 10.0 ** (number % 7 - 5)
+            self.adam.param_groups[0]["lr"] = 0.1 / (1 + number)
+            self.step()
+        return self
+
+    def close_to(self, other: "Weights", near: float = 1e-12) -> bool:
+        """Say whether all weights and the whole state are those of another."""
+        check = partial(torch.testing.assert_close, rtol=near, atol=near)
+        check(self.parameters, other.parameters)
+        mine, theirs = self.adam.state_dict(), other.adam.state_dict()
+        assert mine["param_groups"] == theirs["param_groups"]
+        for state in mine["state"].values(), theirs["state"].values():
+            for part in state:
+                assert list(part) == ["step", "exp_avg", "exp_avg_sq"]
+        check(mine["state"], theirs["state"])
+        return True
+
+
+@pytest.mark.equation("adam")
+def test_the_flat_step_is_adams() -> None:
+    for dtype, near in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        plain, flat = (Weights(x, dtype).go(0, 200) for x in (False, True))
+        assert flat.close_to(plain, near)
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+@pytest.mark.parametrize("to_flat", [False, True])
+@pytest.mark.parametrize("from_flat", [False, True])
+def test_a_state_goes_from_one_form_to_the_other(
+    from_flat: bool, to_flat: bool, steps: int, tmp_path: Path
+) -> None:
+    whole, first = Weights(False).go(0, 20), Weights(from_flat).go(0, steps)
+    # The other has a past of its own, which the state replaces.
+    second = Weights(to_flat).go(40, 43)
+    torch.save(first.adam.state_dict(), tmp_path / "state.pt")
+    with torch.no_grad():
+        for p, old in zip(second.parameters, first.parameters, strict=True):
+            p.copy_(old)
+    second.adam.load_state_dict(torch.load(tmp_path / "state.pt"))
+    assert second.go(steps, 20).close_to(whole)
+
+
+def test_other_optimisers_are_refused() -> None:
+    parameters = Weights(False).parameters
+    groups: Any = [{"params": [p]} for p in parameters]
+    others = {
+        "torch.optim.Adam, got AdamW": torch.optim.AdamW(parameters),
+        "one group": torch.optim.Adam(groups),
+        "without weight_decay": torch.optim.Adam(parameters, weight_decay=0.1),
+        "amsgrad": torch.optim.Adam(parameters, amsgrad=True),
+        "and maximize": torch.optim.Adam(parameters, maximize=True),
+        "on the CPU, got meta": torch.optim.Adam(
+            [nn.Parameter(torch.zeros(2, device="meta"))]
+        ),
+        "float64 throughout": torch.optim.Adam([nn.Parameter(torch.zeros(2).half())]),
+    }
+    for words, optimizer in others.items():
+        with pytest.raises(ValueError, match=words):
+            FlatAdam(optimizer, np.zeros(25), optimizer.param_groups[0]["params"])
+    with pytest.raises(ValueError, match="the policy's parameters, in their order"):
+        FlatAdam(torch.optim.Adam(parameters), np.zeros(25), parameters[::-1])
+    plain = Weights(False)
+    plain.parameters[0].grad = None
+    plain.step()
+    with pytest.raises(ValueError, match="must have taken the same number of steps"):
+        Weights(True).adam.load_state_dict(plain.adam.state_dict())

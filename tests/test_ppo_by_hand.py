@@ -25,8 +25,15 @@ from literate_rl.policies import (
     Policy,
     make_policy,
 )
+from literate_rl.ppg import (
+    AuxiliaryPhase,
+    Chunks,
+    PPGConfig,
+    auxiliary_loss,
+    make_phasic_policy,
+)
 from literate_rl.ppo import PPO, PPOConfig, Samples
-from literate_rl.ppo_by_hand import ByHand, surrogate, value_error
+from literate_rl.ppo_by_hand import AuxiliaryHeads, ByHand, surrogate, value_error
 from literate_rl.ppo_error import (
     clipped_surrogate,
     policy_error_from_log_prob,
@@ -302,6 +309,17 @@ def test_after_zero_grad_or_another_state_the_gradient_is_there_again() -> None:
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
+def test_a_restored_learner_by_hand_ends_with_the_same_weights() -> None:
+    config = replace(SMALL, checkpoint_interval=1)
+    whole, first, second = (learner("CartPole-v1", True, config) for _ in range(3))
+    for one in (whole, whole, first):
+        one.iterate()
+    second.policy.load_state_dict(first.policy.state_dict())  # type: ignore[attr-defined]
+    second.load_state_dict(first.state_dict())
+    second.iterate()
+    assert all(map(torch.equal, whole.parameters, second.parameters))
+
+
 @pytest.mark.parametrize("name", ["log_prob", "adv", "target", "obs"])
 def test_what_is_not_finite_is_named_and_moves_nothing(name: str) -> None:
     policy = built("discrete")
@@ -312,6 +330,128 @@ def test_what_is_not_finite_is_named_and_moves_nothing(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{told} must be finite"):
         ByHand(policy).gradient(part._replace(**{name: broken}), PPOConfig())
     assert all(p.grad is None for p in policy.parameters())
+
+
+# --- The heads of the auxiliary phase -------------------------------------------------
+
+
+def phase(
+    by_hand: bool,
+    action: spaces.Space[Any] = LISTED,
+    masked: bool = False,
+    weight: float = 0.7,
+    dtype: torch.dtype = torch.float64,
+    **options: Any,
+) -> AuxiliaryPhase:
+    """Return an auxiliary phase with some chunks, whose policy has moved on."""
+    torch.manual_seed(0)
+    policy = make_phasic_policy(SEEN, action, **options)
+    for p in policy.parameters():
+        p.data.add_(0.3 * torch.randn(p.shape))
+    policy.to(dtype)
+    config = PPGConfig(clone_weight=weight, max_grad_norm=0.5, aux_batch_size=3)
+    aux = AuxiliaryPhase(policy, config)
+    if by_hand:
+        aux.learn = AuxiliaryHeads(aux)  # type: ignore[method-assign]
+    obs, mask = torch.randn(4, 8, 3).to(dtype), ()
+    if masked:
+        mask = torch.rand(4, 8, 4) < 0.5
+        mask[..., 1] = True
+    aux.buffer = [Chunks(obs, torch.randn(4, 8).to(dtype), (), mask)]
+    return aux
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "discrete": {},
+    "masked": {"masked": True},
+    "Gaussian": {"action": BOX},
+    "no clone term": {"weight": 0.0},
+    "one encoder": {"share_encoder": True},
+    "float32": {"dtype": torch.float32},
+}
+
+
+@pytest.mark.equation("by-hand-heads")
+@pytest.mark.equation("by-hand-gaussian-kl")
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_and_metrics_of_the_heads_are_those_of_autograd(kind: str) -> None:
+    near = 1e-5 if kind == "float32" else 1e-10
+    found = []
+    for by_hand in (False, True):
+        aux = phase(by_hand, **KINDS[kind])
+        (data,) = aux.buffer
+        # The policy to hold to is another one.
+        row = aux.snapshot(data)
+        row = row + torch.randn_like(row)
+        found.append([aux.learn(data._replace(row=row))])
+        found[-1] += [p.grad for p in aux.parameters]
+    torch.testing.assert_close(*found, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("action", [LISTED, BOX])
+def test_whole_phases_end_with_the_same_weights(action: spaces.Space[Any]) -> None:
+    """Also where a state goes from one form to the other in between."""
+    both = [phase(by_hand, action) for by_hand in (False, True)]
+    (data,) = both[0].buffer
+    for _ in range(2):
+        metrics = []
+        for aux in both:
+            aux.buffer = [data]
+            metrics.append(aux.run())
+        assert metrics[0] == pytest.approx(metrics[1], rel=1e-8)
+        assert metrics[0]["aux/kl"] > 1e-5
+        for x, y in zip(*(aux.parameters for aux in both), strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-9)
+        states = [aux.state_dict() for aux in both]
+        for aux, state in zip(both, states[::-1], strict=True):
+            aux.load_state_dict(state)
+
+
+def test_heads_by_hand_refuse_what_they_do_not_know() -> None:
+    def own_kl(aux: Any) -> None:
+        aux.policy.actions.kl = lambda row, other: row.sum(-1)
+
+    changes: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+        "got HybridActions": (TYPES, lambda aux: None),
+        "got ChoiceActions": (spaces.MultiDiscrete([2, 3]), lambda aux: None),
+        "as they are, got Cat": (LISTED, own_kl),
+        "leave out illegal": (LISTED, lambda aux: setattr(aux.policy, "legal", 0)),
+        "must train all": (LISTED, lambda aux: aux.parameters[0].requires_grad_(False)),
+        "on the CPU": (
+            LISTED,
+            lambda aux: setattr(
+                aux, "parameters", [nn.Parameter(torch.zeros(1, device="meta"))]
+            ),
+        ),
+        "got SGD": (
+            LISTED,
+            lambda aux: setattr(aux, "optimizer", torch.optim.SGD(aux.parameters)),
+        ),
+    }
+    for words, (space, change) in changes.items():
+        aux = AuxiliaryPhase(make_phasic_policy(SEEN, space), PPGConfig())
+        change(aux)
+        with pytest.raises(ValueError, match=words):
+            AuxiliaryHeads(aux)
+    aux = phase(True)
+    aux.loss = partial(auxiliary_loss, error=nn.functional.mse_loss)
+    with pytest.raises(ValueError, match=r"aux\.loss must be auxiliary_loss"):
+        aux.run()
+    aux = phase(True)
+    aux.buffer[0].target[0, 0] = math.nan
+    with pytest.raises(ValueError, match=r"^target must be finite"):
+        aux.run()
+
+
+def test_ppg_learns_with_its_heads_by_hand_and_says_so(capsys: Any) -> None:
+    small: dict[str, Any] = TINY | {"aux_interval": 1, "total_steps": 128}
+    ends = [
+        train("PPG", "CartPole-v1", fast=fast, **small).policy.state_dict()  # type: ignore[attr-defined]
+        for fast in ("auto", "by hand")
+    ]
+    words = "fast forms: the heads of the auxiliary phase by hand\n"
+    assert words in capsys.readouterr().out
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-5)
 
 
 # --- What is refused ------------------------------------------------------------------
@@ -475,8 +615,7 @@ def test_the_command_line_learns_by_hand_and_says_so(
 
 WORDS = {
     ("PPO", "fast"): "fast must be one of 'auto', 'plain', 'by hand', got 'fast'",
-    ("A2C", "by hand"): "fast='by hand' is for ppo, got a2c",
-    ("PPG", "by hand"): "fast='by hand' is for ppo, got ppg",
+    ("A2C", "by hand"): "fast='by hand' is for ppo and ppg, got a2c",
 }
 
 

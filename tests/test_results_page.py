@@ -12,7 +12,7 @@ import pytest
 from standings import PROGRAMS, STANDINGS, Standing, only, published, verdict
 
 from benchmarks import hybrid
-from benchmarks.__main__ import learning_commands
+from benchmarks.__main__ import GPU_NAMES, NAMES, PEER_NAMES, learning_commands
 from benchmarks.store import RESULTS, read_results, read_table
 from literate_rl.discrete_sac import discrete_sac_settings
 from literate_rl.evaluation import paired_difference, t_interval
@@ -38,6 +38,20 @@ def test_make_learn_trains_what_the_page_shows() -> None:
     cheetahs = {f"{x}_cheetah{by}" for x in ("td3", "sac") for by in ("", "_peer")}
     minatar = {"minatar_breakout", "minatar_dqn", "minatar_rainbow"}
     assert shown - made == {"platform", "ppg_starpilot", *cheetahs, *minatar}
+
+
+def test_every_measurement_of_speed_has_its_place_on_the_page() -> None:
+    page = (ROOT / "docs/results.md").read_text()
+    shown = re.findall(r"```\{benchmark\} (.*)", page)
+    assert sorted(shown) == sorted(NAMES + PEER_NAMES + GPU_NAMES)
+
+
+def test_a_check_costs_as_little_as_the_page_says() -> None:
+    rows, _ = read_results(RESULTS / "signatures.csv")
+    ratios = {(row.case, row.method): row.ratio for row in rows}
+    assert ratios["five tensors, two numbers", "@checked"] > 8
+    (alone,) = (ratio for (_, name), ratio in ratios.items() if name == "checks alone")
+    assert alone > 20
 
 
 def test_every_stored_run_has_its_place_on_the_page() -> None:
@@ -232,16 +246,16 @@ def test_a_gpu_pays_where_there_is_much_to_compute() -> None:
 
 def test_the_loop_by_hand_is_as_fast_as_the_page_says() -> None:
     rows, _ = read_results(RESULTS / "ppo_loop.csv")
-    ratios = {(row.case.split("-")[0], row.method[5:]): row.ratio for row in rows}
+    ratios = {(row.case.split(" env")[0], row.method[5:]): row.ratio for row in rows}
     for key, told in (
-        (("CartPole", "plain"), 1.7),
-        (("CartPole", "numpy_act"), 1.9),
-        (("CartPole", "by hand"), 3.2),
-        (("Pendulum", "by hand"), 2.6),
+        (("CartPole-v1, 4", "plain"), 1.7),
+        (("CartPole-v1, 4", "numpy_act"), 1.9),
+        (("CartPole-v1, 4", "by hand"), 3.2),
+        (("Pendulum-v1, 4", "by hand"), 2.6),
     ):
         assert round(ratios[key], 1) == told
-    without_autograd = ratios["CartPole", "by hand"] / ratios["CartPole", "numpy_act"]
-    assert round(without_autograd, 1) == 1.7
+    by_hand, autograd = (ratios["CartPole-v1, 4", x] for x in ("by hand", "numpy_act"))
+    assert round(by_hand / autograd, 1) == 1.7
 
 
 def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:

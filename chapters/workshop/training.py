@@ -99,7 +99,7 @@ from literate_rl.masks import WithoutMask
 from literate_rl.policies import make_policy
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.ppo_by_hand import ByHand
+from literate_rl.ppo_by_hand import AuxiliaryHeads, ByHand
 from literate_rl.processes import pickled, transport_named
 from literate_rl.rainbow import (
     Rainbow,
@@ -225,9 +225,11 @@ def train(
             one and the network and its batches are large enough for it to pay. In the
             end models of your own are back where they were, and ours are on the CPU.
         fast: Which forms of acting and learning are used. ``"auto"`` hands in the fast
-            forms that the policy allows, ``"plain"`` none. ``"by hand"`` is for PPO: it
-            also backpropagates in NumPy (``ByHand``). The numbers are the same up to
-            rounding, so a run may go on in another form.
+            forms that the policy allows, ``"plain"`` none. ``"by hand"`` is for PPO,
+            which then also backpropagates in NumPy (``ByHand``), and for PPG, whose
+            auxiliary phase writes the gradient of its loss at the heads
+            (``AuxiliaryHeads``). The numbers are the same up to rounding, so a run may
+            go on in another form.
         check: Whether models of your own are checked against the contract first.
         progress: Whether to show a progress bar.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) or an
@@ -716,8 +718,8 @@ def check_fast(fast: str, algorithm: str) -> None:
     if fast not in get_args(Fast):
         names = ", ".join(map(repr, get_args(Fast)))
         raise ValueError(f"fast must be one of {names}, got {fast!r}")
-    if fast == "by hand" and algorithm != "ppo":
-        raise ValueError(f"fast='by hand' is for ppo, got {algorithm}")
+    if fast == "by hand" and algorithm not in ("ppo", "ppg"):
+        raise ValueError(f"fast='by hand' is for ppo and ppg, got {algorithm}")
 
 
 # %% [markdown]
@@ -1048,6 +1050,15 @@ def ppo(policy: Any, build: Build, config: PPOConfig, fast: Fast) -> Learner:
     return PPO(policy, build(), config, act, by_hand=by_hand)
 
 
+def ppg(policy: Any, build: Build, config: PPGConfig, fast: Fast) -> Learner:
+    """Build PPG, whose auxiliary phase can write its gradient at the heads."""
+    learner = PPGAlgorithm(policy, build(), config)
+    aux: Any = learner.aux
+    if fast == "by hand":
+        aux.learn = AuxiliaryHeads(aux)
+    return learner
+
+
 def with_actors(
     learner: Callable[..., Learner], policy: Any, build: Build, config: Any, fast: Fast
 ) -> Learner:
@@ -1131,7 +1142,9 @@ def handed_in(learner: Any) -> str:
         loop, acting = learner, getattr(runner_of(learner), "act", plain) != plain
     error = isinstance(loop, OffPolicy) and loop.error != loop.algorithm.error
     by_hand = isinstance(loop, PPO) and loop.judge is not loop.policy
+    heads = isinstance(loop, PPGAlgorithm) and "learn" in vars(loop.aux)
     known = {"acting": acting, "the error": error, "learning by hand": by_hand}
+    known["the heads of the auxiliary phase by hand"] = heads
     names = [name for name, handed in known.items() if handed]
     return f"fast forms: {' and '.join(names) or 'none'}"
 
@@ -1194,9 +1207,7 @@ ddpg, hddpg, td3 = (
 
 ALGORITHMS = {
     "ppo": Entry(PPOConfig, ppo_settings, ppo),
-    "ppg": Entry(
-        PPGConfig, ppg_settings, partial(alone, PPGAlgorithm), phasic, models=()
-    ),
+    "ppg": Entry(PPGConfig, ppg_settings, ppg, phasic, models=()),
     "impala": Entry(ActorsConfig, actors_settings, impala),
     "a2c": Entry(A2CConfig, a2c_settings, a2c),
     "a3c": Entry(A3CConfig, a3c_settings, partial(with_actors, A3C)),

@@ -37,7 +37,8 @@ class Benchmark(SphinxDirective):
             )
             return []
         rows, provenance = read_results(path)
-        return [nodes.raw("", table(rows) + measured(provenance), format="html")]
+        how = measured(provenance, on=provenance["cpu"])
+        return [nodes.raw("", table(rows) + how, format="html")]
 
 
 class Chaos(SphinxDirective):
@@ -144,14 +145,15 @@ def html_table(columns: tuple[str, ...], body: str) -> str:
     )
 
 
-def measured(provenance: dict[str, str]) -> str:
-    """Return how something was measured, folded."""
+def measured(provenance: dict[str, str], on: str = "") -> str:
+    """Return how something was measured, and perhaps on what, folded."""
     lines = "".join(
         f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>"
         for key, value in provenance.items()
     )
     what = escape(provenance.get("env", "this"))
-    summary = f"<summary>How {what} was measured</summary>"
+    where = f", on {escape(on)}" if on else ""
+    summary = f"<summary>How {what} was measured{where}</summary>"
     return f'<details class="provenance">{summary}<dl>{lines}</dl></details>'
 
 

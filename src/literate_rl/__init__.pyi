@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest ac1c023846a43a9b
+# Generated from chapters/*.py (edit there); digest 0f506e485fb3a69d
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -71,6 +71,7 @@ from .exact_values import (
     tabular_values as tabular_values,
 )
 from .ppo_by_hand import (
+    AuxiliaryHeads as AuxiliaryHeads,
     ByHand as ByHand,
 )
 from .encoders import (
@@ -431,6 +432,7 @@ from .workshop.own_models import (
     make_qnet_policy as make_qnet_policy,
 )
 from .workshop.fast_forms import (
+    FlatAdam as FlatAdam,
     FusedCriticError as FusedCriticError,
     FusedQError as FusedQError,
     chain_backward as chain_backward,

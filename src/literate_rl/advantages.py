@@ -1,4 +1,4 @@
-# Generated from chapters/advantages.py (edit there); digest f644099b061f3a27
+# Generated from chapters/advantages.py (edit there); digest 3b9b2aecda305f5e
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def gae(
     # A later error counts here too, times $\gamma \lambda$ for each step in between,
     # unless the next row belongs to another episode.
     same_episode = ~(terminated | truncated)
-    passed_on = gamma * lambda_ * same_episode.to(td_error)
+    # By way of bytes: PyTorch makes floats of them faster than of flags.
+    passed_on = gamma * lambda_ * same_episode.byte().to(td_error)
 
     # The recursion {eq}`gae`. An advantage is a weight, so no gradient may flow through
     # it: `reverse_scan` returns a tensor without one.

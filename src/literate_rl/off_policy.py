@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest c2f9ef76c493e117
+# Generated from chapters/off_policy.py (edit there); digest b546ae6f38692952
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def vtrace(
     rho, c, rho_pg = (clipped[x] for x in bounds)
 
     # The recursion {eq}`vtrace`. Nothing is taken over from the row after a done.
-    follow = gamma * lambda_ * (~(terminated | truncated)).to(delta)
+    goes_on = ~(terminated | truncated)
+    follow = gamma * lambda_ * goes_on.byte().to(delta)
     x = reverse_scan(rho * delta, follow * c)
     target = value.detach() + x
 

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest e80a48a697436c06
+# Generated from chapters/ppo.py (edit there); digest 267cabf3f39febb6
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -117,6 +117,8 @@ class PPO:
         self.optimizer = torch.optim.Adam(
             self.parameters, config.learning_rate, eps=1e-5, fused=True
         )
+        if by_hand is not None:
+            by_hand.speed_up(self.optimizer)
         self.scaler = RewardScaler(config.num_envs, config.gamma).to(self.device)
         settings = config.num_steps, config.seed, config.checkpoint_interval
         self.runner = Runner(policy, envs, *settings, act)

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest a6c92d40ca94557c
+# Generated from chapters/ppo_by_hand.py (edit there); digest eacb0f56d1a98ae2
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ from literate_rl.policies import (
     Policy,
     WithDeviations,
 )
+from literate_rl.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
 from literate_rl.ppo import PPOConfig, Samples
-from literate_rl.workshop.fast_forms import computes, keeps, one_thread, quiet
+from literate_rl.workshop.fast_forms import (
+    FlatAdam,
+    check_numbers,
+    computes,
+    keeps,
+    one_thread,
+    quiet,
+)
 from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
 from literate_rl.workshop.interfaces import ActorCriticLike
 from literate_rl.workshop.signatures import check_finite, check_that
 
-__all__ = ["ByHand"]
+__all__ = ["AuxiliaryHeads", "ByHand"]
 
 Array = NDArray[Any]
 
@@ -271,6 +279,25 @@ class Heads:
         return features
 
 
+def gradient_vector(parameters: list[Any]) -> tuple[Array, dict[Any, Array]]:
+    """Return a vector for all gradients, and which part of it is whose."""
+    check_numbers(parameters)
+    sizes = [p.numel() for p in parameters]
+    flat = np.zeros(sum(sizes), array(parameters[0]).dtype)
+    parts = np.split(flat, np.cumsum(sizes)[:-1])
+    pairs = zip(parameters, parts, strict=True)
+    return flat, {p: part.reshape(p.shape) for p, part in pairs}
+
+
+@one_thread
+def clip(flat: Array, most: float) -> float:
+    """Clip gradients at a norm, in place; return the norm that they had."""
+    # All parameters at once, {eq}`by-hand-clip`.
+    norm = math.sqrt(flat @ flat)
+    flat *= min(1.0, most / (norm + 1e-6))
+    return norm
+
+
 class ByHand:
     """A policy's numbers, and the gradient of PPO's loss, without autograd.
 
@@ -287,16 +314,9 @@ class ByHand:
     """
 
     def __init__(self, policy: ActorCriticLike) -> None:
-        parameters = list(policy.parameters())
-        check_numbers(parameters)
-        # One vector holds all gradients, and each parameter sees its part of it. So
-        # their norm is one product.
-        sizes = [p.numel() for p in parameters]
-        self.flat = np.zeros(sum(sizes), array(parameters[0]).dtype)
-        places = np.split(self.flat, np.cumsum(sizes)[:-1])
-        pairs = zip(parameters, places, strict=True)
-        free = {p: place.reshape(p.shape) for p, place in pairs}
-        self.grads = [(p, torch.from_numpy(place)) for p, place in free.items()]
+        self.parameters = list(policy.parameters())
+        self.flat, free = gradient_vector(self.parameters)
+        self.grads = [(p, torch.from_numpy(part)) for p, part in free.items()]
 
         def take(p: Any) -> Array:
             plain = type(p) is nn.Parameter and quiet(p) and p.requires_grad
@@ -352,9 +372,11 @@ class ByHand:
         """
         action, old, adv, target, old_value = (x.numpy() for x in part[1:6])
         mask = None if part.mask is None else part.mask.numpy()
+        # For numbers as few as these NumPy's `mean` takes much longer than a sum.
+        size = len(adv)
         if config.normalize_advantage:
-            adv = adv - adv.mean()
-            adv = adv / (math.sqrt(adv @ adv / len(adv)) + 1e-8)
+            adv = adv - adv.sum() / size
+            adv = adv / (math.sqrt(adv @ adv / size) + 1e-8)
 
         # Forward, through the networks and through the loss. On the way each part says
         # how it changes.
@@ -366,8 +388,8 @@ class ByHand:
         error, pull = value_error(value, old_value, target, config.value_clip)
 
         # The total {eq}`def-ppo-total`.
-        policy_loss, value_loss = -float(objective.mean()), float(error.mean())
-        entropy = float(terms.entropy.mean())
+        losses = -objective, error, terms.entropy
+        policy_loss, value_loss, entropy = (float(x.sum()) / size for x in losses)
         loss = policy_loss + config.value_weight * value_loss
         loss -= config.entropy_weight * entropy
         # What is not finite would spoil all weights at once.
@@ -378,13 +400,11 @@ class ByHand:
         # Backward: what comes to the rows and to the values, {eq}`by-hand-total`, and
         # from there through the layers.
         bonus = config.entropy_weight * terms.entropy_slope
-        row_grad = (push[:, None] * terms.log_prob_slope + bonus) / -len(adv)
+        row_grad = (push[:, None] * terms.log_prob_slope + bonus) / -size
         backward(self.actor, row_grad)
-        backward(self.critic, config.value_weight / len(adv) * pull[:, None])
+        backward(self.critic, config.value_weight / size * pull[:, None])
 
-        # Gradient clipping {eq}`by-hand-clip`, of all parameters at once.
-        norm = math.sqrt(self.flat @ self.flat)
-        self.flat *= min(1.0, config.max_grad_norm / (norm + 1e-6))
+        clip(self.flat, config.max_grad_norm)
         for p, grad in self.grads:
             p.grad = grad
         return {
@@ -393,15 +413,9 @@ class ByHand:
             "losses/entropy": entropy,
         }
 
-
-def check_numbers(parameters: list[Any]) -> None:
-    """Raise unless NumPy can compute with parameters where they are."""
-    places = {p.device.type for p in parameters}
-    check_that(places == {"cpu"}, f"policy must be on the CPU, got {', '.join(places)}")
-    kinds = {p.dtype for p in parameters}
-    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-    words = "policy must be float32 or float64 throughout"
-    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
+    def speed_up(self, optimizer: Any) -> None:
+        """Give an Adam a faster ``step``, which reads the gradient where it is."""
+        optimizer.step = FlatAdam(optimizer, self.flat, self.parameters).step
 
 
 def parts_of(
@@ -453,3 +467,90 @@ def layers_of(module: Any, take: Take) -> list[Layer]:
         check_that(module.bias is not None, f"{words} and with biases, got {module}")
         return [Linear(module, take)]
     return [Tanh() if kind is nn.Tanh else ReLU()]
+
+
+def categorical_kl(old: Array, row: Array, mask: Array | None) -> tuple[Array, Array]:
+    """Return the divergences from old rows of logits, and their slopes over the new."""
+    before, after = log_softmax(old, mask), log_softmax(row, mask)
+    prob = np.exp(before)
+    # What never happens adds nothing.
+    kl = (prob * np.where(prob > 0, before - after, 0)).sum(1)
+    # The slope, the first of {eq}`by-hand-heads`.
+    return kl, np.exp(after) - prob
+
+
+def gaussian_kl(old: Array, row: Array, mask: None) -> tuple[Array, Array]:
+    """Return the same for rows of means and log standard deviations."""
+    (mu_old, log_old), (mu, log_sigma) = (np.split(x, 2, 1) for x in (old, row))
+    inverse, change = np.exp(-log_sigma), log_old - log_sigma
+    zeta = (mu - mu_old) * inverse
+    square = np.exp(2 * change) + zeta * zeta
+    # The slopes {eq}`by-hand-gaussian-kl`.
+    slope = np.hstack([zeta * inverse, 1 - square])
+    return (0.5 * (square - 1) - change).sum(1), slope
+
+
+class AuxiliaryHeads:
+    """A faster ``learn`` of an auxiliary phase: the gradient is written at the heads.
+
+    It is for policies of ``make_phasic_policy`` on the CPU whose actions are a list or
+    a box, with any encoders: ``aux.learn = AuxiliaryHeads(aux)``. What is said at
+    ``ByHand`` about memory holds here too.
+
+    Args:
+        aux: The auxiliary phase.
+
+    Raises:
+        ValueError: If its policy or its optimiser is another one. With a minibatch, if
+            its loss is.
+    """
+
+    def __init__(self, aux: AuxiliaryPhase) -> None:
+        policy, actions = aux.policy, aux.policy.actions
+        known = {CategoricalActions: categorical_kl, GaussianActions: gaussian_kl}
+        self.kl: Any = known.get(type(actions))
+        same = self.kl is not None and keeps(actions, type(actions), "kl")
+        words = "policy.actions must be CategoricalActions or GaussianActions"
+        check_that(same, f"{words}, as they are, got {type(actions).__name__}")
+        ours = keeps(policy, Policy, "legal")
+        check_that(ours, "policy must leave out illegal actions as a Policy does")
+        trained = all(p.requires_grad for p in aux.parameters)
+        check_that(trained, "policy must train all its parameters")
+        self.aux = aux
+        self.flat, parts = gradient_vector(aux.parameters)
+        self.grads = [(p, torch.from_numpy(part)) for p, part in parts.items()]
+        self.adam = FlatAdam(cast(Any, aux.optimizer), self.flat, aux.parameters)
+
+    @np.errstate(all="ignore")
+    def __call__(self, part: Chunks) -> Tensor:
+        """Take one step on a minibatch; return means and a norm."""
+        loss: Any = self.aux.loss
+        ours = getattr(loss, "func", None) is auxiliary_loss
+        ours = ours and [*loss.keywords] == ["clone_weight"]
+        check_that(ours, "aux.loss must be auxiliary_loss, with squared errors")
+
+        # What the three heads say, and how far it is from what they should say.
+        outputs = self.aux.network.three_heads(part.obs)
+        row, *values = (x.detach().numpy() for x in outputs)
+        target, size = part.target.numpy(), part.target.numel()
+        masked = isinstance(part.mask, Tensor)
+        mask = part.mask.numpy().reshape(size, -1) if masked else None
+        rows = (x.reshape(size, -1) for x in (part.row.numpy(), row))
+        kl, slope = self.kl(*rows, mask)
+        misses = [value - target for value in values]
+        means = [float((x * x).sum()) / size for x in misses] + [float(kl.sum()) / size]
+        given = {"target": part.target, "value": outputs[1], "aux_value": outputs[2]}
+        check_finite(sum(means), **given, kl=torch.from_numpy(kl))
+
+        # The gradient at the heads, {eq}`by-hand-heads`. From there autograd goes on,
+        # and adds to what lies in the vector.
+        pulls = [loss.keywords["clone_weight"] / size * slope.reshape(row.shape)]
+        pulls += [2 / size * miss for miss in misses]
+        self.flat[:] = 0
+        for p, grad in self.grads:
+            p.grad = grad
+        torch.autograd.backward(outputs, [torch.from_numpy(x) for x in pulls])
+        norm = clip(self.flat, self.aux.config.max_grad_norm)
+        check_finite(norm, gradient=torch.tensor(norm))
+        self.adam.step()
+        return part.target.new_tensor([*means, norm])

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 201a92b17bb69b2c
+# Generated from chapters/workshop/cli.py (edit there); digest f333047c4be72f7f
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Command(Generic[Config]):
             and they are large enough for it to pay. A run may go on on another device.
         fast: Which forms of acting and learning are used: auto is those that fit, plain
             is none; with "by hand" PPO backpropagates in NumPy, for small networks of
-            linear layers. The numbers are the same up to rounding.
+            linear layers, and PPG writes the gradient of its auxiliary phase at the
+            heads. The numbers are the same up to rounding.
         qnet: A Q network of your own, module:name of a class or function that makes it
             without arguments. It is checked against the contract of the algorithm
             first, and has to be named again to resume.

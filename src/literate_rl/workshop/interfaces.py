@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest f4082e85a7bc630f
+# Generated from chapters/workshop/interfaces.py (edit there); digest 42fbf4a17a405b0d
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -146,6 +146,10 @@ class ByHandLike(Protocol):
 
     def gradient(self, part: Any, config: Any) -> dict[str, float]:
         """Leave the clipped gradient of a minibatch in ``grad``; return its losses."""
+        ...
+
+    def speed_up(self, optimizer: Any) -> None:
+        """Give an Adam a faster ``step`` with this gradient."""
         ...
 
 
