@@ -177,7 +177,8 @@ for found in (gaps, areas):
 # ### With four times the computation
 #
 # Is that so with the settings of {doc}`rainbow` too, $n = 20$ and a batch of 128 after every two
-# steps? Here four of the parts are taken away once more, with three seeds each: the last
+# steps? Here four of the parts are taken away once more, with three seeds each (four days older than
+# the whole agents, which were run again with changed code): the last
 # policies, and the mean returns while training, seed by seed.
 
 # %% tags=["hide-input"]
