@@ -158,6 +158,12 @@ def test_the_same_seeds_a_week_later() -> None:
         ("pendulum", "PPO"): "| PPO, Pendulum | 5 | −181.0 | −180.2 |",
         ("lander", "joint"): "| hybrid PPO, lander | 5 | 241 | 200 |",
         ("moving", "joint"): "| hybrid PPO, Moving | 5 | 1.71 | 1.67 |",
+        ("moving_idle_2", "joint"): (
+            "| the same with 2 idle arguments | 5 | 1.59 | 1.65 |"
+        ),
+        ("moving_idle_4", "joint"): (
+            "| the same with 4 idle arguments | 5 | 1.67 | 1.62 |"
+        ),
         ("dqn_cartpole", "DQN"): "| DQN, CartPole | 10 | 478 | 457 |",
         ("rainbow_cartpole", "Rainbow"): "| Rainbow, CartPole | 10 | 495 | 498 |",
         ("ppg_cartpole", "PPG"): "| PPG, CartPole | 5 | 500 | 500 |",
@@ -178,7 +184,7 @@ def test_the_same_seeds_a_week_later() -> None:
             places = len(mean.partition(".")[2])
             assert round(np.mean(values), places) == float(mean)
     moves = [np.mean(np.diff(found[name])) for name in told]
-    assert (sum(x < 0 for x in moves), sum(x > 0 for x in moves)) == (5, 5)
+    assert (sum(x < 0 for x in moves), sum(x > 0 for x in moves)) == (6, 6)
     pairs = zip(*found["dqn_cartpole", "DQN"], strict=True)
     reach = [sum(x >= 475 for x in values) for values in pairs]
     assert reach == [9, 7]
