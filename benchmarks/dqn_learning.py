@@ -20,8 +20,9 @@ from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.training import make_learner
 
 ENV = "CartPole-v1"
-# Each differs from the chapter's agent in one thing.
+# Each but the first differs from the chapter's agent in one thing.
 SWITCHES: dict[str, dict[str, Any]] = {
+    "all parts": {},
     "one step, n = 1": {"num_steps": 1},
     "three steps, n = 3": {"num_steps": 3},
     "no target network": {"tau": 1.0},

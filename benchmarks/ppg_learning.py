@@ -116,12 +116,12 @@ def epochs_apart(*numbers: int) -> dict[str, dict[str, Any]]:
 PHASE = {"PPG, E_pi 3, E_V 3": {"num_epochs": 3, "value_epochs": 3}}
 
 EXPERIMENTS = {
-    "ppg_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG, 5, {"PPG": {}, "PPO": PPO}),
+    "ppg_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG, 10, {"PPG": {}, "PPO": PPO}),
     # Rewards in units of the deviation of the returns: errors of the values are small.
     "ppg_cartpole_scaled": compare(
         CARTPOLE,
         replace(CARTPOLE_CONFIG, scale_reward=True),
-        5,
+        10,
         {"PPG": {}, "PPO": PPO},
     ),
     "ppg_cartpole_epochs": compare(

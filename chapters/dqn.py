@@ -300,7 +300,7 @@ assert min(n for n in range(1, 99) if 2 * 0.99**n < 1) == 69, "69 steps"
 # Here are ten agents that learn CartPole with both measures, and with the others of this chapter.
 # ({doc}`rainbow_evidence` takes each of them away.)
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves and their mean over 50,000 steps of CartPole. They rise from 20, most of them reach returns above 400 between 10,000 and 20,000 steps"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Ten thin curves and their mean over 50,000 steps of CartPole. They rise from 20. Six of them reach 500 in the first half, the lowest stays below 400"}}
 runs = stored_runs("dqn_cartpole")["DQN"]
 fig, axis = plt.subplots(figsize=(4.6, 2.8))
 steps = runs.steps / 1000
@@ -313,16 +313,20 @@ final = np.sort(runs.final)
 print("100 greedy episodes of the last policy:", *(f"{x:.0f}" for x in final))
 
 # %% [markdown]
-# Each thin line is a run, the thick one their mean. **Notice** that nine of ten runs touch 500 in
-# the first half, and that one never gets beyond 400. The printed returns are those of the *last*
-# policies, not of the best of many: nine of ten end at 475 or more.
+# Each thin line is a run, the thick one their mean. **Notice** that six of ten runs touch 500 in
+# the first half and one later, that two get beyond 475 and fall back, and that one never gets beyond 400.
+# The printed returns are those of the *last* policies, not of the best of many: seven of ten end at 475
+# or more. Our goal was eight.
 
 # %% tags=["claims"]
 assert len(final) == 10
-assert (final >= 475).sum() == 9, "nine of ten end at 475 or more"
-early = runs.curves[:, : len(steps) // 2 + 1].max(1)
-assert (early > 499).sum() == 9, "nine of ten touch 500 in the first half"
-assert (runs.curves.max(1) < 400).sum() == 1, "one never gets beyond 400"
+assert (final >= 475).sum() == 7, "seven of ten end at 475 or more"
+early, ever = runs.curves[:, : len(steps) // 2].max(1), runs.curves.max(1)
+assert ((early > 499).sum(), (ever > 499).sum()) == (6, 7), "one later"
+back = (ever > 475) & (ever < 499)
+assert back.sum() == 2
+assert (runs.final[back] < 415).all(), "two fall back"
+assert (ever < 400).sum() == 1, "one never gets beyond 400"
 
 # %% [markdown]
 # ## DQN on one page
@@ -422,13 +426,14 @@ print(*(f"{x:.0f}" for x in np.sort(ten.final)))
 
 # %% [markdown]
 # Eight of ten end above 450; two fail. A run takes about 40 seconds of processor time. Of the ten agents
-# above, nine end above 475. What differs: their networks are dueling, their gradients are
+# above, seven end above 450. What differs: their networks are dueling, their gradients are
 # clipped, their share of random actions falls over 10,000 steps, not 5,000, this share and the learning
 # rate move once in 1,000 steps, and their environments are reset after every 10,000.
 
 # %% tags=["claims"]
 assert len(ten.final) == 10
 assert (ten.final > 450).sum() == 8, "eight of ten"
+assert (runs.final > 450).sum() == 7, "seven of those above"
 assert (ten.final < 300).sum() == 2, "two fail"
 assert 35 < np.median(ten.cpu_seconds) < 45, "about 40 seconds"
 
@@ -1047,9 +1052,8 @@ assert not any(torch.allclose(x, y, atol=1e-4) for x, y in pairs), "they have mo
 #
 # The settings for CartPole were chosen in a study on other seeds than those of the figures
 # ({doc}`/docs/results`). That each of them is needed we cannot show. With $n = 3$ in place of 20 all
-# five runs of {doc}`rainbow_evidence` end at 500, and while training no difference is seen, though they
-# first touch 475 later: after 22,000 steps, not 14,000 (medians of the same seeds). We keep $n = 20$,
-# because the values then stay below the bound.
+# five runs of {doc}`rainbow_evidence` end at 500, and while training no difference is seen. We keep
+# $n = 20$, because the values then stay below the bound.
 #
 # Without double DQN all five runs end at 500 there too; in the shorter runs above two of five end near
 # 300 or below, and none with it. Neither shows a difference while training. We keep double DQN, at the
@@ -1129,13 +1133,13 @@ assert after_loads == [2500, 625, 156, 39], "each load divides again"
 # ## When to use it
 #
 # DQN learns from each step many times, so it needs fewer steps than PPO and more computation for
-# each. On CartPole its runs first touch 475 after 18,000 steps (the median of ten runs), those of PPO
-# after 30,000, but 50,000 steps take it four times as much processor time. So prefer it where steps
+# each. On CartPole its runs first touch 475 after 16,000 steps (the median of ten runs), those of PPO
+# after 26,000, but 50,000 steps take it eleven times as much processor time. So prefer it where steps
 # are expensive and actions can be listed. Begin without priorities: {doc}`replay` says where they paid.
 #
 # - **Use it for**: actions that can be listed, steps that cost more than updates
 # - **Rather than**: {doc}`ppo`, which is faster by the clock where steps are cheap
-# - **Costs**: about 18,000 steps until CartPole first reaches 475; 50,000 steps take 41 CPU seconds
+# - **Costs**: about 16,000 steps until CartPole first reaches 475; 50,000 steps take 36 CPU seconds
 # - **First settings**: `num_steps=20`, `tau=0.02, epsilon_steps=10_000` (a fifth of the run), and a
 #   `reward_scale` that keeps values at a few units (0.05 for CartPole)
 # - **Decided by**: one switch at a time in {doc}`rainbow_evidence`
@@ -1152,9 +1156,9 @@ assert (above.log_interval, above.checkpoint_interval) == (1_000, 10)
 switches = stored_runs("dqn_switches")
 for name in ("three steps, n = 3", "not double"):
     assert (switches[name].final == 500).all(), "all five runs end at 500"
-    gap = paired_difference(switches[name].area, runs.area[:5])
+    gap = paired_difference(switches[name].area, switches["all parts"].area)
     assert gap.low < 0 < gap.high, "no difference is seen while training"
-gap = paired_difference(switches["one step, n = 1"].area, runs.area[:5])
+gap = paired_difference(switches["one step, n = 1"].area, switches["all parts"].area)
 assert gap.high < -100, "far more slowly"
 single = runaway["not double"]
 assert (single.final < 320).sum() == 2, "two of five"
@@ -1172,16 +1176,12 @@ def first_at_475(runs):
 
 
 ppo = stored_runs("cartpole")["PPO"]
-assert first_at_475(runs) == 18_000
-assert first_at_475(ppo) == 30_000
-same_seeds = runs._replace(curves=runs.curves[:5])
-assert first_at_475(same_seeds) == 14_000
-assert first_at_475(switches["three steps, n = 3"]) == 22_000, "later"
+assert first_at_475(runs) == 16_000
+assert first_at_475(ppo) == 26_000
 assert ppo.steps[-1] == runs.steps[-1] == 50_000
-assert round(np.median(runs.cpu_seconds)) == 41
-assert 3.3 < np.median(runs.cpu_seconds) / np.median(ppo.cpu_seconds) < 4.4, (
-    "four times"
-)
+assert round(np.median(runs.cpu_seconds)) == 36
+price = np.median(runs.cpu_seconds) / np.median(ppo.cpu_seconds)
+assert round(price) == 11, "eleven times"
 
 # %% [markdown]
 # ## Summary
@@ -1298,7 +1298,7 @@ def answer():
     # the older copy, which follows by 0.02 an update. Three steps are enough to pass 100.
     # (These are stored runs, with the settings and seeds of `train`.)
     switches = stored_runs("dqn_switches")
-    last = {20: runs.curves, 1: switches["one step, n = 1"].curves}
+    last = {20: switches["all parts"].curves, 1: switches["one step, n = 1"].curves}
     last[3] = switches["three steps, n = 3"].curves
     return {n for n, curves in last.items() if (curves[:2, 3] < 100).all()}
 

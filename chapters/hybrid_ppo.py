@@ -150,7 +150,7 @@ print(f"trained, return {total:.2f}")
 
 # %% [markdown]
 # **Notice** that the curve, a mean over four iterations, includes the noise of exploration; the printed
-# return does not. Without noise five stored runs end between 1.68 and 1.78, with mean 1.71, less than a
+# return does not. Without noise five stored runs end between 1.55 and 1.74, with mean 1.67, less than a
 # tenth below the 1.84 of the rule.
 
 # %% tags=["claims"]
@@ -163,7 +163,7 @@ assert abs(np.mean(starts) - 0.9) < 0.05, "the target is 0.9 away on average"
 finals = stored_runs("moving")["joint"].final
 assert finals.mean() > 0.9 * rule, "less than a tenth below the rule"
 found = [round(x, 2) for x in (finals.min(), finals.max(), finals.mean())]
-assert found == [1.68, 1.78, 1.71], "five stored seeds"
+assert found == [1.55, 1.74, 1.67], "five stored seeds"
 
 # %% [markdown]
 # In a terminal the same takes one line, `literate-rl ppo --env literate_rl/Moving-v0`.
@@ -646,13 +646,13 @@ for n in (0, 16):
 # | what differs | while training | at the end |
 # |---|---|---|
 # | the ratio without its mask | slower with any number of idle arguments | with 16 lower by more than 1; with fewer lower by 0.3 to 0.4 on average, with intervals that contain zero |
-# | the entropy without its mask | five seeds show no difference | lower with 4 idle arguments, by 0.13; otherwise no difference |
-# | both without masks | slower with any number | lower with 0, 4 and 16, by 0.40, 0.64 and 1.27 |
+# | the entropy without its mask | five seeds show no difference | no difference |
+# | both without masks | slower with any number | lower with any number: with 0, 2, 4 and 16 by 0.52, 0.28, 0.67 and 1.27 |
 # | a ratio for each head, masked (H-PPO); only tried with no idle argument | no difference | no difference |
-# | a ratio for each head, both without masks (DI-engine) | slower with 0 and with 16 | lower by 0.50 with none, by 1.18 with 16 |
+# | a ratio for each head, both without masks (DI-engine) | slower with 0 and with 16 | lower by 0.47 with none, by 1.18 with 16 |
 #
 # So the harm comes through the ratio: between the ratio alone and both without masks we see no
-# difference at the end. A bonus for idle arguments costs little or nothing here. What it does instead is
+# difference at the end. A bonus for idle arguments costs nothing that five seeds show. What it does instead is
 # in [the trap below](#trap-an-entropy-that-pays-for-nothing). And DI-engine's ratio for each head, which
 # keeps the noise of the arguments away from the type, does not make up for the mask: with 16 idle
 # arguments it loses 1.18 and one ratio 1.27, and no difference is seen between the two.
@@ -680,13 +680,13 @@ lower = {
     }
     for loss in halves
 }
-assert lower["entropy not masked"] == {4: 0.13}
-assert lower["not masked"] == {0: 0.40, 4: 0.64, 16: 1.27}
+assert lower["entropy not masked"] == {}, "no difference"
+assert lower["not masked"] == {0: 0.52, 2: 0.28, 4: 0.67, 16: 1.27}
 for key in ("area", "final"):
     gap = gaps["per head", key, 0]
     assert gap.low < 0 < gap.high, "no difference"
     assert all(gaps[di_engine, key, n].high < 0 for n in (0, 16)), "slower and lower"
-assert [round(-gaps[di_engine, "final", n].mean, 2) for n in (0, 16)] == [0.50, 1.18]
+assert [round(-gaps[di_engine, "final", n].mean, 2) for n in (0, 16)] == [0.47, 1.18]
 wide = stored_runs("moving_idle_16")
 gap = paired_difference(wide[di_engine].final, wide["not masked"].final)
 assert gap.low < 0 < gap.high, "no difference between the two"
@@ -745,8 +745,8 @@ for name, runs in movers.items():
     print(f"while training {runs.area.mean():.2f}")
 
 # %% [markdown]
-# At the end no difference from either list is seen; that of twelve is 0.10 behind (-0.04 to 0.25). While
-# training it is behind by 0.24 (0.11 to 0.37), and from the list of eight, with its four coarse angles, no
+# At the end no difference from either list is seen; that of twelve is 0.07 behind (-0.11 to 0.25). While
+# training it is behind by 0.24 (0.13 to 0.36), and from the list of eight, with its four coarse angles, no
 # difference is seen. So on neither task do we see that fine numbers pay. What a hybrid action saves is the
 # list. Somebody has to choose its values, the longer of our two was the worse one while training, and a
 # type with three numbers of five values each makes 125 entries.
@@ -767,9 +767,9 @@ for runs in (twelve, eight):
     found = paired_difference(hybrid.final, runs.final)
     assert found.low < 0 < found.high, "no difference at the end"
 found = paired_difference(hybrid.final, twelve.final)
-assert [round(x, 2) for x in found] == [0.10, -0.04, 0.25], "at the end"
+assert [round(x, 2) for x in found] == [0.07, -0.11, 0.25], "at the end"
 found = paired_difference(hybrid.area, twelve.area)
-assert [round(x, 2) for x in found] == [0.24, 0.11, 0.37], "slower with twelve"
+assert [round(x, 2) for x in found] == [0.24, 0.13, 0.36], "slower with twelve"
 found = paired_difference(hybrid.area, eight.area)
 assert found.low < 0 < found.high, "no difference with eight"
 assert paired_difference(eight.area, twelve.area).low > 0, "the longer is the worse"

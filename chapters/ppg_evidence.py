@@ -145,13 +145,13 @@ fig.tight_layout()
 # %% [markdown]
 # `python -m benchmarks.ppg_learning` computes the data of the first four tasks, and `python -m
 # benchmarks.ppg_procgen` those of the last. Brackets and bands are 95 % t intervals over five
-# seeds: in 95 of 100 such experiments they would cover the true mean. A difference is taken seed by
+# seeds, on CartPole over ten: in 95 of 100 such experiments they would cover the true mean. A difference is taken seed by
 # seed, and where its interval holds zero, no difference is seen. Intervals may pass 500, the highest
 # return of CartPole, because a t interval knows no limit. StarPilot has three seeds, so each is shown instead. In mazes a return is the share of levels
 # solved. The printed numbers are mean returns over the whole training; those at its end follow
 # below.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels with learning curves of PPG and PPO. CartPole: both rise to 500, PPO earlier. CartPole with scaled rewards: both rise more slowly, PPG to 460 and PPO to 360, with wide bands. Mazes: both rise from 0.3 to about 0.9, PPG a little above PPO. Mazes with one epoch: both rise to less than 0.6, on top of each other. StarPilot: both rise from below 2 to near 2.7 and stay there, on top of each other"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels with learning curves of PPG and PPO. CartPole: PPG rises to 500, PPO earlier but to 420, with a wide band. CartPole with scaled rewards: both rise to about 470, with wide bands. Mazes: both rise from 0.3 to about 0.9, PPG a little above PPO. Mazes with one epoch: both rise to less than 0.6, on top of each other. StarPilot: both rise from below 2 to near 2.7 and stay there, on top of each other"}}
 
 
 def mean_with_interval(values, digits=2):
@@ -235,15 +235,13 @@ print(f"at random: {won.mean():.2f}")
 # %% [markdown]
 # **Notice**, task by task:
 #
-# - **CartPole.** Every seed of both ends at 500. On the way PPO has the higher mean, and no
-#   difference is seen: the interval of the difference includes zero. Before 40,000 steps all five
-#   runs of PPG fall more than 100 below the best mean they had reached, and two of PPO's do. With
-#   scaled rewards, where there is hardly any drift, two of five runs of each fall as far in that
-#   time. So PPG's additional falls come where the drift is, which fits {doc}`ppg`; five seeds do not
-#   prove it.
-# - **CartPole with scaled rewards.** Both learn more slowly, and now PPG has the higher mean.
-#   Four of its five seeds end at 500, and two of PPO's. But the interval of the difference includes
-#   zero, so this is a hint and no proof.
+# - **CartPole.** All ten seeds of PPG end at 500, and eight of PPO's; the other two end at 126 and 101.
+#   PPG has the higher mean, on the way and at the end, and no difference is seen: both intervals include
+#   zero. Before 40,000 steps six runs of PPG fall more than 100 below the best mean they had reached, and
+#   four of PPO's do.
+# - **CartPole with scaled rewards.** Eight of ten seeds of each end at 500, and again no difference is
+#   seen. Both have a lower mean while training than without the scaling, but these two intervals include
+#   zero as well.
 # - **Mazes.** Both go from random moves to nine in ten training levels and seven in ten unseen
 #   ones. PPG has the higher mean in each row, by one or two levels in a hundred, and the interval
 #   of each difference includes zero: no difference is seen. For that PPG takes nearly one and a
@@ -287,20 +285,22 @@ def largest_falls(runs, until=np.inf):
 
 
 both = stored_runs("ppg_cartpole")
-assert all((runs.final == 500).all() for runs in both.values()), (
-    "every seed ends at 500"
-)
-found = paired_difference(both["PPG"].area, both["PPO"].area)
-assert found.low < found.mean < 0 < found.high, "no difference seen"
-assert (largest_falls(both["PPG"], 40_000) > 100).sum() == 5, "all five of PPG"
-assert (largest_falls(both["PPO"], 40_000) > 100).sum() == 2, "two of PPO"
+assert [(runs.final == 500).sum() for runs in both.values()] == [10, 8], "at 500"
+assert sorted(both["PPO"].final.round())[:3] == [101, 126, 500], "the other two"
+for key in ("area", "final"):
+    found = paired_difference(*(getattr(both[name], key) for name in ("PPG", "PPO")))
+    assert found.low < 0 < found.mean < found.high, "no difference seen"
+far = [(largest_falls(runs, 40_000) > 100).sum() for runs in both.values()]
+assert far == [6, 4], "fall more than 100"
 
-both = stored_runs("ppg_cartpole_scaled")
-found = paired_difference(both["PPG"].area, both["PPO"].area)
-assert found.low < 0 < found.mean < found.high, "a hint and no proof"
-assert [(runs.final == 500).sum() for runs in both.values()] == [4, 2], "at 500"
-for runs in both.values():
-    assert (largest_falls(runs, 40_000) > 100).sum() == 2, "two of five of each"
+scaled = stored_runs("ppg_cartpole_scaled")
+assert [(runs.final == 500).sum() for runs in scaled.values()] == [8, 8], "at 500"
+for key in ("area", "final"):
+    found = paired_difference(*(getattr(scaled[x], key) for x in ("PPG", "PPO")))
+    assert found.low < 0 < found.high, "no difference seen"
+for name, runs in scaled.items():
+    found = paired_difference(runs.area, both[name].area)
+    assert found.low < found.mean < 0 < found.high, "lower, but no difference seen"
 
 many, one = (stored_runs(f"ppg_maze{end}") for end in ("", "_once"))
 for kind in ("PPG", "PPO"):

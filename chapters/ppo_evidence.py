@@ -48,7 +48,7 @@ from literate_rl.workshop.runs import stored_runs
 # contain zero, we speak of a difference. The data come from `benchmarks/reinforce_learning.py`,
 # `a2c_learning.py` and `learning.py`.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Returns on CartPole over 50,000 steps. REINFORCE without a baseline ends near 300, with a baseline near 450. A2C and PPO are far ahead until 10,000 steps. PPO stays near 135 from 6,000 to 14,000 steps and then rises to 490; A2C ends near 360"}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Returns on CartPole over 50,000 steps. REINFORCE without a baseline ends near 300, with a baseline near 450. A2C and PPO are far ahead until 10,000 steps. PPO rises slowly from 6,000 to 16,000 steps, and then to 500; A2C ends near 360"}}
 reinforce = stored_runs("reinforce")
 easy = {
     "REINFORCE": reinforce["no baseline"],
@@ -111,16 +111,15 @@ found = compare(easy, pairs, results)
 # **Notice** what each step has bought. The baseline helps REINFORCE, over the whole training and
 # at the end. A2C, with its advantages and four times as many updates, is far ahead of both early
 # on; but at the end it is unreliable, with greedy returns anywhere between 100 and 500, about a
-# hundred points below REINFORCE with a baseline. While training no difference between A2C and PPO
-# is seen. But PPO ends more reliably: about a hundred points better than A2C. That is a verdict on
+# hundred points below REINFORCE with a baseline. PPO is 21 points ahead of A2C in the first 10,000 steps
+# (6 to 36); over the whole training no difference is seen. But PPO ends more reliably: about a hundred
+# points better than A2C, with all twenty seeds at 500. That is a verdict on
 # these settings: the A2C of {doc}`a2c`, with rollouts of 40 steps, RMSProp and smaller rewards, is at
-# 500 after 40,000 steps in all ten runs. And a mean hides a tail: nineteen of the twenty seeds of PPO
-# end at a greedy return above 490, and one is stuck near 420, with a learning rate that has reached
-# zero.
+# 500 after 40,000 steps in all ten runs.
 #
-# **Notice** also what cannot be seen: over the whole training and at the end, no difference
-# between PPO and REINFORCE with a baseline. If CartPole were all, the second chapter would have been
-# enough. It is an easy task, with a reward at every step and an episode that ends soon.
+# **Notice** also how little that is: over the whole training PPO is 32 points ahead of REINFORCE with a
+# baseline (13 to 52), and at the end no difference is seen. If CartPole were all, the second chapter
+# would nearly have been enough. It is an easy task, with a reward at every step and an episode that ends soon.
 
 # %% tags=["claims"]
 early, whole_run, end = results
@@ -136,9 +135,9 @@ for name in ("A2C", "PPO"):
     assert found[name, "REINFORCE with baseline", early].low > 30, "far ahead early"
     ours, theirs = (results[early](easy[each]) for each in (name, "REINFORCE"))
     assert paired_difference(ours, theirs).low > 30, "of both"
-for when in (early, whole_run):
-    difference = found["PPO", "A2C", when]
-    assert difference.low < 0 < difference.high, "no difference seen while training"
+assert [round(x) for x in found["PPO", "A2C", early]] == [21, 6, 36]
+difference = found["PPO", "A2C", whole_run]
+assert difference.low < 0 < difference.high, "over the whole training"
 assert 80 < found["PPO", "A2C", end].mean < 120, "about a hundred points"
 assert found["PPO", "A2C", end].low > 0, "better than A2C at the end"
 assert easy["A2C"].final.min() < 110, "anywhere between 100"
@@ -146,18 +145,17 @@ assert easy["A2C"].final.max() == 500, "and 500"
 other = stored_runs("a2c_cartpole")["A2C"]
 assert len(other.curves) == 10, "all ten runs"
 assert (other.curves[:, other.steps == 40_000] == 500).all(), "after 40,000 steps"
-for when in (whole_run, end):
-    difference = found["PPO", "REINFORCE with baseline", when]
-    assert difference.low < 0 < difference.high, "no difference seen"
-finals = np.sort(easy["PPO"].final)
-assert 410 < finals[0] < 425, "one seed is stuck"
-assert finals[1] > 490, "the others are not"
+ahead, equal = (
+    found["PPO", "REINFORCE with baseline", when] for when in (whole_run, end)
+)
+assert [round(x) for x in ahead] == [32, 13, 52]
+assert equal.low < 0 < equal.high, "no difference seen"
+assert (len(easy["PPO"].final), easy["PPO"].final.min()) == (20, 500), "all at 500"
 
 # %% [markdown]
-# Why does PPO's curve stand still near 135 from 6,000 to 14,000 steps? Ten of these runs were made
-# again, and it was written down *how* each episode ended. And they were made once more on a track
-# without an end, where only the pole can end an episode before its 500 steps. (Made again, the runs
-# are not the same to the last digit. The mean of these ten stands still only until 10,000 steps.)
+# Why does PPO's curve rise so slowly from 6,000 to 16,000 steps, by 61 points? In ten of these runs it was
+# written down *how* each episode ended. And they were made once more on a track without an end, where
+# only the pole can end an episode before its 500 steps.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: return over the first 28,000 steps. With the track the mean of ten seeds stands still near 150 from 6,000 to 10,000 steps; on the track without an end it rises sooner, to about 400 at 18,000 steps, where the other is near 230, and is ahead until 26,000. Second: shares of the ways in which episodes end, with the track. At first the pole leans too far; from 12,000 to 26,000 steps most episodes end because the cart leaves the track; from 32,000 on most last 500 steps"}}
 tracks = stored_runs("cartpole_ends")
@@ -202,8 +200,10 @@ for window, (first, last) in windows.items():
 # ends most episodes.
 
 # %% tags=["claims"]
-assert abs(easy["PPO"].curves.mean(0)[2:7] - 140).max() < 6, "near 135"
-assert (easy["PPO"].steps[2], easy["PPO"].steps[6]) == (6_000, 14_000)
+slow = easy["PPO"].curves.mean(0)[[2, 7]]
+assert round(slow[1] - slow[0]) == 61, "61 points"
+assert [*easy["PPO"].steps[[2, 7]]] == [6_000, 16_000]
+assert (tracks["PPO"].area == easy["PPO"].area[:10]).all(), "ten of these runs"
 early_gain, gain = (
     gains[:, (place > first) & (place <= last)].mean(1)
     for first, last in windows.values()

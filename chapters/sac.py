@@ -1158,7 +1158,7 @@ for x, y in zip([*ours, names["log_alpha"]], [*theirs, policy.log_alpha], strict
 # and a learning rate of 3e-4 ({doc}`control_evidence`).
 #
 # - **Use it for**: numbers in a box, where steps are dear; the first agent to try
-# - **Rather than**: {doc}`ppo`, which needs nine times the steps on the pendulum
+# - **Rather than**: {doc}`ppo`, which needs eight times the steps on the pendulum
 # - **Costs**: about 4,000 steps to −300 on Pendulum; 50 CPU seconds for 10,000 steps
 # - **First settings**: `target_entropy=None`, `temperature=1.0` for rewards as large as Pendulum's, `learning_rate=1e-3`
 # - **Decided by**: four agents on Pendulum in {doc}`control_evidence`; four targets in {doc}`sac`, five seeds each
@@ -1169,7 +1169,7 @@ slow, fast = (
     np.median(x.steps[(x.curves > -300).argmax(1)]) for x in (on_policy, runs)
 )
 assert fast == 4000
-assert slow / fast == 9, "nine times the steps"
+assert slow / fast == 8, "eight times the steps"
 (larger,) = stored_runs("sac_batches").values()
 assert (len(larger.final), (larger.final > -200).sum()) == (10, 9), "nine of ten"
 assert 40 < np.median(runs.cpu_seconds) < 55
