@@ -56,7 +56,7 @@ FORMS = {
     "PPO, numpy_act": (True, False),
     "PPO, by hand": (True, True),
 }
-GOALS = {"PPO, plain": 2.0, "PPO, numpy_act": 3.0, "PPO, by hand": 5.3}
+GOALS = {"PPO, plain": 1.9, "PPO, numpy_act": 3.7, "PPO, by hand": 5.3}
 # Environment, settings and goals beside stable-baselines3.
 TASKS: tuple[tuple[str, PPOConfig, dict[str, float]], ...] = (
     (ENV, CONFIG, GOALS),

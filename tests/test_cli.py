@@ -341,7 +341,7 @@ def test_ctrl_c_during_an_import_ends_the_start(tmp_path):
     done = run(tmp_path)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "\ninterrupted\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["torch.py"]
+    assert {path.name for path in tmp_path.iterdir()} <= {"torch.py", "__pycache__"}
 
 
 def raising(error: BaseException):
