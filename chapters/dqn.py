@@ -913,7 +913,7 @@ class TargetNetwork:
     def __init__(self, newer: nn.Module) -> None:
         self.network: Any = copy.deepcopy(newer).requires_grad_(False).eval()
         both = self.network, newer
-        self.weights = [[p.detach() for p in net.parameters()] for net in both]
+        self.weights = [list(net.parameters()) for net in both]
         # The modules that hold numbers which no optimiser moves, such as means.
         self.holders = [[m for m in net.modules() if m._buffers] for net in both]
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from types import MethodType
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -46,6 +47,8 @@ from literate_rl.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
 from literate_rl.ppo import PPOConfig, Samples
 from literate_rl.workshop.fast_forms import (
     FlatAdam,
+    Shared,
+    as_made,
     check_numbers,
     computes,
     keeps,
@@ -743,13 +746,28 @@ def clip(flat: Array, most: float) -> float:
     return norm
 
 
+def check_trained(parameters: list[Any]) -> None:
+    """Raise unless all parameters are trained."""
+    trained = all(p.requires_grad for p in parameters)
+    check_that(trained, "policy must train all its parameters, none of them frozen")
+
+
+def legal_in(policy: Any, rows: Array, mask: Tensor | None) -> Array | None:
+    """Return a mask as an array, a row for each of rows; refuse what a policy does."""
+    if mask is None:
+        return None
+    flat = mask.reshape(len(rows), -1)
+    policy.legal(torch.from_numpy(rows), flat)
+    return flat.numpy()
+
+
 # %% [markdown]
 # `PPO` takes an object of the class below as `by_hand`. It asks it for the gradient and for the optimiser's
 # step, and also for the old log-probabilities and values when it looks back.
 
 
 # %% tags=["export"]
-class ByHand:
+class ByHand(Shared):
     """A policy's numbers, and the gradient of PPO's loss, without autograd.
 
     It is for policies of ``make_policy`` and ``make_hybrid_policy`` on the CPU whose
@@ -780,6 +798,7 @@ class ByHand:
         self.actor, self.critic, self.terms_of = parts_of(policy, take)
         check_that(not free, "policy must have no parameters but those of its layers")
         self.normalizer: Any = policy.network.normalizer  # type: ignore[attr-defined]
+        self.policy = policy
 
     def seen(self, obs: Tensor) -> Array:
         """Return observations as the networks see them, a row for each."""
@@ -796,8 +815,7 @@ class ByHand:
         shape = obs.shape[:-1]
         rows = forward(self.actor, self.seen(obs))
         flat = action.flatten(0, len(shape) - 1).numpy()
-        legal = None if mask is None else mask.flatten(0, -2).numpy()
-        terms = self.terms_of(rows, flat, legal)
+        terms = self.terms_of(rows, flat, legal_in(self.policy, rows, mask))
         log_prob, entropy = (torch.from_numpy(x).view(shape) for x in terms[:2])
         return log_prob, entropy
 
@@ -823,9 +841,10 @@ class ByHand:
             The losses, as ``PPO.learn`` returns them.
         """
         action, old, adv, target, old_value = (x.numpy() for x in part[1:6])
-        mask = None if part.mask is None else part.mask.numpy()
         # For numbers as few as these NumPy's `mean` takes much longer than a sum.
         size = len(adv)
+        same = all(len(x) == size for x in part[:6])
+        check_that(same, "part must have as many rows in each of its fields")
         if config.normalize_advantage:
             adv = adv - adv.sum() / size
             adv = adv / (math.sqrt(adv @ adv / size) + 1e-8)
@@ -833,7 +852,8 @@ class ByHand:
         # Forward, through the networks and through the loss. On the way each part says
         # how it changes.
         obs = self.seen(part.obs)
-        terms = self.terms_of(forward(self.actor, obs), action, mask)
+        rows = forward(self.actor, obs)
+        terms = self.terms_of(rows, action, legal_in(self.policy, rows, part.mask))
         value = forward(self.critic, obs)[:, 0]
         clips = config.clip_ratio, config.dual_clip
         objective, push = surrogate(terms.log_prob, old, adv, *clips)
@@ -844,8 +864,8 @@ class ByHand:
         policy_loss, value_loss, entropy = (float(x.sum()) / size for x in losses)
         loss = policy_loss + config.value_weight * value_loss
         loss -= config.entropy_weight * entropy
-        # What is not finite would spoil all weights at once. The clamp hides a log-ratio
-        # that is infinite from the loss, so it is looked at too.
+        # What is not finite would spoil all weights at once. (The clamp hides from the
+        # loss that a log-ratio is infinite.)
         far = float(terms.log_prob.sum() - old.sum())
         inputs = {"log_prob_old": part.log_prob, "adv": part.adv, "target": part.target}
         check_finite(loss + far, **inputs, log_prob=torch.from_numpy(terms.log_prob))
@@ -860,6 +880,7 @@ class ByHand:
         clip(self.flat, config.max_grad_norm)
         for p, grad in self.grads:
             p.grad = grad
+        check_trained(self.parameters)
         return {
             "losses/policy_loss": policy_loss,
             "losses/value_loss": value_loss,
@@ -868,7 +889,9 @@ class ByHand:
 
     def speed_up(self, optimizer: Any) -> None:
         """Give an Adam a faster ``step``, which reads the gradient where it is."""
-        optimizer.step = FlatAdam(optimizer, self.flat, self.parameters).step
+        flat = FlatAdam(optimizer, self.flat, self.parameters)
+        # A schedule of the learning rate asks for a method.
+        optimizer.step = MethodType(lambda _: flat.step(), optimizer)
 
 
 # %% [markdown]
@@ -912,7 +935,7 @@ def parts_of(
         layers = [*layers_of(net.encoder, take), Heads(heads, sizes), omega]
     else:
         layers = layers_of(actor, take)
-    same = type(actions) is kind and keeps(actions, kind, "evaluate")
+    same = as_made(actions, kind)
     words = f"policy.actions must be {kind.__name__}, as they are"
     check_that(same, f"{words}, got {type(actions).__name__}")
     return layers, layers_of(network.critic, take), terms_of
@@ -1109,7 +1132,7 @@ def gaussian_kl(old: Array, row: Array, mask: None) -> tuple[Array, Array]:
     return (0.5 * (square - 1) - change).sum(1), slope
 
 
-class AuxiliaryHeads:
+class AuxiliaryHeads(Shared):
     """A faster ``learn`` of an auxiliary phase: the gradient is written at the heads.
 
     It is for policies of ``make_phasic_policy`` on the CPU whose actions are a list or
@@ -1128,13 +1151,16 @@ class AuxiliaryHeads:
         policy, actions = aux.policy, aux.policy.actions
         known = {CategoricalActions: categorical_kl, GaussianActions: gaussian_kl}
         self.kl: Any = known.get(type(actions))
-        same = self.kl is not None and keeps(actions, type(actions), "kl")
+        same = self.kl is not None and as_made(actions, type(actions))
         words = "policy.actions must be CategoricalActions or GaussianActions"
         check_that(same, f"{words}, as they are, got {type(actions).__name__}")
         ours = keeps(policy, Policy, "legal")
         check_that(ours, "policy must leave out illegal actions as a Policy does")
-        trained = all(p.requires_grad for p in aux.parameters)
-        check_that(trained, "policy must train all its parameters")
+        methods = "learn", "legal"
+        ours = all(getattr(type(aux), m) is getattr(AuxiliaryPhase, m) for m in methods)
+        check_that(ours, "aux must learn as an AuxiliaryPhase does")
+        check_that(all(map(quiet, aux.parameters)), "policy must be without hooks")
+        check_trained(aux.parameters)
         self.aux = aux
         self.flat, parts = gradient_vector(aux.parameters)
         self.grads = [(p, torch.from_numpy(part)) for p, part in parts.items()]
@@ -1147,15 +1173,18 @@ class AuxiliaryHeads:
         ours = getattr(loss, "func", None) is auxiliary_loss
         ours = ours and [*loss.keywords] == ["clone_weight"]
         check_that(ours, "aux.loss must be auxiliary_loss, with squared errors")
+        same = self.aux.optimizer is self.adam.optimizer
+        check_that(same, "aux.optimizer must be the one that it was")
+        check_trained(self.aux.parameters)
 
         # What the three heads say, and how far it is from what they should say.
         outputs = self.aux.network.three_heads(part.obs)
         row, *values = (x.detach().numpy() for x in outputs)
         target, size = part.target.numpy(), part.target.numel()
-        masked = isinstance(part.mask, Tensor)
-        mask = part.mask.numpy().reshape(size, -1) if masked else None
-        rows = (x.reshape(size, -1) for x in (part.row.numpy(), row))
-        kl, slope = self.kl(*rows, mask)
+        mask = part.mask if isinstance(part.mask, Tensor) else None
+        old, rows = (x.reshape(size, -1) for x in (part.row.numpy(), row))
+        kl, slope = self.kl(old, rows, legal_in(self.aux.policy, rows, mask))
+        check_that(target.shape == values[0].shape, "target must fit the values")
         misses = [value - target for value in values]
         means = [float((x * x).sum()) / size for x in misses] + [float(kl.sum()) / size]
         given = {"target": part.target, "value": outputs[1], "aux_value": outputs[2]}

@@ -406,6 +406,18 @@ def test_weights_and_buffers_reach_the_target(tau: float, anew: bool) -> None:
         torch.testing.assert_close(x, moved)
 
 
+def test_a_target_follows_a_copy_and_numbers_that_have_moved() -> None:
+    network = moody(4, 2)
+    network, target = copy.deepcopy((network, TargetNetwork(network)))
+    network.double()
+    target.network.double()
+    with torch.no_grad():
+        for x in network.parameters():
+            x.data = x + 1  # another memory
+    target.follow(1.0)
+    torch.testing.assert_close(target.network.state_dict(), network.state_dict())
+
+
 def test_the_target_is_a_copy_that_nobody_trains() -> None:
     network = moody(4, 2).train()
     target = TargetNetwork(network)

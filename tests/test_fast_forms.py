@@ -1,9 +1,11 @@
 """Fast forms: equal to a policy's plain forms, and refused where they would not be."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -39,6 +41,7 @@ from literate_rl.sac import (
     SAC,
     SACConfig,
     SoftActorCritic,
+    SquashedGaussian,
     make_sac_policy,
 )
 from literate_rl.td3 import (
@@ -297,6 +300,10 @@ DISTURBED: dict[str, tuple[Callable[[Any], Any], str]] = {
         ACTS,
     ),
     "choose": (lambda p: replaced(p.actions, "choose", partial(opposite, None)), RULE),
+    "class with legal": (
+        lambda p: same_name(p, legal=lambda self, row, mask: -row),
+        ACTS,
+    ),
     "forward": (lambda p: replaced(p, "forward", lambda obs: -p.network(obs)), ACTS),
     "network's forward": (
         lambda p: replaced(
@@ -333,6 +340,25 @@ def test_numpy_acts_for_nobody_else(kind: str, change: str) -> None:
     disturb, words = DISTURBED[change]
     disturb(policy)
     with pytest.raises(ValueError, match=words):
+        numpy_act(policy)
+
+
+def test_numpy_acts_for_no_deviations_that_somebody_else_asks_for() -> None:
+    policy = make_policy(SEEN, BOX)
+    replaced(policy.actions, "legal", lambda row, mask: row)
+    with pytest.raises(ValueError, match=RULE):
+        numpy_act(policy)
+
+    class Greedy(GaussianActions):
+        def choose(self, row: Tensor, noise: Any) -> Tensor:
+            return row.chunk(2, -1)[0]
+
+    class Between(SquashedGaussian, Greedy):
+        """What ``super()`` leads to is another class."""
+
+    policy = make_sac_policy(SEEN, BOX)
+    policy.actions = Between(*(cast(Any, BOX).low, cast(Any, BOX).high))
+    with pytest.raises(ValueError, match=RULE):
         numpy_act(policy)
 
 
@@ -823,7 +849,34 @@ def test_other_optimisers_are_refused() -> None:
     with pytest.raises(ValueError, match="the policy's parameters, in their order"):
         FlatAdam(torch.optim.Adam(parameters), np.zeros(25), parameters[::-1])
     plain = Weights(False)
-    plain.parameters[0].grad = None
+    (grad, plain.parameters[0].grad) = (plain.parameters[0].grad, None)
+    plain.step()
+    flat = Weights(True)
+    # One that had no gradient yet is like those whose gradient was zero.
+    flat.adam.load_state_dict(plain.adam.state_dict())
+    plain.parameters[0].grad = grad
     plain.step()
     with pytest.raises(ValueError, match="must have taken the same number of steps"):
-        Weights(True).adam.load_state_dict(plain.adam.state_dict())
+        flat.adam.load_state_dict(plain.adam.state_dict())
+
+
+def test_what_happens_to_adam_later_is_seen() -> None:
+    both = [Weights(flat).go(0, 5) for flat in (False, True)]
+    for each in both:
+        each.adam.state.clear()
+        each.go(5, 9)
+    assert both[0].close_to(both[1])
+    flat = both[1]
+    flat.adam.param_groups[0]["weight_decay"] = 0.1
+    with pytest.raises(ValueError, match="without weight_decay"):
+        flat.step()
+    flat.adam.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    with pytest.raises(ValueError, match="one group of parameters"):
+        flat.step()
+
+
+def test_what_shares_memory_is_not_copied() -> None:
+    flat = cast(Any, Weights(True).step).__self__
+    for copying in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="FlatAdam shares the memory of a policy"):
+            copying(flat)

@@ -1,5 +1,6 @@
 """PPO by hand: equal to autograd in all that it computes, and refused elsewhere."""
 
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -309,6 +310,36 @@ def test_after_zero_grad_or_another_state_the_gradient_is_there_again() -> None:
     assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
 
 
+def test_a_schedule_of_the_learning_rate_is_followed() -> None:
+    both = [learner("CartPole-v1", by_hand) for by_hand in (False, True)]
+    part = both[0].look_back(both[0].collect())
+    for one in both:
+        schedule = torch.optim.lr_scheduler.LinearLR(one.optimizer, 0.1, total_iters=3)
+        for _ in range(4):
+            one.learn(part)
+            schedule.step()
+    for x, y in zip(*(one.parameters for one in both), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-5)
+
+
+def test_what_autograd_would_refuse_later_is_refused() -> None:
+    one = learner("CartPole-v1", True)
+    part = one.look_back(one.collect())
+    mask = torch.ones(len(part.adv), 2, dtype=torch.bool)
+    for changes, error, words in (
+        ({"adv": part.adv[:1]}, ValueError, "as many rows in each of its fields"),
+        ({"mask": mask.float()}, TypeError, "mask must be a bool tensor"),
+        ({"mask": ~mask}, ValueError, "must leave a legal action"),
+    ):
+        with pytest.raises(error, match=words):
+            one.learn(part._replace(**changes))  # type: ignore[arg-type]
+    one.parameters[0].requires_grad_(False)
+    with pytest.raises(ValueError, match="none of them frozen"):
+        one.learn(part)
+    with pytest.raises(TypeError, match="ByHand shares the memory of a policy"):
+        copy.deepcopy(one)
+
+
 def test_a_restored_learner_by_hand_ends_with_the_same_weights() -> None:
     config = replace(SMALL, checkpoint_interval=1)
     whole, first, second = (learner("CartPole-v1", True, config) for _ in range(3))
@@ -417,6 +448,10 @@ def test_heads_by_hand_refuse_what_they_do_not_know() -> None:
         "as they are, got Cat": (LISTED, own_kl),
         "leave out illegal": (LISTED, lambda aux: setattr(aux.policy, "legal", 0)),
         "must train all": (LISTED, lambda aux: aux.parameters[0].requires_grad_(False)),
+        "without hooks": (
+            LISTED,
+            lambda aux: aux.parameters[0].register_hook(lambda grad: 2 * grad),
+        ),
         "on the CPU": (
             LISTED,
             lambda aux: setattr(
@@ -433,9 +468,28 @@ def test_heads_by_hand_refuse_what_they_do_not_know() -> None:
         change(aux)
         with pytest.raises(ValueError, match=words):
             AuxiliaryHeads(aux)
+
+    class Own(AuxiliaryPhase):
+        def learn(self, part: Chunks) -> Tensor:
+            return super().learn(part)
+
+    with pytest.raises(ValueError, match="must learn as an AuxiliaryPhase does"):
+        AuxiliaryHeads(Own(make_phasic_policy(SEEN, LISTED), PPGConfig()))
     aux = phase(True)
     aux.loss = partial(auxiliary_loss, error=nn.functional.mse_loss)
     with pytest.raises(ValueError, match=r"aux\.loss must be auxiliary_loss"):
+        aux.run()
+    aux = phase(True)
+    aux.optimizer = torch.optim.Adam(aux.parameters)
+    with pytest.raises(ValueError, match=r"aux\.optimizer must be the one"):
+        aux.run()
+    aux = phase(True, masked=True)
+    aux.buffer[0].mask[0, 0] = False
+    with pytest.raises(ValueError, match="mask must leave a legal action"):
+        aux.run()
+    aux = phase(True)
+    aux.parameters[0].requires_grad_(False)
+    with pytest.raises(ValueError, match="none of them frozen"):
         aux.run()
     aux = phase(True)
     aux.buffer[0].target[0, 0] = math.nan
@@ -529,6 +583,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a method of one's own": (
         lambda: changed(lambda x: setattr(x, "value", lambda obs: 0)),
         "must be a Policy without hooks or methods of its own",
+    ),
+    "a mask's meaning of one's own": (
+        lambda: changed(lambda x: setattr(x.actions, "legal", lambda row, mask: row)),
+        "policy.actions must be CategoricalActions, as they are",
     ),
     "another network": (
         lambda: changed(lambda x: setattr(x, "network", nn.Linear(3, 4))),

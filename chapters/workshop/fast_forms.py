@@ -129,6 +129,12 @@ def computes(module: Any, kind: type[nn.Module]) -> bool:
     )
 
 
+def as_made(x: Any, kind: type[Any]) -> bool:
+    """Say whether an object is of a class itself and has no methods of its own."""
+    own = any(name == "legal" or callable(getattr(kind, name, 0)) for name in vars(x))
+    return type(x) is kind and not own
+
+
 def altered(module: nn.Module) -> bool:
     """Say whether a module has a ``forward`` or hooks of its own."""
     return bool(
@@ -302,9 +308,10 @@ def numpy_act(policy: PolicyLike) -> Act:
 
     The arrays share their memory with the parameters. So the function acts with the
     current weights as long as these are changed in place, as an optimiser and
-    ``load_state_dict`` do. After ``load_state_dict(..., assign=True)``, or if somebody
-    sets ``parameter.data``, it has to be made again. The policy is looked at now, not
-    again with each call.
+    ``load_state_dict`` do. After ``load_state_dict(..., assign=True)``,
+    ``share_memory()``, or if somebody sets ``parameter.data``, it has to be made again,
+    and anew for a copy of the policy. The policy is looked at now, not again with each
+    call.
 
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
@@ -317,7 +324,8 @@ def numpy_act(policy: PolicyLike) -> Act:
     """
     device = next(policy.parameters()).device
     check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
-    ours = computes(policy, Policy) and keeps(policy, Policy, "act")
+    same = all(keeps(policy, Policy, method) for method in ("act", "legal"))
+    ours = same and computes(policy, Policy)
     words = "policy must act as a Policy does, without hooks"
     check_that(ours, f"{words}, got {type(policy).__name__}")
     known_policy = cast(Policy, policy)
@@ -342,7 +350,12 @@ def numpy_act(policy: PolicyLike) -> Act:
         known = [SquashedGaussian]
     layers, choose = rule(rows)
     same = any(all(keeps(actions, kind, m) for m in methods) for kind in known)
-    check_that(same, f"policy.actions must be known, got {actions}")
+    # The rows of Gaussian actions lack the deviations here, so no `legal` may ask for
+    # them. And a class between this one and its parent would change what it calls.
+    own = rule is gaussian and hasattr(actions, "legal")
+    between = SquashedGaussian in known and type(actions) is not SquashedGaussian
+    words = f"policy.actions must be known, got {actions}"
+    check_that(same and not own and not between, words)
 
     @one_thread
     def act(
@@ -354,7 +367,7 @@ def numpy_act(policy: PolicyLike) -> Act:
             row = layer(row)
         if mask is not None:
             row = known_policy.legal(torch.from_numpy(row), mask).numpy()
-        return torch.from_numpy(choose(row, given))
+        return torch.from_numpy(np.asarray(choose(row, given)))
 
     return act
 
@@ -731,7 +744,18 @@ def check_numbers(parameters: list[Any]) -> None:
     check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
 
 
-class FlatAdam:
+class Shared:
+    """What looks at the memory of a policy. A copy would look at copies of it."""
+
+    def __reduce__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} shares the memory of a policy, so it cannot be copied: make a new "
+            "one for the copy"
+        )
+
+
+class FlatAdam(Shared):
     """The steps of an Adam, taken in NumPy on one vector: faster for small networks.
 
     The numbers are the same up to rounding. Settings and state are the optimiser's own,
@@ -756,13 +780,11 @@ class FlatAdam:
         kind = type(optimizer)
         words = "optimizer must be a torch.optim.Adam"
         check_that(kind is torch.optim.Adam, f"{words}, got {kind.__name__}")
-        one = len(optimizer.param_groups) == 1
-        check_that(one, "optimizer must have one group of parameters")
-        known = [id(p) for p in optimizer.param_groups[0]["params"]]
+        self.optimizer, self.grad, self.parameters = optimizer, grad, parameters
+        known = [id(p) for p in self.settings()["params"]]
         same = known == [id(p) for p in parameters]
         check_that(same, "optimizer must train the policy's parameters, in their order")
         check_numbers(parameters)
-        self.optimizer, self.grad, self.parameters = optimizer, grad, parameters
         self.arrays = [p.detach().numpy() for p in self.parameters]
         self.ends = np.cumsum([p.size for p in self.arrays])[:-1]
         self.mean, self.square, self.change, self.root = np.zeros(
@@ -777,31 +799,45 @@ class FlatAdam:
         pairs = zip(np.split(vector, self.ends), self.arrays, strict=True)
         return [part.reshape(p.shape) for part, p in pairs]
 
-    def lay_out(self) -> None:
-        """Make the optimiser's state views of the vectors."""
-        (group,) = self.optimizer.param_groups
+    def settings(self) -> dict[str, Any]:
+        """Return the optimiser's settings, or refuse them."""
+        groups = self.optimizer.param_groups
+        check_that(len(groups) == 1, "optimizer must have one group of parameters")
+        group: dict[str, Any] = groups[0]
         extras = group["weight_decay"] or group["amsgrad"] or group["maximize"]
         words = "optimizer must be without weight_decay, amsgrad and maximize"
         check_that(not extras, words)
-        # As in PyTorch each parameter counts its steps.
-        counts = torch.zeros(len(self.parameters))
+        return group
+
+    def lay_out(self) -> None:
+        """Make the optimiser's state views of the vectors."""
+        self.settings()
+        states = [self.optimizer.state.get(p, {}) for p in self.parameters]
+        steps = {float(state["step"]) for state in states if state}
+        words = "parameters must have taken the same number of steps"
+        check_that(len(steps) < 2, words)
+        # Each parameter counts its steps, as in PyTorch. One that has had no gradient
+        # yet begins with means of zero.
+        counts = torch.full((len(states),), max(steps, default=0.0))
         means, squares = (
             map(torch.from_numpy, self.parts(x)) for x in (self.mean, self.square)
         )
-        for p, *views in zip(self.parameters, counts, means, squares, strict=True):
-            old, names = self.optimizer.state[p], ("step", "exp_avg", "exp_avg_sq")
-            new = dict(zip(names, views, strict=True))
-            for name, number in new.items():
-                number.copy_(old.get(name, torch.zeros(())))
+        news = zip(self.parameters, states, counts, means, squares, strict=True)
+        for p, old, count, mean, square in news:
+            mean.copy_(old.get("exp_avg", torch.zeros(())))
+            square.copy_(old.get("exp_avg_sq", torch.zeros(())))
+            new = {"step": count, "exp_avg": mean, "exp_avg_sq": square}
             self.optimizer.state[p] = new
-        words = "parameters must have taken the same number of steps"
-        check_that(len(counts.unique()) == 1, words)
         self.counts = counts.numpy()
+        self.first = self.optimizer.state[self.parameters[0]]
 
     @np.errstate(all="ignore")
     def step(self) -> None:
         """Take one step, as the optimiser's ``step`` does."""
-        (group,) = self.optimizer.param_groups
+        group = self.settings()
+        # Somebody may have put other means in the place of these.
+        if self.optimizer.state.get(self.parameters[0]) is not self.first:
+            self.lay_out()
         (beta1, beta2), lr, eps = group["betas"], group["lr"], group["eps"]
         # The step {eq}`adam`.
         self.counts += 1

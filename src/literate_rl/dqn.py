@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 31c31c4e712289c4
+# Generated from chapters/dqn.py (edit there); digest 0798a469542d99eb
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ class TargetNetwork:
     def __init__(self, newer: nn.Module) -> None:
         self.network: Any = copy.deepcopy(newer).requires_grad_(False).eval()
         both = self.network, newer
-        self.weights = [[p.detach() for p in net.parameters()] for net in both]
+        self.weights = [list(net.parameters()) for net in both]
         # The modules that hold numbers which no optimiser moves, such as means.
         self.holders = [[m for m in net.modules() if m._buffers] for net in both]
 
