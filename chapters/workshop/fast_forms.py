@@ -12,15 +12,16 @@
 # **How does an agent get faster without a line in its chapter?** Somebody hands the speed in. A
 # learner takes an `act` and an `error` in place of its own. This page makes them, for a given
 # policy, and each refuses a policy that it cannot compute; an error also refuses an algorithm whose
-# own error is another one. `train` hands in what fits ({doc}`training`), and so can you:
+# own error is another one. (The last form is Adam's step, for {doc}`/chapters/ppo_by_hand`.) `train` hands
+# in what fits ({doc}`training`), and so can you:
 #
 # ```python
 # DQN(policy, envs, config, act=numpy_act(policy), error=fused_q_error(policy))
 # ```
 #
-# Nobody has to read this page to follow the book. The four steps are those of {doc}`fast`. A form that
-# gains less than a twentieth of the time is not worth its lines: {doc}`/docs/results` lists those that
-# went, each with its figure.
+# Nobody has to read this page to follow the book. The four steps are those of {doc}`fast`: profile, derive,
+# prove, measure. A form that gains less than a twentieth of the time is not worth its lines:
+# {doc}`/docs/results` lists those that went, each with its figure.
 
 # %% tags=["export", "hide-input"]
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
@@ -87,7 +88,7 @@ __all__ = [
 # ## Acting in NumPy
 #
 # **Profile.** For networks as small as those of {doc}`/chapters/ppo` a call into PyTorch costs
-# more than the arithmetic in it. While acting, that is nearly all. NumPy's calls are
+# more than the arithmetic in it, above all while acting, with a few rows at a time. NumPy's calls are
 # cheaper.
 #
 # **Derive.** So here is a policy's `act` once more, in NumPy, on arrays that *are* the
@@ -186,7 +187,7 @@ def memory(p: Any) -> NDArray[Any]:
 # %% [markdown]
 # NumPy shares a larger product out among threads of its own, which `torch.set_num_threads` does not
 # reach. At the sizes of this book, and where other programs run beside, they may wait for each other
-# many times longer than they compute. So what computes here holds them at one, and afterwards they
+# longer than they compute. So what computes here holds them at one, and afterwards they
 # are as before.
 
 
@@ -211,9 +212,10 @@ def one_thread(function: Form) -> Form:
 
 # %% [markdown]
 # What comes out of the chain is a row, and the action is a function of row and noise that the
-# action distribution has. For a list and for values it is the place of the largest sum. A Gaussian
+# action distribution has. For a list and for values it is the place of the largest sum of both. A Gaussian
 # policy has a chain for the means, and its deviations are the same for all rows, so that here no row
-# has to hold them. A hybrid policy ({doc}`hybrid_policy`) does both. Its network is a chain that ends
+# has to hold them. A hybrid policy ({doc}`hybrid_policy`) does both: the largest sum is the type, and the
+# arguments are moved as a Gaussian's numbers are. Its network is a chain that ends
 # in two heads side by side, one for the logits of the types and one for the means of the arguments.
 #
 # The actor of DDPG and TD3 ends with the stretch to a box. Noise is added to its action, or now and then
@@ -270,6 +272,7 @@ def boxed(actor: nn.Module) -> Rule:
     def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
         if not isinstance(noise, np.ndarray):
             return cast(NDArray[Any], row + noise)
+        # NaN where the actor's own action stays.
         added, instead = halves(noise)
         return np.where(np.isnan(instead), row + added, instead)
 
@@ -371,9 +374,9 @@ def numpy_act(policy: PolicyLike) -> Act:
 
 # %% [markdown]
 # **Prove.** `tests/test_fast_forms.py` holds both forms to the same actions, up to rounding, while an
-# optimiser changes the weights, and checks that no other policy is acted for. **Measure.** Here is one
-# decision of SAC's policy in each form. (How much sooner a hybrid action is there than with
-# `torch.distributions` stands in {doc}`/docs/results`.)
+# optimiser changes the weights, and checks that others are refused. **Measure.** Here is one
+# decision of SAC's policy in each form. ({doc}`/docs/results` says how much sooner a hybrid action comes
+# than with `torch.distributions`.)
 
 # %%
 import time
@@ -407,22 +410,22 @@ assert cost["plain"] > 1.5 * cost["NumPy"]
 # %% [markdown]
 # So who does little but act gains most: the actors of {doc}`/chapters/apex`, and agents that learn
 # from whole rollouts. `train` hands it to them, and to DQN, which learns after every fourth step only.
-# DDPG, TD3 and SAC learn from a whole batch after each single step, and acting is a few hundredths of
-# that. There `train` leaves it out: it would change the last digits of a run and save little.
+# DDPG, TD3 and SAC learn from a whole batch after each single step, and NumPy would save a few hundredths
+# of that ({doc}`/docs/results`). There `train` leaves it out: it would change the last digits of a run.
 #
 # ## A chain's gradient without autograd
 #
-# **Profile.** An update of {doc}`/chapters/dqn` on 64 steps computes for some 100 microseconds.
-# Recording each of its steps for autograd, and finding the way back, takes as long again.
+# **Profile.** In an update of {doc}`/chapters/dqn` much of the time goes into recording each operation for
+# autograd, and into finding the way back.
 #
-# **Derive.** For chains of linear layers and ReLUs the way back is short. A layer $X W^\top + b$
+# **Derive.** For chains of linear layers and ReLUs the way back is short. A layer $X W^\top + w_0$
 # that gets the gradient $\Gamma$ of its output, one row $\Gamma_b$ for each sample, has the
 # gradients
 #
 # $$
-# \frac{\partial}{\partial W} = \Gamma^\top X , \qquad
-# \frac{\partial}{\partial b} = \sum_b \Gamma_b , \qquad
-# \frac{\partial}{\partial X} = \Gamma W ,
+# \frac{\partial \mathcal L}{\partial W} = \Gamma^\top X , \qquad
+# \frac{\partial \mathcal L}{\partial w_0} = \sum_b \Gamma_b , \qquad
+# \frac{\partial \mathcal L}{\partial X} = \Gamma W ,
 # $$ (chain-gradient)
 #
 # and passes the last one on. A ReLU passes on what belongs to outputs above zero. What the chain
@@ -440,14 +443,14 @@ def chain_layers(module: Any) -> list[nn.Module]:
     It does if a layer is no linear layer or ReLU, and if anybody listens: to modules,
     to the gradients of their weights, or as autocast does to each operation.
     """
-    chain = computes(module, nn.Sequential) and all(map(by_hand, module))
-    cast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    chain = computes(module, nn.Sequential) and all(map(derivable, module))
+    autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
     words = "policy must have chains of Linear and ReLU, without hooks or autocast"
-    check_that(chain and not cast, f"{words}, got {module}")
+    check_that(chain and not autocast, f"{words}, got {module}")
     return list(module)
 
 
-def by_hand(layer: nn.Module) -> bool:
+def derivable(layer: nn.Module) -> bool:
     """Say whether a layer can be computed, and differentiated, by hand."""
     kind, own = type(layer), layer._parameters
     if kind not in (nn.Linear, nn.ReLU) or altered(layer):
@@ -521,7 +524,7 @@ def add_gradient(parameter: Tensor, grad: Tensor) -> None:
 # trains on the sum of two batches. And whoever asks autograd for more than the numbers, with
 # hooks, shared graphs or autocast, is refused when the form is made and keeps autograd.
 #
-# With these functions the error of DQN needs none of it. Its targets are those of the chapter.
+# With these functions the error of DQN needs no autograd. Its targets are those of the chapter.
 
 
 # %% tags=["export"]
@@ -538,9 +541,9 @@ class FusedQError(NamedTuple):
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
-        # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
-        # the actions that were taken; the gradient of all others is zero. In the order
-        # of autograd: any other would round differently.
+        # The derivative of {eq}`huber` over the value is minus the TD error, clipped to
+        # -1..1. It goes to the actions that were taken; the gradient of all others is
+        # zero. In the order of autograd: any other would round differently.
         slope = weight * (-1 / len(weight)) * self.td_error.clamp(-1.0, 1.0)
         row = torch.zeros_like(self.outputs[-1])
         row.scatter_(1, self.taken, slope.unsqueeze(1))
@@ -616,7 +619,7 @@ def fused_q_error(
 # ## Critics of actions
 #
 # The critics of {doc}`/chapters/td3` and {doc}`/chapters/sac` are chains too. Their errors work
-# as above, with the slope $\delta_k$ of a squared error instead.
+# as above, with the slope $\delta_k$ of half a squared error for critic $k$ instead.
 
 
 # %% tags=["export"]
@@ -702,18 +705,19 @@ def fused_critic_error(
 # %% [markdown]
 # **Prove.** `tests/test_td3.py` holds learners with this error equal to the plain ones, to the
 # bit. **Measure.** {doc}`/docs/results` has updates of TD3 and SAC beside those of
-# Stable-Baselines3. DDPG and HDDPG once had such an error too. They have one critic instead of two, and
-# half as much to save; it was too little, and went.
+# Stable-Baselines3. DDPG and HDDPG once had such an error too. With one critic instead of two it saved too
+# little, and went.
 
 # %% [markdown]
 # ## Adam on one vector
 #
 # **Profile.** For the small networks of {doc}`/chapters/ppo` a step of Adam is hardly any arithmetic.
-# PyTorch looks at a dozen tensors, updates each of them and counts its step; then it does the
-# bookkeeping for profilers and hooks.
+# PyTorch looks at a dozen tensors, and does the bookkeeping for profilers and hooks.
 #
-# **Derive.** Adam does the same with each number, whatever tensor it stands in. With the gradient $g$,
-# its running means $m$ and $v$, and the learning rate $\alpha$, step $n$ is
+# **Derive.** Adam does the same with each number, whatever tensor it stands in. With the gradient $g$, a
+# running mean $m$ of it and $v$ of its square, both from 0 (the divisors $1 - \beta^n$ make up for that
+# start), the shares $\beta_1$, $\beta_2$ of them that are kept, the learning rate $\alpha$ and a small
+# $\varepsilon$, step $n$ is
 #
 # $$
 # m \leftarrow m + (1 - \beta_1) (g - m) , \qquad
@@ -722,10 +726,10 @@ def fused_critic_error(
 #     \frac{m}{\sqrt{v / (1 - \beta_2^n)} + \varepsilon} .
 # $$ (adam)
 #
-# So lay the gradients of all parameters side by side, and their means too. Then NumPy needs one line for
-# each of the three. The optimiser stays PyTorch's: its settings are read anew at each step, and its means *are* these
-# vectors, each parameter's a view of its part. So checkpoints are what they are without this, and go
-# from one form to the other.
+# So lay the gradients of all parameters side by side, and their means too. Then a few lines of NumPy do all
+# of this at once, and only the change is subtracted tensor by tensor. The optimiser stays PyTorch's: its
+# settings are read anew at each step, and its means *are* these vectors, each parameter's a view of its
+# part. So checkpoints are what they are without this, and go from one form to the other.
 
 
 # %% tags=["export"]
@@ -783,7 +787,9 @@ class FlatAdam(Shared):
         check_numbers(parameters)
         self.arrays = [p.detach().numpy() for p in self.parameters]
         self.ends = np.cumsum([p.size for p in self.arrays])[:-1]
-        self.mean, self.square, self.change = np.zeros((3, grad.size), grad.dtype)
+        self.mean, self.square, self.change, self.root = np.zeros(
+            (4, grad.size), grad.dtype
+        )
         self.changes = self.parts(self.change)
         self.lay_out()
         optimizer.register_load_state_dict_post_hook(lambda _: self.lay_out())
@@ -836,10 +842,21 @@ class FlatAdam(Shared):
         # The step {eq}`adam`.
         self.counts += 1
         n = int(self.counts[0])
-        self.mean += (1 - beta1) * (self.grad - self.mean)
-        self.square += (1 - beta2) * (self.grad * self.grad - self.square)
-        root = np.sqrt(self.square * (1 / (1 - beta2**n))) + eps
-        np.divide(lr / (1 - beta1**n) * self.mean, root, out=self.change)
+        # In place: with wide layers, memory for results would cost more than computing.
+        change, root = self.change, self.root
+        squared = np.multiply(self.grad, self.grad, out=root)
+        for mean, new, kept in (
+            (self.mean, self.grad, beta1),
+            (self.square, squared, beta2),
+        ):
+            np.subtract(new, mean, out=change)
+            change *= 1 - kept
+            mean += change
+        np.multiply(self.square, 1 / (1 - beta2**n), out=root)
+        np.sqrt(root, out=root)
+        root += eps
+        np.multiply(lr / (1 - beta1**n), self.mean, out=change)
+        change /= root
         for p, change in zip(self.arrays, self.changes, strict=True):
             p -= change
 
@@ -854,8 +871,8 @@ class FlatAdam(Shared):
 # How much faster could an update become? All that this page saves is the price of calls. The products
 # of large matrices stay: with layers of 256 and a batch of 256 each of them is 17 million
 # multiply-adds, whoever asks for it. So let us count them, in an update of the values and in one of the
-# actor. The second way to climb asks for all gradients, those of the critics' weights too, as many
-# programs do. The loop of this book asks for the actor's alone ({doc}`/chapters/loop`).
+# actor. An actor's step can ask for the actor's gradients alone, as the loop of this book does
+# ({doc}`/chapters/loop`), or for those of the critics too, as many programs do: the number after "or".
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -908,11 +925,10 @@ for name, algorithm, every in (
     )
 
 # %% [markdown]
-# **Notice** that TD3 moves its actor at every second update only, so an update counts half of it. Of
-# Stable-Baselines3's 12 products 11.5 are left, and of SAC's 18 there are 16. The wider the layers, the
-# more of the time is in them, and the closer both come to these ratios: a gain of 4 % for TD3, and of an
-# eighth for SAC. No form that computes the same numbers goes far beyond that there. With layers of 64 a
-# product is 16 times smaller, and what calls cost decides.
+# **Notice** that TD3 moves its actor at every second update only, so an update counts half of it. Of 12
+# products 11.5 are left, and of SAC's 18 there are 16; both are counted in our own code. For very wide layers
+# this is all that there is to gain: 4 % for TD3, an eighth for SAC. With 256 units calls still count
+# ({doc}`/docs/results`), and with 64, where a product is 16 times smaller, they decide.
 
 # %% tags=["claims"]
 assert counts == {"TD3": [11.5, 12.0], "SAC": [16.0, 18.0]}
@@ -924,5 +940,6 @@ assert (256 / 64) ** 2 == 16
 # %% [markdown]
 # ## References
 #
-# Backpropagation is from Rumelhart, Hinton and Williams (1986),
-# [Learning representations by back-propagating errors](https://doi.org/10.1038/323533a0).
+# Backpropagation became known through Rumelhart, Hinton and Williams (1986),
+# [Learning representations by back-propagating errors](https://doi.org/10.1038/323533a0). Adam is from Kingma
+# and Ba (2015), [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980).

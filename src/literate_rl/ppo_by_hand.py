@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest 5758c8cd5d70dd5b
+# Generated from chapters/ppo_by_hand.py (edit there); digest 8d60d6531a64a988
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -321,8 +321,9 @@ class ByHand(Shared):
 
     It is for policies of ``make_policy`` and ``make_hybrid_policy`` on the CPU whose
     actions are a list, a box or hybrid, and whose networks are linear layers with tanh
-    or ReLU. The arrays share their memory with the
-    parameters; what is said at ``numpy_act`` about that holds here too.
+    or ReLU. The arrays share their memory with the parameters. These may be changed in
+    place, as an optimiser and ``load_state_dict`` do it; after anything else, build the
+    object again.
 
     Args:
         policy: The policy. It is looked at now, not again with each call.
@@ -343,7 +344,7 @@ class ByHand(Shared):
             check_that(p in free, "policy must use each parameter in one place only")
             return free.pop(p)
 
-        self.actor, self.critic, self.judge = parts_of(policy, take)
+        self.actor, self.critic, self.terms_of = parts_of(policy, take)
         check_that(not free, "policy must have no parameters but those of its layers")
         self.normalizer: Any = policy.network.normalizer  # type: ignore[attr-defined]
         self.policy = policy
@@ -363,7 +364,7 @@ class ByHand(Shared):
         shape = obs.shape[:-1]
         rows = forward(self.actor, self.seen(obs))
         flat = action.flatten(0, len(shape) - 1).numpy()
-        terms = self.judge(rows, flat, legal_in(self.policy, rows, mask))
+        terms = self.terms_of(rows, flat, legal_in(self.policy, rows, mask))
         log_prob, entropy = (torch.from_numpy(x).view(shape) for x in terms[:2])
         return log_prob, entropy
 
@@ -401,7 +402,7 @@ class ByHand(Shared):
         # how it changes.
         obs = self.seen(part.obs)
         rows = forward(self.actor, obs)
-        terms = self.judge(rows, action, legal_in(self.policy, rows, part.mask))
+        terms = self.terms_of(rows, action, legal_in(self.policy, rows, part.mask))
         value = forward(self.critic, obs)[:, 0]
         clips = config.clip_ratio, config.dual_clip
         objective, push = surrogate(terms.log_prob, old, adv, *clips)
@@ -412,7 +413,8 @@ class ByHand(Shared):
         policy_loss, value_loss, entropy = (float(x.sum()) / size for x in losses)
         loss = policy_loss + config.value_weight * value_loss
         loss -= config.entropy_weight * entropy
-        # What is not finite would spoil all weights at once.
+        # What is not finite would spoil all weights at once. (The clamp hides from the
+        # loss that a log-ratio is infinite.)
         far = float(terms.log_prob.sum() - old.sum())
         inputs = {"log_prob_old": part.log_prob, "adv": part.adv, "target": part.target}
         check_finite(loss + far, **inputs, log_prob=torch.from_numpy(terms.log_prob))
@@ -444,7 +446,7 @@ class ByHand(Shared):
 def parts_of(
     policy: ActorCriticLike, take: Take
 ) -> tuple[list[Layer], list[Layer], Any]:
-    """Return the layers of actor and critic, and what judges rows; or refuse them."""
+    """Return the layers of actor and critic, and what finds the terms of rows."""
     methods = "evaluate_actions", "legal", "value"
     ours = computes(policy, Policy) and all(keeps(policy, Policy, m) for m in methods)
     words = "policy must be a Policy without hooks or methods of its own"
@@ -457,12 +459,12 @@ def parts_of(
 
     actor = network.actor
     kind: Any = CategoricalActions
-    judge: Any = categorical
+    terms_of: Any = categorical
     if computes(actor, WithDeviations):
-        kind, judge = GaussianActions, gaussian
+        kind, terms_of = GaussianActions, gaussian
         layers = [*layers_of(actor.mean, take), Deviations(actor.log_sigma, take)]
     elif computes(actor, HybridRows) and computes(actor.network, HybridPolicyNetwork):
-        kind, judge = HybridActions, partial(hybrid, actions.mask.numpy())
+        kind, terms_of = HybridActions, partial(hybrid, actions.mask.numpy())
         net = actor.network
         heads = layers_of(net.action_type_head, take) + layers_of(
             net.action_args_mu, take
@@ -475,7 +477,7 @@ def parts_of(
     same = as_made(actions, kind)
     words = f"policy.actions must be {kind.__name__}, as they are"
     check_that(same, f"{words}, got {type(actions).__name__}")
-    return layers, layers_of(network.critic, take), judge
+    return layers, layers_of(network.critic, take), terms_of
 
 
 def layers_of(module: Any, take: Take) -> list[Layer]:
@@ -517,15 +519,15 @@ class AuxiliaryHeads(Shared):
     """A faster ``learn`` of an auxiliary phase: the gradient is written at the heads.
 
     It is for policies of ``make_phasic_policy`` on the CPU whose actions are a list or
-    a box, with any encoders: ``aux.learn = AuxiliaryHeads(aux)``. What is said at
-    ``ByHand`` about memory holds here too.
+    a box, with any encoders: ``aux.learn = AuxiliaryHeads(aux)``. It shares memory with
+    the parameters, as ``ByHand`` does.
 
     Args:
         aux: The auxiliary phase.
 
     Raises:
-        ValueError: If its policy or its optimiser is another one. With a minibatch, if
-            its loss is.
+        ValueError: If its policy or its optimiser is another one. The first minibatch
+            raises it if the loss is another one.
     """
 
     def __init__(self, aux: AuxiliaryPhase) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 84d312d6d739d1d3
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 8b5ad71511eb71ad
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -201,6 +201,7 @@ def boxed(actor: nn.Module) -> Rule:
     def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
         if not isinstance(noise, np.ndarray):
             return cast(NDArray[Any], row + noise)
+        # NaN where the actor's own action stays.
         added, instead = halves(noise)
         return np.where(np.isnan(instead), row + added, instead)
 
@@ -304,14 +305,14 @@ def chain_layers(module: Any) -> list[nn.Module]:
     It does if a layer is no linear layer or ReLU, and if anybody listens: to modules,
     to the gradients of their weights, or as autocast does to each operation.
     """
-    chain = computes(module, nn.Sequential) and all(map(by_hand, module))
-    cast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    chain = computes(module, nn.Sequential) and all(map(derivable, module))
+    autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
     words = "policy must have chains of Linear and ReLU, without hooks or autocast"
-    check_that(chain and not cast, f"{words}, got {module}")
+    check_that(chain and not autocast, f"{words}, got {module}")
     return list(module)
 
 
-def by_hand(layer: nn.Module) -> bool:
+def derivable(layer: nn.Module) -> bool:
     """Say whether a layer can be computed, and differentiated, by hand."""
     kind, own = type(layer), layer._parameters
     if kind not in (nn.Linear, nn.ReLU) or altered(layer):
@@ -393,9 +394,9 @@ class FusedQError(NamedTuple):
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
-        # The derivative of {eq}`huber` is the TD error, clipped to -1..1. It goes to
-        # the actions that were taken; the gradient of all others is zero. In the order
-        # of autograd: any other would round differently.
+        # The derivative of {eq}`huber` over the value is minus the TD error, clipped to
+        # -1..1. It goes to the actions that were taken; the gradient of all others is
+        # zero. In the order of autograd: any other would round differently.
         slope = weight * (-1 / len(weight)) * self.td_error.clamp(-1.0, 1.0)
         row = torch.zeros_like(self.outputs[-1])
         row.scatter_(1, self.taken, slope.unsqueeze(1))
@@ -596,7 +597,9 @@ class FlatAdam(Shared):
         check_numbers(parameters)
         self.arrays = [p.detach().numpy() for p in self.parameters]
         self.ends = np.cumsum([p.size for p in self.arrays])[:-1]
-        self.mean, self.square, self.change = np.zeros((3, grad.size), grad.dtype)
+        self.mean, self.square, self.change, self.root = np.zeros(
+            (4, grad.size), grad.dtype
+        )
         self.changes = self.parts(self.change)
         self.lay_out()
         optimizer.register_load_state_dict_post_hook(lambda _: self.lay_out())
@@ -649,9 +652,20 @@ class FlatAdam(Shared):
         # The step {eq}`adam`.
         self.counts += 1
         n = int(self.counts[0])
-        self.mean += (1 - beta1) * (self.grad - self.mean)
-        self.square += (1 - beta2) * (self.grad * self.grad - self.square)
-        root = np.sqrt(self.square * (1 / (1 - beta2**n))) + eps
-        np.divide(lr / (1 - beta1**n) * self.mean, root, out=self.change)
+        # In place: with wide layers, memory for results would cost more than computing.
+        change, root = self.change, self.root
+        squared = np.multiply(self.grad, self.grad, out=root)
+        for mean, new, kept in (
+            (self.mean, self.grad, beta1),
+            (self.square, squared, beta2),
+        ):
+            np.subtract(new, mean, out=change)
+            change *= 1 - kept
+            mean += change
+        np.multiply(self.square, 1 / (1 - beta2**n), out=root)
+        np.sqrt(root, out=root)
+        root += eps
+        np.multiply(lr / (1 - beta1**n), self.mean, out=change)
+        change /= root
         for p, change in zip(self.arrays, self.changes, strict=True):
             p -= change
