@@ -272,13 +272,13 @@ def test_the_loop_by_hand_is_as_fast_as_the_page_says() -> None:
         [ratios[f"CartPole-v1, {number}", x] for x in ("plain", "numpy_act", "by hand")]
         for number in (4, 8)
     )
-    assert round(four[2] / four[1], 1) == 1.8
+    assert round(four[2] / four[1], 1) == 1.9
     assert all(map(operator.lt, eight, four))
     by_hand = [row for row in rows if row.method.endswith("by hand")]
     cheetah = [round(row.ratio, 1) for row in by_hand if "Cheetah" in row.case]
-    assert cheetah == [3.2, 3.3]
+    assert cheetah == [3.2, 3.2]
     breakout = [row.ratio for row in rows if "Breakout" in row.case]
-    assert [round(ratio, 1) for ratio in breakout] == [1.0, 1.0, 1.6]
+    assert [round(ratio, 1) for ratio in breakout] == [1.0, 1.0, 1.7]
 
 
 def test_cartpole_is_solved_as_soon_as_the_page_says() -> None:
@@ -322,6 +322,16 @@ def test_updates_reach_their_goals_where_the_page_says_so() -> None:
     small, large = (row.ratio for row in td3 if row.method == "TD3.learn")
     assert round(small, 1) == 1.3
     assert 1.14 < large < 1.15
+
+
+def test_what_misses_its_goal_is_told() -> None:
+    rows, _ = read_results(RESULTS / "import_time.csv")
+    ppo = next(row for row in rows if "ppo" in row.method)
+    assert round(ppo.microseconds / 1000) == 112
+    assert ppo.at_most == 100_000
+    rows, _ = read_results(RESULTS / "advantages.csv")
+    reached = [row.ratio >= row.at_least for row in rows if row.at_least]
+    assert reached == [True, True, True, True, False, True]
 
 
 def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:
