@@ -311,7 +311,9 @@ def test_updates_reach_their_goals_where_the_page_says_so() -> None:
         assert all(row.ratio < (row.at_least or 0) for row in loops)
         if agent == "DQN":
             peer = {row.case: row for row in rows if row.method == "stable-baselines3"}
-            assert all(x.microseconds < 0.7 * peer[x.case].microseconds for x in updates)
+            assert all(
+                x.microseconds < 0.7 * peer[x.case].microseconds for x in updates
+            )
             continue
         (small, fast), _ = (
             (row, ratios[row.case, f"{agent}, NumPy acts"]) for row in loops
