@@ -74,6 +74,7 @@ __all__ = [
     "FlatAdam",
     "FusedCriticError",
     "FusedQError",
+    "Shared",
     "chain_backward",
     "chain_critic_error",
     "chain_layers",

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 0f506e485fb3a69d
+# Generated from chapters/*.py (edit there); digest b6a704c138b6be51
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -435,6 +435,7 @@ from .workshop.fast_forms import (
     FlatAdam as FlatAdam,
     FusedCriticError as FusedCriticError,
     FusedQError as FusedQError,
+    Shared as Shared,
     chain_backward as chain_backward,
     chain_critic_error as chain_critic_error,
     chain_layers as chain_layers,

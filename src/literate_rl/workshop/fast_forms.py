@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 8b5ad71511eb71ad
+# Generated from chapters/workshop/fast_forms.py (edit there); digest dd5a4baf3693b533
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ __all__ = [
     "FlatAdam",
     "FusedCriticError",
     "FusedQError",
+    "Shared",
     "chain_backward",
     "chain_critic_error",
     "chain_layers",
