@@ -47,7 +47,7 @@ from literate_rl.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
 from literate_rl.ppo import PPOConfig, Samples
 from literate_rl.workshop.fast_forms import (
     FlatAdam,
-    Shared,
+    SharesMemory,
     as_made,
     check_numbers,
     computes,
@@ -767,7 +767,7 @@ def legal_in(policy: Any, rows: Array, mask: Tensor | None) -> Array | None:
 
 
 # %% tags=["export"]
-class ByHand(Shared):
+class ByHand(SharesMemory):
     """A policy's numbers, and the gradient of PPO's loss, without autograd.
 
     It is for policies of ``make_policy`` and ``make_hybrid_policy`` on the CPU whose
@@ -1132,7 +1132,7 @@ def gaussian_kl(old: Array, row: Array, mask: None) -> tuple[Array, Array]:
     return (0.5 * (square - 1) - change).sum(1), slope
 
 
-class AuxiliaryHeads(Shared):
+class AuxiliaryHeads(SharesMemory):
     """A faster ``learn`` of an auxiliary phase: the gradient is written at the heads.
 
     It is for policies of ``make_phasic_policy`` on the CPU whose actions are a list or

@@ -74,7 +74,7 @@ __all__ = [
     "FlatAdam",
     "FusedCriticError",
     "FusedQError",
-    "Shared",
+    "SharesMemory",
     "chain_backward",
     "chain_critic_error",
     "chain_layers",
@@ -745,7 +745,7 @@ def check_numbers(parameters: list[Any]) -> None:
     check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
 
 
-class Shared:
+class SharesMemory:
     """What looks at the memory of a policy. A copy would look at copies of it."""
 
     def __reduce__(self) -> Any:
@@ -756,7 +756,7 @@ class Shared:
         )
 
 
-class FlatAdam(Shared):
+class FlatAdam(SharesMemory):
     """The steps of an Adam, taken in NumPy on one vector: faster for small networks.
 
     The numbers are the same up to rounding. Settings and state are the optimiser's own,

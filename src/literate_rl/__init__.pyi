@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest b6a704c138b6be51
+# Generated from chapters/*.py (edit there); digest 4dd693e11f946989
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -435,7 +435,7 @@ from .workshop.fast_forms import (
     FlatAdam as FlatAdam,
     FusedCriticError as FusedCriticError,
     FusedQError as FusedQError,
-    Shared as Shared,
+    SharesMemory as SharesMemory,
     chain_backward as chain_backward,
     chain_critic_error as chain_critic_error,
     chain_layers as chain_layers,

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest 8d60d6531a64a988
+# Generated from chapters/ppo_by_hand.py (edit there); digest 84bb173742d30114
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from literate_rl.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
 from literate_rl.ppo import PPOConfig, Samples
 from literate_rl.workshop.fast_forms import (
     FlatAdam,
-    Shared,
+    SharesMemory,
     as_made,
     check_numbers,
     computes,
@@ -316,7 +316,7 @@ def legal_in(policy: Any, rows: Array, mask: Tensor | None) -> Array | None:
     return flat.numpy()
 
 
-class ByHand(Shared):
+class ByHand(SharesMemory):
     """A policy's numbers, and the gradient of PPO's loss, without autograd.
 
     It is for policies of ``make_policy`` and ``make_hybrid_policy`` on the CPU whose
@@ -515,7 +515,7 @@ def gaussian_kl(old: Array, row: Array, mask: None) -> tuple[Array, Array]:
     return (0.5 * (square - 1) - change).sum(1), slope
 
 
-class AuxiliaryHeads(Shared):
+class AuxiliaryHeads(SharesMemory):
     """A faster ``learn`` of an auxiliary phase: the gradient is written at the heads.
 
     It is for policies of ``make_phasic_policy`` on the CPU whose actions are a list or

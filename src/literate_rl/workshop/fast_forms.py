@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest dd5a4baf3693b533
+# Generated from chapters/workshop/fast_forms.py (edit there); digest ffa8bdcdaa84e6b3
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
     "FlatAdam",
     "FusedCriticError",
     "FusedQError",
-    "Shared",
+    "SharesMemory",
     "chain_backward",
     "chain_critic_error",
     "chain_layers",
@@ -555,7 +555,7 @@ def check_numbers(parameters: list[Any]) -> None:
     check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
 
 
-class Shared:
+class SharesMemory:
     """What looks at the memory of a policy. A copy would look at copies of it."""
 
     def __reduce__(self) -> Any:
@@ -566,7 +566,7 @@ class Shared:
         )
 
 
-class FlatAdam(Shared):
+class FlatAdam(SharesMemory):
     """The steps of an Adam, taken in NumPy on one vector: faster for small networks.
 
     The numbers are the same up to rounding. Settings and state are the optimiser's own,
