@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,11 @@ def execute_chapters(app: Sphinx, env: Any, names: list[str]) -> None:
     def execute(name: str) -> ExecutionResult:
         folder = str(Path(env.doc2path(name)).parent)
         timeout = app.config.nb_execution_timeout
-        return single_nb_execution(notebooks[name], folder, timeout, False)
+        run = partial(single_nb_execution, notebooks[name], folder, timeout, False)
+        try:
+            return run()
+        except RuntimeError:  # no kernel: another program had taken one of its ports
+            return run()
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results: Iterable[ExecutionResult] = status_iterator(
