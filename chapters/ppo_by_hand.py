@@ -1093,9 +1093,11 @@ assert updates == [32, 16]
 # the loss {eq}`auxiliary-loss`, a mean over $B$ steps, are
 #
 # $$
+# \begin{gathered}
 # \frac{\partial \mathcal L}{\partial z_{b,j}} = \frac{\beta}{B} \bigl( p_j - p_j^{\text{old}} \bigr) , \qquad
-# \frac{\partial \mathcal L}{\partial V_b} = \frac2B \bigl( V_b - G_b^\lambda \bigr) , \qquad
+# \frac{\partial \mathcal L}{\partial V_b} = \frac2B \bigl( V_b - G_b^\lambda \bigr) , \\
 # \frac{\partial \mathcal L}{\partial V_b^{\text{aux}}} = \frac2B \bigl( V_b^{\text{aux}} - G_b^\lambda \bigr) .
+# \end{gathered}
 # $$ (by-hand-heads)
 #
 # All three say the same: *what you are, minus what you should be.* (The second value, $V^{\text{aux}}$, stands on the

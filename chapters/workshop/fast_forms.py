@@ -721,10 +721,12 @@ def fused_critic_error(
 # $\varepsilon$, step $n$ is
 #
 # $$
-# m \leftarrow m + (1 - \beta_1) (g - m) , \qquad
-# v \leftarrow v + (1 - \beta_2) (g^2 - v) , \qquad
+# \begin{gathered}
+# m \leftarrow m + (1 - \beta_1) (g - m) , \\
+# v \leftarrow v + (1 - \beta_2) (g^2 - v) , \\
 # \theta \leftarrow \theta - \frac{\alpha}{1 - \beta_1^n} \,
 #     \frac{m}{\sqrt{v / (1 - \beta_2^n)} + \varepsilon} .
+# \end{gathered}
 # $$ (adam)
 #
 # So lay the gradients of all parameters side by side, and their means too. Then a few lines of NumPy do all
