@@ -752,7 +752,7 @@ def check_trained(parameters: list[Any]) -> None:
     check_that(trained, "policy must train all its parameters, none of them frozen")
 
 
-def legal_in(policy: Any, rows: Array, mask: Tensor | None) -> Array | None:
+def legal_in(policy: Policy, rows: Array, mask: Tensor | None) -> Array | None:
     """Return a mask as an array, a row for each of rows; refuse what a policy does."""
     if mask is None:
         return None
@@ -798,7 +798,7 @@ class ByHand(SharesMemory):
         self.actor, self.critic, self.terms_of = parts_of(policy, take)
         check_that(not free, "policy must have no parameters but those of its layers")
         self.normalizer: Any = policy.network.normalizer  # type: ignore[attr-defined]
-        self.policy = policy
+        self.policy = cast(Policy, policy)
 
     def seen(self, obs: Tensor) -> Array:
         """Return observations as the networks see them, a row for each."""

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest 84bb173742d30114
+# Generated from chapters/ppo_by_hand.py (edit there); digest 23d58cae6cd10ce8
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def check_trained(parameters: list[Any]) -> None:
     check_that(trained, "policy must train all its parameters, none of them frozen")
 
 
-def legal_in(policy: Any, rows: Array, mask: Tensor | None) -> Array | None:
+def legal_in(policy: Policy, rows: Array, mask: Tensor | None) -> Array | None:
     """Return a mask as an array, a row for each of rows; refuse what a policy does."""
     if mask is None:
         return None
@@ -347,7 +347,7 @@ class ByHand(SharesMemory):
         self.actor, self.critic, self.terms_of = parts_of(policy, take)
         check_that(not free, "policy must have no parameters but those of its layers")
         self.normalizer: Any = policy.network.normalizer  # type: ignore[attr-defined]
-        self.policy = policy
+        self.policy = cast(Policy, policy)
 
     def seen(self, obs: Tensor) -> Array:
         """Return observations as the networks see them, a row for each."""
