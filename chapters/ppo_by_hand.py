@@ -453,7 +453,7 @@ def backward(layers: list[Layer], grad: Array) -> None:
 # went the wrong way. The second belongs to the clamp of {doc}`ppo_error` that keeps $\rho$ finite,
 # the third to the dual clip (without one, $c = \infty$). The borders of the range are kinks; there
 # PyTorch's `clamp` lets the slope through, and so do we. At $\rho = c$ two branches tie: autograd takes
-# half a slope, and we take none. No run will notice.
+# half a slope, and we take none.
 
 
 # %% tags=["export"]
