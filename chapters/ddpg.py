@@ -842,8 +842,8 @@ def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
 # ({doc}`workshop/training`) knows it by this name.
 #
 # The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
-# But schedules move on only once in `log_interval` steps, which is 500 as well. So at first all
-# actions are random, and then none is. (With a longer `log_interval` the random start is longer too.)
+# But schedules move on only once in `iteration_steps` steps, which is 500 as well. So at first all
+# actions are random, and then none is. (With longer iterations the random start is longer too.)
 
 
 # %% tags=["export"]
@@ -868,7 +868,7 @@ class DDPGConfig(ExploringConfig):
     epsilon_end: Fraction = 0.0
     epsilon_steps: Count = 500
     max_grad_norm: Positive = math.inf
-    log_interval: Count = 500
+    iteration_steps: Count = 500
     noise: NonNegative = 0.1
     share_encoder: bool = False
 

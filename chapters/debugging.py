@@ -739,7 +739,7 @@ def mean_values(forgets):
         gamma=0.8,
         target_interval=50,
         tau=1.0,
-        log_interval=400,
+        iteration_steps=400,
     )
     seed_everything(1)
     envs = make_envs(house, config.num_envs)

@@ -698,7 +698,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "buffer_size": 4000,
         "tau": 0.02,
         "reward_scale": 0.05,
-        "log_interval": 1000,
+        "iteration_steps": 1000,
         "temperature": 0.05,
     },
 }

@@ -1152,7 +1152,7 @@ assert above.dueling, "in which the program differs"
 assert above.max_grad_norm < np.inf
 assert above.epsilon_steps == 10_000 == above.total_steps // 5
 assert (above.num_steps, above.tau, above.reward_scale) == (20, 0.02, 0.05)
-assert (above.log_interval, above.checkpoint_interval) == (1_000, 10)
+assert (above.iteration_steps, above.checkpoint_interval) == (1_000, 10)
 switches = stored_runs("dqn_switches")
 for name in ("three steps, n = 3", "not double"):
     assert (switches[name].final == 500).all(), "all five runs end at 500"

@@ -34,6 +34,7 @@ from torch import Tensor
 from literate_rl.agents import Collector
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.episodes import (
+    Mean,
     as_argument,
     check_num_envs,
     env_seed,
@@ -241,8 +242,11 @@ class OffPolicyConfig:
             there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
         max_grad_norm: Bound of the gradient's norm.
-        log_interval: Steps in the environments from one row of metrics to the next.
-            The learning rate and other schedules move on there.
+        iteration_steps: Steps in the environments of one iteration. Its noise is drawn
+            at once, and the learning rate and other schedules move on where it begins.
+        log_interval: Steps in the environments from one row of the log to the next, a
+            multiple of ``iteration_steps``; None is a row for each iteration. The log
+            alone depends on it.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them, so an episode that takes longer never ends: by default one
             of more than 2,500 steps.
@@ -266,7 +270,8 @@ class OffPolicyConfig:
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
     max_grad_norm: Positive = 10.0
-    log_interval: Count = 1000
+    iteration_steps: Count = 1000
+    log_interval: Count | None = None
     checkpoint_interval: Count = 10
 
     def __post_init__(self) -> None:
@@ -274,6 +279,11 @@ class OffPolicyConfig:
             raise ValueError(
                 "train_interval must divide num_envs or be a multiple of it, got "
                 f"{self.train_interval} for {self.num_envs}"
+            )
+        if self.log_interval is not None and self.log_interval % self.iteration_steps:
+            raise ValueError(
+                "log_interval must be a multiple of iteration_steps, "
+                f"{self.iteration_steps}, got {self.log_interval}"
             )
 
     @property
@@ -289,13 +299,13 @@ class OffPolicyConfig:
     @property
     def rounds(self) -> int:
         """Rollouts of one iteration."""
-        return max(1, self.log_interval // (self.rollout_len * self.num_envs))
+        return max(1, self.iteration_steps // (self.rollout_len * self.num_envs))
 
 
 # %% [markdown]
 # ## The loop
 #
-# Act a little, learn a little: `iterate` does so for `log_interval` steps, and `learn` is one
+# Act a little, learn a little: `iterate` does so for `iteration_steps` steps, and `learn` is one
 # update. Who acts is in evaluation mode, so that a dropout layer of your own drops nothing there
 # ({doc}`workshop/networks`). The arguments `act` and `error` take faster forms of the agent's own two
 # functions ({doc}`workshop/fast_forms`), which whoever built the policy hands in.
@@ -451,13 +461,15 @@ class OffPolicy:
 
     def mean_losses(self, errors: list[QError]) -> dict[str, float]:
         """Return the means of an iteration; NaN before the first update."""
-        means = [float("nan")] * 3
+        means = [math.nan] * 3
         if errors:
             loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
             means = [x.mean().item() for x in (loss, td_error.abs(), value)]
             check_finite(means[0], values=value)
         names = ("losses/loss", "losses/td_error", "losses/q_value")
-        return dict(zip(names, means, strict=True))
+        return {
+            name: Mean(x, len(errors)) for name, x in zip(names, means, strict=True)
+        }
 
     # The rest is for checkpoints and for `fit`, the loop around the learner
     # ({doc}`workshop/runs`).
@@ -470,6 +482,12 @@ class OffPolicy:
     def checkpoint_due(self) -> bool:
         """Whether the next iteration starts with fresh environments."""
         return self.iteration % self.config.checkpoint_interval == 0
+
+    @property
+    def log_due(self) -> bool:
+        """Whether the last iteration completes a row of the log."""
+        each = self.config.iteration_steps
+        return self.iteration % ((self.config.log_interval or each) // each) == 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, except for the policy's weights."""
@@ -594,7 +612,7 @@ print("mean returns:", *(f"{x:.0f}" for x in returns))
 # %% tags=["claims"]
 import numpy as np
 
-assert config.log_interval == 1000, "in a thousand steps"
+assert config.iteration_steps == 1000, "in a thousand steps"
 assert np.nanmax(returns[-3:]) > 3 * returns[0], "many times"
 
 # %% [markdown]

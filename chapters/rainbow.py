@@ -21,6 +21,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
-from literate_rl.c51 import categorical_error, project_distribution
+from literate_rl.c51 import categorical_error, mass_beyond, project_distribution
 from literate_rl.dqn import (
     DQNConfig,
     EpsilonGreedy,
@@ -48,6 +49,7 @@ from literate_rl.encoders import (
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import ActionDistribution
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
@@ -303,8 +305,8 @@ assert (ten.final > 475).sum() == 8, "eight of ten"
 assert round(ten.final.min(), -1) == 150, "one settles near 150"
 assert sorted(ten.final)[1] > 440, "one nearly does"
 assert 45 < np.median(ten.cpu_seconds) < 75, "about a minute"
-assert (settings.max_grad_norm, settings.log_interval) == (10.0, 1_000)
-assert settings.checkpoint_interval * settings.log_interval == 10_000, "then a reset"
+assert (settings.max_grad_norm, settings.iteration_steps) == (10.0, 1_000)
+assert settings.checkpoint_interval * settings.iteration_steps == 10_000, "then a reset"
 
 # %% [markdown]
 # What has the network of this page learned in its 3,000 steps? Here is the distribution of the
@@ -762,6 +764,9 @@ def make_rainbow_policy(
 
 
 # %% tags=["export"]
+BEYOND = 0.05  # the share beyond the atoms from which on there is a warning
+
+
 class DistributionalQLearning(Exploring):
     """Distributions of returns, moved and projected; with one atom, values.
 
@@ -776,6 +781,8 @@ class DistributionalQLearning(Exploring):
     def __init__(self, policy: RainbowPolicy, config: RainbowConfig) -> None:
         self.policy, self.config = policy, config
         self.target = TargetNetwork(policy)
+        # Of the targets since the last metrics, and whether there was a warning.
+        self.beyond, self.updates, self.warned = torch.zeros(()), 0, False
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare distributions with their targets."""
@@ -803,10 +810,31 @@ class DistributionalQLearning(Exploring):
         # The returns that follow are moved and projected, {eq}`rainbow-target`. The
         # error is also the priority, because it says how much there is to learn.
         prob = of_action(following, best).softmax(-1)
-        bounds = policy.value_min, policy.value_max
-        target = project_distribution(prob, batch.reward, batch.discount, *bounds)
-        error = categorical_error(taken.log_softmax(-1), target)
+        moved = prob, batch.reward, batch.discount, policy.value_min, policy.value_max
+        error = categorical_error(taken.log_softmax(-1), project_distribution(*moved))
+        self.beyond, self.updates = (
+            self.beyond + mass_beyond(*moved).mean(),
+            self.updates + 1,
+        )
         return QError(error, error.detach(), policy.mean(taken.detach()))
+
+    def metrics(self) -> dict[str, float]:
+        """Add the share of all targets that lies beyond the atoms, and begin anew."""
+        if not self.policy.distributional:
+            return super().metrics()
+        share = self.beyond.item() / self.updates if self.updates else math.nan
+        beyond = Mean(share, self.updates)
+        self.beyond, self.updates = torch.zeros(()), 0
+        if share > BEYOND and not self.warned:
+            self.warned = True
+            low, high = self.policy.value_min, self.policy.value_max
+            warnings.warn(
+                f"{share:.0%} of what the targets expect lies beyond the atoms, from "
+                f"value_min={low:g} to value_max={high:g}, and counts as the last one "
+                "there: set both so that all discounted returns lie in between",
+                stacklevel=2,
+            )
+        return {**super().metrics(), "losses/beyond_atoms": beyond}
 
 
 def of_action(logit: Tensor, action: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, critic_error
+from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import as_space, refused, remembered
 from literate_rl.workshop.networks import (
@@ -889,7 +890,7 @@ class Temperature:
         self.entropies.clear()
         entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
         alpha = self.log_alpha.exp().item()
-        return {"charts/alpha": alpha, "charts/entropy": entropy}
+        return {"charts/alpha": alpha, "charts/entropy": Mean(entropy, len(seen))}
 
 
 # %% [markdown]
@@ -1071,7 +1072,7 @@ class SACConfig(OffPolicyConfig):
     learning_starts: Count = 500
     tau: Fraction = 0.005
     max_grad_norm: Positive = math.inf
-    log_interval: Count = 500
+    iteration_steps: Count = 500
     num_critics: Count = 2
     temperature: NonNegative = 1.0
     tune: bool = True
@@ -1096,7 +1097,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_steps": 20,
         "train_interval": 16,
         "tau": 0.02,
-        "log_interval": 2000,
+        "iteration_steps": 2000,
         "temperature": 0.1,
         "tune": False,
         "hold": 20,

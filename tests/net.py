@@ -35,6 +35,7 @@ RECORD = Path(__file__).with_name("net.json")
 CARTPOLE, PENDULUM, MOVING = "CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"
 # The long form has so many times the iterations.
 LONG = 50
+METRIC = "metric "  # what the name of a part begins with that is one
 
 
 class Case(NamedTuple):
@@ -150,8 +151,18 @@ def parts_of(learner: Any, metrics: dict[str, float]) -> dict[str, list[Tensor]]
     """Return all that a learner holds, in parts."""
     state = learner.state_dict()
     state |= state.pop("learner", {})  # what a learner with actors keeps
-    whole = {"metrics": metrics, "policy": learner.policy.state_dict(), **state}
+    told = {METRIC + name: number for name, number in metrics.items()}
+    whole = {**told, "policy": learner.policy.state_dict(), **state}
     return {name: list(leaves(part)) for name, part in whole.items()}
+
+
+def compared(before: Iterable[str], now: Iterable[str]) -> list[str]:
+    """Return the parts to compare: all, but for metrics that one side does not have."""
+    return sorted(
+        name
+        for name in {*before} | {*now}
+        if not name.startswith(METRIC) or (name in before and name in now)
+    )
 
 
 def play(name: str, times: int = 1) -> dict[str, list[Tensor]]:
@@ -216,7 +227,7 @@ def digests(file: Path) -> int:
     before, changed = json.loads(file.read_text()), 0
     for name, parts in now.items():
         was = before.get(name, {})
-        differ = [k for k in {**was, **parts} if was.get(k) != parts.get(k)]
+        differ = [k for k in compared(was, parts) if was.get(k) != parts.get(k)]
         changed += bool(differ)
         if differ:
             print(f"{name}: {', '.join(differ)}")

@@ -26,7 +26,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -724,25 +724,34 @@ assert lengths[1] == 3
 
 # %% [markdown]
 # A learner reports the mean return of the episodes that ended in an iteration. In some iterations
-# ten end, in others none. Whoever watches would rather see the mean of the last twenty, so the mean
-# remembers what it is the mean of.
+# ten end, in others none. Whoever watches would rather see the mean of the last twenty, and a row of
+# the log may be about several iterations ({doc}`runs`). So a mean remembers what it is the mean of.
 
 
 # %% tags=["export"]
-class MeanReturn(float):
-    """A mean of returns, NaN without any.
+class Mean(float):
+    """A mean, NaN of nothing.
 
     Attributes:
-        returns: What it is the mean of.
+        weight: How much it counts where several means become one, such as the number
+            of what it is the mean of.
+        returns: What it is the mean of, if these are returns.
     """
 
+    weight: float
     returns: tuple[float, ...] = ()
 
+    def __new__(cls, mean: float, weight: float) -> Self:
+        self = super().__new__(cls, mean)
+        self.weight = weight
+        return self
 
-def mean_return(episode_return: Tensor) -> MeanReturn:
+
+def mean_return(episode_return: Tensor) -> Mean:
     """Return the mean of the returns in a rollout, which are NaN where none ended."""
-    mean = MeanReturn(episode_return.nanmean().item())
-    mean.returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    mean = Mean(episode_return.nanmean().item(), len(returns))
+    mean.returns = returns
     return mean
 
 

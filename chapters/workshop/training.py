@@ -364,7 +364,8 @@ class Options(OwnModels, total=False):
     tau: float
     priority_exponent: float
     beta: float
-    log_interval: int
+    iteration_steps: int
+    log_interval: int | None
     epsilon_start: float
     epsilon_end: float
     epsilon_steps: int

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest c1904f143863b83b
+# Generated from chapters/discrete_sac.py (edit there); digest d7c5e7cb36da67aa
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "buffer_size": 4000,
         "tau": 0.02,
         "reward_scale": 0.05,
-        "log_interval": 1000,
+        "iteration_steps": 1000,
         "temperature": 0.05,
     },
 }

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest cd880984e09bae43
+# Generated from chapters/workshop/training.py (edit there); digest 4dbbd35f7e9340f2
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -319,7 +319,8 @@ class Options(OwnModels, total=False):
     tau: float
     priority_exponent: float
     beta: float
-    log_interval: int
+    iteration_steps: int
+    log_interval: int | None
     epsilon_start: float
     epsilon_end: float
     epsilon_steps: int
