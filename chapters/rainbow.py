@@ -46,7 +46,7 @@ from literate_rl.encoders import (
     has_pictures,
 )
 from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import Policy
+from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.interfaces import ActionDistribution
 from literate_rl.workshop.networks import eval_mode
@@ -708,6 +708,7 @@ def make_rainbow_policy(
     sigma: NonNegative = 0.1,
     hold: Count = 1,
     *,
+    normalize: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> RainbowPolicy:
     """Build the policy that fits the spaces of one environment.
@@ -724,6 +725,7 @@ def make_rainbow_policy(
         noisy: Whether the last two layers are noisy.
         sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
+        normalize: Whether the policy normalises its observations; vectors only.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     seen, discrete = as_space(observation_space), as_discrete(action_space)
@@ -733,6 +735,8 @@ def make_rainbow_policy(
         inputs: Any = picture_layer(seen, hidden, encoder)
     else:
         inputs = as_vectors(seen).shape[0]
+    if first := normalizing(normalize, seen, encoder):
+        inputs = nn.Sequential(*first, nn.Linear(inputs, hidden))
     network = RainbowNetwork(
         inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )
