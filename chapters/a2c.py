@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from literate_rl.advantages import gae
 from literate_rl.agents import Rollout
-from literate_rl.policies import Runner
+from literate_rl.policies import RewardScaler, Runner, normalizer_of, take_in
 from literate_rl.policy_gradient import policy_gradient_error
 from literate_rl.workshop.episodes import (
     check_num_envs,
@@ -54,6 +54,7 @@ from literate_rl.workshop.signatures import (
 __all__ = [
     "A2C",
     "A2CConfig",
+    "GradientConfig",
     "GradientLearner",
     "a2c_error",
     "a2c_gradient",
@@ -407,8 +408,8 @@ def a2c_error(
 # %% tags=["export", "hide-input"]
 @checked
 @dataclass(frozen=True)
-class A2CConfig:
-    """Settings of A2C. The defaults suit small tasks such as CartPole.
+class GradientConfig:
+    """Settings of A2C and A3C. The defaults suit small tasks such as CartPole.
 
     Attributes:
         seed: Seed of everything random in the run, except the policy's first weights.
@@ -425,6 +426,8 @@ class A2CConfig:
         value_weight: Weight of the value loss.
         max_grad_norm: Norm above which a gradient is clipped.
         reward_scale: Factor by which rewards are multiplied before learning.
+        normalize_obs: Whether the policy sees observations with mean 0 and standard
+            deviation 1. It has to be built so too.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them, so an episode of more than ``num_steps *
             checkpoint_interval`` steps never ends.
@@ -446,8 +449,22 @@ class A2CConfig:
     value_weight: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
     reward_scale: Scale = 1.0
+    normalize_obs: bool = False
     checkpoint_interval: Count = 500
     share_encoder: bool = False
+
+
+@checked
+@dataclass(frozen=True)
+class A2CConfig(GradientConfig):
+    """Settings of A2C: those of A3C, and one that needs all rewards in one place.
+
+    Attributes:
+        scale_reward: Whether rewards are divided by the standard deviation of the
+            return, before ``reward_scale`` multiplies them.
+    """
+
+    scale_reward: bool = False
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out
@@ -486,7 +503,7 @@ def a2c_settings(env: str) -> A2CConfig:
 
 # %% tags=["export"]
 def a2c_gradient(
-    policy: ActorCriticLike, batch: Rollout, config: A2CConfig
+    policy: ActorCriticLike, batch: Rollout, config: GradientConfig
 ) -> tuple[tuple[Tensor, ...], dict[str, float]]:
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
     # The critic's values of the states, and of the states that the steps led to.
@@ -534,8 +551,9 @@ class GradientLearner:
         config: The settings.
     """
 
-    def __init__(self, policy: ActorCriticLike, config: A2CConfig) -> None:
+    def __init__(self, policy: ActorCriticLike, config: GradientConfig) -> None:
         self.config = config
+        self.normalizer = normalizer_of(policy, config.normalize_obs)
         self.parameters = list(policy.parameters())
         self.optimizer = torch.optim.RMSprop(
             self.parameters,
@@ -600,13 +618,21 @@ class A2C:
         self.learner = GradientLearner(policy, config)
         settings = config.num_steps, config.seed, config.checkpoint_interval
         self.runner = Runner(policy, envs, *settings, act)
+        self.scaler = RewardScaler(config.num_envs, config.gamma)
+        self.scaler.to(self.runner.device)
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, take one step on it, and return metrics."""
         before = self.step
+        # Fresh environments have no episodes under way whose rewards add up.
+        if self.runner.starts_anew:
+            self.scaler.carry.zero_()
         batch = self.runner.collect()
-        gradient, losses = a2c_gradient(self.policy, batch, self.config)
+        paid = self.scaler.scaled(batch) if self.config.scale_reward else batch
+        gradient, losses = a2c_gradient(self.policy, paid, self.config)
         taken = self.learner.learn(gradient, before)
+        # Only now may the normaliser change. Earlier it would move the old policy.
+        take_in(self.learner.normalizer, batch.obs, batch.real)
         return {**returned(batch.episode_return), **taken, **named(losses)}
 
     # What follows is for the loop around the learner, `fit`, and for checkpoints
@@ -623,11 +649,16 @@ class A2C:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, without the policy's weights."""
-        return {**self.runner.state_dict(), "learner": self.learner.state_dict()}
+        state = {**self.runner.state_dict(), "learner": self.learner.state_dict()}
+        if self.config.scale_reward:
+            state["scaler"] = self.scaler.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
         learner = state["learner"]
+        if self.config.scale_reward:
+            self.scaler.load_state_dict(state["scaler"])
         self.runner.load_state_dict(state)
         self.learner.load_state_dict(learner)
 

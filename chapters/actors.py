@@ -41,7 +41,7 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.policies import kept_dtype
+from literate_rl.policies import kept_dtype, take_in
 from literate_rl.workshop.episodes import (
     as_argument,
     check_num_envs,
@@ -831,6 +831,7 @@ class ActorLearner(RemoteLearner):
         self.learner.anneal(self.step)
         for _ in range(self.config.update_per_collect):
             losses = self.learner.learn(unroll)
+        take_in(self.learner.normalizer, unroll.obs_plus_1[:-1], unroll.weight > 0)
         self.step += result["reward"].size
         mean = mean_return(torch.from_numpy(result["episode_return"]))
         named = {f"losses/{name}": number for name, number in losses.items()}

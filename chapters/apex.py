@@ -46,7 +46,7 @@ from literate_rl.agents import Collector, Rollout
 from literate_rl.ddpg import DDPGConfig, ddpg_settings
 from literate_rl.dqn import DQNConfig, Exploring, dqn_settings
 from literate_rl.loop import OffPolicy
-from literate_rl.policies import Policy
+from literate_rl.policies import Policy, take_in
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop.episodes import mean_return
@@ -692,6 +692,7 @@ class Apex(RemoteLearner):
         judged = config.priorities == "actor"
         priority = torch.from_numpy(record["priority"]) if judged else None
         learner.buffer.push(rollout, priority, (first, config.actors * width))
+        take_in(learner.normalizer, rollout.obs, rollout.real)
 
         # The learning rate and the count of steps, as in the loop without actors.
         learner.anneal()

@@ -39,7 +39,7 @@ from literate_rl.dqn import (
 )
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import Policy
+from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.nests import (
     action_box,
@@ -775,6 +775,7 @@ def make_ddpg_policy(
     hidden: Count = 64,
     num_critics: Count = 1,
     *,
+    normalize: bool = False,
     share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
@@ -786,6 +787,7 @@ def make_ddpg_policy(
         action_space: A bounded box of vectors, or a Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        normalize: Whether the policy normalises its observations; vectors only.
         share_encoder: Whether actor and critics share an encoder, which the critics'
             loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
@@ -795,7 +797,8 @@ def make_ddpg_policy(
     """
     states, space = as_space(observation_space), as_space(action_space)
     actions = actions_of(space)
-    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    first = normalizing(normalize, states, encoder)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
     front, inputs = next(entrances)
     # Continuous actions have bounds, discrete ones probabilities.
     last: nn.Module

@@ -30,7 +30,12 @@ from torch import Tensor, nn
 from literate_rl.dqn import TargetNetwork
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import CategoricalActions, Policy, mean_surprise
+from literate_rl.policies import (
+    CategoricalActions,
+    Policy,
+    mean_surprise,
+    normalizing,
+)
 from literate_rl.replay import Batch
 from literate_rl.sac import SACConfig, Temperature
 from literate_rl.td3 import clipped_double_target, critic_error
@@ -645,6 +650,7 @@ def make_discrete_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     *,
+    normalize: bool = False,
     share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> DiscreteSoftPolicy:
@@ -656,6 +662,7 @@ def make_discrete_sac_policy(
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        normalize: Whether the policy normalises its observations; vectors only.
         share_encoder: Whether actor and critics share an encoder, which the critics'
             loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
@@ -667,7 +674,8 @@ def make_discrete_sac_policy(
     number = int(space.n)
 
     # The policy's row holds a logit for each action, a critic's row a value.
-    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    first = normalizing(normalize, states, encoder)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
     network, *critics = (
         nn.Sequential(*front, *layers(inputs, hidden, number))
         for front, inputs in entrances

@@ -926,16 +926,20 @@ def off_policy_entrances(
     num_critics: int,
     share_encoder: bool,
     encoder: OwnEncoder | None = None,
+    first: Sequence[nn.Module] = (),
 ) -> Iterator[tuple[list[nn.Module], int]]:
     """Yield what ``entrance`` returns, for an actor and then for each of its critics.
 
-    A shared encoder is that of the critics, and detached for the actor.
+    A shared encoder is that of the critics, and detached for the actor. What is
+    ``first`` stands before all of them.
     """
     front, size = entrance(space, encoder=encoder)
     check_shared(share_encoder, front, space)
-    yield ([Detached(*front)] if share_encoder else front), size
+    yield [*first, *([Detached(*front)] if share_encoder else front)], size
     for _ in range(num_critics):
-        yield (front, size) if share_encoder else entrance(space, encoder=encoder)
+        if not share_encoder:
+            front, _ = entrance(space, encoder=encoder)
+        yield [*first, *front], size
 
 
 def check_shared(
@@ -949,7 +953,7 @@ def check_shared(
 def check_normalize(normalize: bool, encoded: bool, space: spaces.Space[Any]) -> None:
     """Raise if features were to be normalised, and warn of zeros and ones."""
     words = f"normalize must be False with an encoder, got {space}"
-    check_that(not (encoded and normalize), words)
+    check_that(not (encoded and normalize), f"{words}: leave out normalize_obs")
     if not (normalize and isinstance(space, spaces.Box) and space.dtype.kind in "iub"):
         return
     if space.low.min() >= 0 and space.high.max() <= 1:
@@ -1085,7 +1089,7 @@ for name in single:
 # Bytes have bounds, and so have categories. Distances, speeds and prices have none. If one number
 # of a row is about 1,000 and another about 0.01, the first one drowns the second, and drives tanh
 # to its ends, where it has no slope. `RunningMoments` of {doc}`policies` shifts and scales each
-# number by what has been seen of it (`normalize=True` in `make_policy`):
+# number by what has been seen of it (`normalize_obs=True` in `train`):
 
 # %%
 from literate_rl.policies import RunningMoments
@@ -1124,7 +1128,7 @@ assert len(told) == 1, "of zeros and ones, and of floats nothing"
 # %% [markdown]
 # Do *not* normalise planes or one-hot rows this way. A cell in which the ball is in one frame of a
 # thousand has a standard deviation of 0.03; its 1 would become more than 30, and is clipped to 10.
-# `make_policy` refuses planes, and warns of rows that hold nothing but zeros and ones. Of a category
+# The makers of our policies refuse planes, and warn of rows that hold nothing but zeros and ones. Of a category
 # beside other numbers, in one row of floats, it knows nothing: scale those numbers in the environment.
 #
 # ## One encoder or two

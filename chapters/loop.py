@@ -32,6 +32,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.agents import Collector
+from literate_rl.policies import normalizer_of, take_in
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.episodes import (
     Mean,
@@ -241,6 +242,8 @@ class OffPolicyConfig:
         beta: How far the importance weights undo that preference at the start, where
             there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
+        normalize_obs: Whether the policy sees observations with mean 0 and standard
+            deviation 1. It has to be built so too.
         max_grad_norm: Bound of the gradient's norm.
         iteration_steps: Steps in the environments of one iteration. Its noise is drawn
             at once, and the learning rate and other schedules move on where it begins.
@@ -269,6 +272,7 @@ class OffPolicyConfig:
     priority_exponent: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
+    normalize_obs: bool = False
     max_grad_norm: Positive = 10.0
     iteration_steps: Count = 1000
     log_interval: Count | None = None
@@ -334,6 +338,7 @@ class OffPolicy:
     ) -> None:
         check_num_envs(envs, config.num_envs)
         self.algorithm, self.policy, self.config = algorithm, algorithm.policy, config
+        self.normalizer = normalizer_of(self.policy, config.normalize_obs)
         # The plain forms, unless somebody has handed in others.
         self.act = act or self.policy.act
         self.error = partial(error, algorithm) if error else algorithm.error
@@ -370,6 +375,7 @@ class OffPolicy:
             with eval_mode(self.policy):
                 rollout = self.collector.collect(act, config.rollout_len)
             self.buffer.push(rollout)
+            take_in(self.normalizer, rollout.obs, rollout.real)
             returns.append(rollout.episode_return)
             # Then the updates that are due.
             if self.step >= config.learning_starts:

@@ -43,6 +43,7 @@ from literate_rl.encoders import (
     check_normalize,
     check_shared,
     entrance,
+    has_pictures,
 )
 from literate_rl.masks import legal
 from literate_rl.workshop.episodes import env_seed, warn_cut_off
@@ -56,6 +57,7 @@ from literate_rl.workshop.interfaces import (
 from literate_rl.workshop.nests import (
     action_box,
     as_space,
+    as_vectors,
     open_ended,
     remembered,
 )
@@ -584,7 +586,7 @@ def make_policy(
     """
     seen, actions = as_space(observation_space), make_actions(as_space(action_space))
     front, size = entrance(seen, convolutions, encoder)
-    check_normalize(normalize, bool(front), seen)
+    first = normalizing(normalize, seen, encoder)
     check_shared(share_encoder, front, seen)
     if isinstance(actions, GaussianActions):
         outputs = actions.low.size
@@ -598,8 +600,7 @@ def make_policy(
     if not share_encoder:
         front, _ = entrance(seen, convolutions, encoder)
     critic = behind(front, size, hidden, 1, gain=1.0)
-    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
-    policy = Policy(network, actions)
+    policy = Policy(ActorCritic(actor, critic, *first), actions)
     policy.reads_bytes = bool(front)
     return policy
 
@@ -805,9 +806,7 @@ for _, (_, ended) in trained.values():
 #
 # The two terms of $v''$ are the variance within the two groups and that between their means
 # {cite:p}`chan1983`. With $\bar m$ and $v$ observations are shifted to mean 0 and scaled to
-# standard deviation 1. CartPole does not need this, and the loop above did without. A loop that
-# wants it calls `policy.network.normalizer.update` on each batch, after learning from it, as
-# {doc}`ppo` does.
+# standard deviation 1. CartPole does not need this, and the loop above did without.
 
 
 # %% tags=["export"]
@@ -856,6 +855,46 @@ class RunningMoments(nn.Module):
         wanted, given = self.mean.shape, items.shape
         fits = given[len(given) - len(wanted) :] == wanted
         check_that(fits, f"items must end in {tuple(wanted)}, got {tuple(given)}")
+
+
+# %% [markdown]
+# All agents have the setting `normalize_obs`, for vectors. Then one `RunningMoments` is the first
+# layer of all networks of a policy, and of their older copies, and it is saved with the weights.
+# The loops let it take in each real step once: on-policy agents after learning from the step
+# ({doc}`ppo` shows why), those with a memory, which keeps what the environment showed, before.
+
+
+# %% tags=["export"]
+def normalizing(
+    normalize: bool, space: spaces.Space[Any], encoder: OwnEncoder | None = None
+) -> list[nn.Module]:
+    """Return the first layer of networks that normalise what they see, or no layer."""
+    check_normalize(normalize, encoder is not None or has_pictures(space), space)
+    return [RunningMoments(*as_vectors(space).shape)] if normalize else []
+
+
+def normalizer_of(policy: Any, wanted: bool) -> RunningMoments | None:
+    """Return what normalises a policy's observations, or None.
+
+    Raises:
+        ValueError: If the policy does not do what is wanted.
+    """
+    # What happens within a model of one's own is its own matter.
+    own = "models" in getattr(policy, "recipe", ("", {}))[1]
+    parts = policy.modules() if isinstance(policy, nn.Module) and not own else ()
+    found = next((x for x in parts if isinstance(x, RunningMoments)), None)
+    words = f"policy must normalise as normalize_obs says: {wanted}"
+    check_that(wanted == (found is not None), words)
+    return found
+
+
+def take_in(normalizer: RunningMoments | None, obs: Tensor, real: Tensor) -> None:
+    """Let a normaliser, if there is one, take in the observations of real steps."""
+    if normalizer is None or not real.any():
+        return
+    # Pictures may come flat.
+    seen = obs[real].reshape(-1, *normalizer.mean.shape)
+    normalizer.update(seen.to(normalizer.mean.device, torch.float32))
 
 
 # %% [markdown]
@@ -915,6 +954,11 @@ class RewardScaler(nn.Module):
         if real.any():
             self.moments.update(so_far[real])
         return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
+
+    def scaled(self, batch: Rollout) -> Rollout:
+        """Return a rollout with scaled rewards."""
+        done = batch.terminated | batch.truncated
+        return batch._replace(reward=self(batch.reward, done, batch.real))
 
 
 # %% [markdown]

@@ -36,7 +36,7 @@ from literate_rl.ddpg import bounded_box
 from literate_rl.dqn import TargetNetwork
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
-from literate_rl.policies import GaussianActions, Policy
+from literate_rl.policies import GaussianActions, Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, critic_error
 from literate_rl.workshop.episodes import Mean
@@ -995,6 +995,7 @@ def make_sac_policy(
     num_critics: Count = 2,
     hold: Count = 1,
     *,
+    normalize: bool = False,
     share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> SoftPolicy:
@@ -1007,6 +1008,7 @@ def make_sac_policy(
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
         hold: Steps for which one noise is used.
+        normalize: Whether the policy normalises its observations; vectors only.
         share_encoder: Whether actor and critics share an encoder, which the critics'
             loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
@@ -1016,7 +1018,8 @@ def make_sac_policy(
     """
     states, space = as_space(observation_space), roomy_box(as_space(action_space))
     size = space.shape[0]
-    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    first = normalizing(normalize, states, encoder)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
     front, inputs = next(entrances)
     network = GaussianRows(inputs, hidden, size, front)
     critics = Critics(ActionCritic(n, size, hidden, first) for first, n in entrances)

@@ -914,9 +914,11 @@ def small_config(name: str, env: str) -> Any:
     known = ALGORITHMS[name]
     names = {field.name for field in fields(known.config)}
     changes = {key: x for key, x in ITERATION.items() if key in names}
+    changes |= {"normalize_obs": True}
     if "num_epochs" in names:
         changes |= {"num_steps": 16, "num_epochs": 2}
-        changes |= {"normalize_obs": True, "scale_reward": True}
+    if "scale_reward" in names:
+        changes |= {"scale_reward": True}
     if "aux_interval" in names:
         changes |= {"aux_interval": 1}
     return replace(known.settings(env), **changes)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import NormalizeObservation
 from torch import Tensor, nn
 
 from literate_rl.agents import make_envs
@@ -229,3 +230,37 @@ class Fenced(gym.Env[Any, Any]):
 
 
 gym.register("Fenced-v0", Fenced)
+
+
+class Apart(gym.Env[Any, Any]):
+    """Asks whether a number far from 0 is above its middle; the other one is tiny.
+
+    Args:
+        box: Whether the answer is a number, and its sign counts.
+        middle: The middle.
+    """
+
+    def __init__(self, box: bool = False, middle: float = 1000.0) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
+        self.action_space = spaces.Box(-1, 1, (1,)) if box else spaces.Discrete(2)
+        self.middle, self.steps = middle, 0
+
+    def look(self) -> Any:
+        self.far, near = self.np_random.normal(size=2)
+        row = [self.middle + 100 * self.far, 0.001 * near]
+        return np.array(row, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.look(), {}
+
+    def step(self, action: Any) -> Any:
+        up = float(np.asarray(action).squeeze()) > 0
+        reward = 10.0 * (up == (self.far > 0))
+        self.steps += 1
+        return self.look(), reward, False, self.steps == 5, {}
+
+
+class GrownScale(NormalizeObservation[Any, Any, Any]):
+    """A wrapper of one's own, made of Gymnasium's."""

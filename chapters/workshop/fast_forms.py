@@ -54,6 +54,7 @@ from literate_rl.policies import (
     CategoricalActions,
     GaussianActions,
     Policy,
+    RunningMoments,
     WithDeviations,
 )
 from literate_rl.replay import Batch
@@ -163,10 +164,13 @@ def numpy_layers(module: Any) -> list[Step]:
         return [step for part in module for step in numpy_layers(part)]
     kind = type(module)
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    known = kind in (nn.Linear, Stretch, *plain) and computes(module, kind)
+    known = kind in (nn.Linear, Stretch, RunningMoments, *plain)
+    known = known and computes(module, kind)
     check_that(known, f"{CHAIN} without hooks, got {kind.__name__}")
     if kind in plain:
         return [plain[kind]]
+    if kind is RunningMoments:
+        return [lambda x: module(torch.from_numpy(x)).numpy()]
     if kind is Stretch:
         middle, half = module.middle.numpy(), module.half_width.numpy()
         return [lambda x: middle + half * np.tanh(x)]

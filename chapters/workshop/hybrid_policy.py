@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from literate_rl.encoders import (
     OwnEncoder,
-    check_normalize,
     check_shared,
     entrance,
 )
@@ -42,7 +41,7 @@ from literate_rl.hybrid_action import (
     HybridSizes,
 )
 from literate_rl.masks import legal
-from literate_rl.policies import ActorCritic, Policy, RunningMoments, behind
+from literate_rl.policies import ActorCritic, Policy, behind, normalizing
 from literate_rl.workshop.fast import hybrid_terms
 from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
 from literate_rl.workshop.nests import (
@@ -353,7 +352,7 @@ def make_hybrid_policy(
     """
     observation_space = as_space(observation_space)
     front, size = entrance(observation_space, encoder=encoder)
-    check_normalize(normalize, bool(front), observation_space)
+    first = normalizing(normalize, observation_space, encoder)
     check_shared(share_encoder, front, observation_space)
     actions = HybridActions.from_space(as_space(action_space), mask)
     seen = spaces.Box(-np.inf, np.inf, (size,))
@@ -364,8 +363,7 @@ def make_hybrid_policy(
     if not share_encoder:
         front, _ = entrance(observation_space, encoder=encoder)
     critic = behind(front, size, hidden, 1, gain=1.0)
-    normalizer = RunningMoments(size) if normalize else None
-    both = ActorCritic(HybridRows(network), critic, normalizer)
+    both = ActorCritic(HybridRows(network), critic, *first)
 
     policy = Policy(both, actions)
     # What a checkpoint needs; the mask may have come from the space, or as an array.

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 3b65693757ab1e12
+# Generated from chapters/actors.py (edit there); digest 2bea8400b0db6a5a
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.policies import kept_dtype
+from literate_rl.policies import kept_dtype, take_in
 from literate_rl.workshop.episodes import (
     as_argument,
     check_num_envs,
@@ -522,6 +522,7 @@ class ActorLearner(RemoteLearner):
         self.learner.anneal(self.step)
         for _ in range(self.config.update_per_collect):
             losses = self.learner.learn(unroll)
+        take_in(self.learner.normalizer, unroll.obs_plus_1[:-1], unroll.weight > 0)
         self.step += result["reward"].size
         mean = mean_return(torch.from_numpy(result["episode_return"]))
         named = {f"losses/{name}": number for name, number in losses.items()}

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 267cabf3f39febb6
+# Generated from chapters/ppo.py (edit there); digest bd2fc24af84c1a72
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.policies import RewardScaler, Runner, RunningMoments
+from literate_rl.policies import RewardScaler, Runner, normalizer_of, take_in
 from literate_rl.workshop.episodes import (
     check_num_envs,
     mean_return,
@@ -102,10 +102,7 @@ class PPO:
         check_num_envs(envs, config.num_envs)
         one = policy_error is None or by_hand is None
         check_that(one, "policy_error needs autograd: leave out by_hand")
-        self.normalizer = normalizer_of(policy)
-        wanted, given = config.normalize_obs, self.normalizer is not None
-        words = f"policy must normalise as normalize_obs says: {wanted}"
-        check_that(wanted == given, words)
+        self.normalizer = normalizer_of(policy, config.normalize_obs)
         self.policy, self.config = policy, config
         self.policy_error = policy_error or policy_error_from_log_prob
         self.judge = by_hand or policy
@@ -152,10 +149,8 @@ class PPO:
             value, next_value = judge.value(batch.obs), judge.value(batch.next_obs)
 
         # The advantages, {eq}`gae`, with a flag for each kind of end.
-        done = batch.terminated | batch.truncated
         if config.scale_reward:
-            reward = self.scaler(batch.reward, done, batch.real)
-            batch = batch._replace(reward=reward)
+            batch = self.scaler.scaled(batch)
         adv = gae(
             *(batch.reward, value, next_value, batch.terminated, batch.truncated),
             *(config.gamma, config.lambda_),
@@ -185,10 +180,7 @@ class PPO:
                 break
         moved = self.distance(samples)
         # Only now may the normaliser change. Earlier it would move the old policy.
-        if self.normalizer is not None:
-            # Pictures may come flat.
-            shape = self.normalizer.mean.shape
-            self.normalizer.update(samples.obs.reshape(-1, *shape))
+        take_in(self.normalizer, batch.obs, batch.real)
 
         # How much of the targets the critic foresaw: 1 is all of their variance.
         unexplained = (samples.target - samples.value).var() / samples.target.var()
@@ -288,12 +280,6 @@ class PPO:
         # A copy, or two learners would share the moments of their gradients.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.scaler.load_state_dict(state["scaler"])
-
-
-def normalizer_of(policy: ActorCriticLike) -> RunningMoments | None:
-    """Return what normalises a policy's observations, or None."""
-    normalizer = getattr(getattr(policy, "network", None), "normalizer", None)
-    return normalizer if hasattr(normalizer, "update") else None
 
 
 @checked

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 1ce1c0c945438755
+# Generated from chapters/sac.py (edit there); digest fb08f8a758bc38ab
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from literate_rl.ddpg import bounded_box
 from literate_rl.dqn import TargetNetwork
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
-from literate_rl.policies import GaussianActions, Policy
+from literate_rl.policies import GaussianActions, Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, critic_error
-from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import as_space, refused, remembered
 from literate_rl.workshop.networks import (
@@ -275,7 +274,7 @@ class Temperature:
         self.entropies.clear()
         entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
         alpha = self.log_alpha.exp().item()
-        return {"charts/alpha": alpha, "charts/entropy": Mean(entropy, len(seen))}
+        return {"charts/alpha": alpha, "charts/entropy": entropy}
 
 
 class SoftActorCritic(Algorithm):
@@ -368,6 +367,7 @@ def make_sac_policy(
     num_critics: Count = 2,
     hold: Count = 1,
     *,
+    normalize: bool = False,
     share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> SoftPolicy:
@@ -380,6 +380,7 @@ def make_sac_policy(
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
         hold: Steps for which one noise is used.
+        normalize: Whether the policy normalises its observations; vectors only.
         share_encoder: Whether actor and critics share an encoder, which the critics'
             loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
@@ -389,7 +390,8 @@ def make_sac_policy(
     """
     states, space = as_space(observation_space), roomy_box(as_space(action_space))
     size = space.shape[0]
-    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    first = normalizing(normalize, states, encoder)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
     front, inputs = next(entrances)
     network = GaussianRows(inputs, hidden, size, front)
     critics = Critics(ActionCritic(n, size, hidden, first) for first, n in entrances)
@@ -437,7 +439,7 @@ class SACConfig(OffPolicyConfig):
     learning_starts: Count = 500
     tau: Fraction = 0.005
     max_grad_norm: Positive = math.inf
-    iteration_steps: Count = 500
+    log_interval: Count = 500
     num_critics: Count = 2
     temperature: NonNegative = 1.0
     tune: bool = True
@@ -461,7 +463,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_steps": 20,
         "train_interval": 16,
         "tau": 0.02,
-        "iteration_steps": 2000,
+        "log_interval": 2000,
         "temperature": 0.1,
         "tune": False,
         "hold": 20,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest ffa8bdcdaa84e6b3
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 93f6e2a9809d02fe
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from literate_rl.policies import (
     CategoricalActions,
     GaussianActions,
     Policy,
+    RunningMoments,
     WithDeviations,
 )
 from literate_rl.replay import Batch
@@ -114,10 +115,13 @@ def numpy_layers(module: Any) -> list[Step]:
         return [step for part in module for step in numpy_layers(part)]
     kind = type(module)
     plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    known = kind in (nn.Linear, Stretch, *plain) and computes(module, kind)
+    known = kind in (nn.Linear, Stretch, RunningMoments, *plain)
+    known = known and computes(module, kind)
     check_that(known, f"{CHAIN} without hooks, got {kind.__name__}")
     if kind in plain:
         return [plain[kind]]
+    if kind is RunningMoments:
+        return [lambda x: module(torch.from_numpy(x)).numpy()]
     if kind is Stretch:
         middle, half = module.middle.numpy(), module.half_width.numpy()
         return [lambda x: middle + half * np.tanh(x)]
