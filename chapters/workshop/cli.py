@@ -38,9 +38,10 @@ import tyro
 
 from literate_rl.actors import TransportConfig
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import told
+from literate_rl.workshop.episodes import in_one_line
 from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.nests import MODELS
+from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.runs import (
     RENAMED,
     Run,
@@ -257,7 +258,7 @@ def start(
 # %% tags=["export"]
 def carry_out(algorithm: str, command: Command[Any]) -> tuple[World, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
-    with placing(command.device) as place:
+    with randomness_kept(), placing(command.device) as place:
         run, learner, world = start(algorithm, command, place)
         try:
             with run, ended(learner):
@@ -297,7 +298,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
-        print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
+        print(f"go on with:    {again(run, learner)}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
     mean, deviation = returns.mean(), returns.std()
@@ -340,11 +341,7 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        # The messages of these are sentences. Others say less, so their place is told.
-        sentence = isinstance(error, ValueError | OSError)
-        words = [str(error) if sentence else told(error)]
-        words += getattr(error, "__notes__", [])
-        sys.exit("error: " + " ".join("; ".join(words).split()))
+        sys.exit(f"error: {in_one_line(error)}")
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 4dd693e11f946989
+# Generated from chapters/*.py (edit there); digest a72eb9492efc7c08
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -333,6 +333,7 @@ from .workshop.networks import (
     Critics as Critics,
     GradientClip as GradientClip,
     eval_mode as eval_mode,
+    randomness_kept as randomness_kept,
     squashed_log_prob as squashed_log_prob,
 )
 from .workshop.episodes import (

@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest fa01d5a49ae46877
+# Generated from chapters/loop.py (edit there); digest 9c1f8adb41e29bfe
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ class OffPolicy:
         if errors:
             loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
             means = [x.mean().item() for x in (loss, td_error.abs(), value)]
-            check_finite(means[0], values=value)
+            check_finite(means[0], values=value, td_error=td_error)
         names = ("losses/loss", "losses/td_error", "losses/q_value")
         return dict(zip(names, means, strict=True))
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 5cd542f4fc5b858d
+# Generated from chapters/workshop/runs.py (edit there); digest c91d2a1b5b322dd7
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ from literate_rl.workshop.episodes import (
     env_seed,
     follow_masks,
     make_one,
+    making,
     name_of,
     read_masks,
     told,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -115,14 +116,12 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
             "env must be an id, a class or a function that makes one environment, got "
             f"{type(env).__name__}"
         )
-    try:
-        made = Held(make_one(env, **arguments))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # also one that calls `sys.exit`
-        known = isinstance(error, gym.error.Error | ImportError)
-        why = error if known else told(error)
-        raise ValueError(f"env {env!r} cannot be made: {why}") from error
+    with making(env):
+        one = make_one(env, **arguments)
+        try:
+            made = Held(one)
+        except Exception as error:  # it has no spaces
+            raise ValueError(f"env {env!r} cannot be made: {told(error)}") from error
     for name in ("observation_space", "action_space"):
         came = getattr(made, name)
         if not isinstance(came, spaces.Space):
@@ -198,15 +197,12 @@ def fit(
                 metrics = learner.iterate()
             except StopWaiting:
                 break
-            except NotFiniteError as error:
-                error.add_note(
-                    f"the numbers exploded near step {learner.step}: "
-                    "try a third of learning_rate"
-                )
-                raise
-            except ChildProcessError:
+            except BaseException as error:
+                if isinstance(error, NotFiniteError):
+                    error.add_note(advice(error, learner))
                 # Others have failed, and what was learned so far is whole.
-                if run is not None:
+                others = ChildProcessError in (type(error), type(error.__cause__))
+                if others and run is not None:
                     run.save(learner)
                 raise
             taken = learner.step - before
@@ -223,7 +219,25 @@ def fit(
         # Whether it is finished or interrupted: nothing that was learned is lost.
         if run is not None:
             run.save(learner)
+    if learner.step < total:
+        print(f"interrupted at step {learner.step} of {total}")
     return history
+
+
+def advice(error: NotFiniteError, learner: Learner) -> str:
+    """Say what may help where numbers have exploded."""
+    large, at = error.large, f"near step {learner.step}"
+    # Where values are of the usual size and what they should become is not, the
+    # rewards are to blame.
+    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
+        return f"the numbers exploded {at}: try a third of learning_rate"
+    ways = {"scale_reward": "scale_reward=True", "reward_scale": "reward_scale"}
+    known = (way for name, way in ways.items() if hasattr(learner.config, name))
+    name = max(large, key=large.__getitem__)
+    return (
+        f"{name} reaches {large[name]:.0e} {at}, and its square is too large for a "
+        f"float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+    )
 
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
@@ -813,6 +827,7 @@ class OwnModels(TypedDict, total=False):
     encoder: OwnEncoder
 
 
+@randomness_kept()
 def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
@@ -1044,6 +1059,7 @@ def load_env(
 
 
 @checked
+@randomness_kept()
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -1085,6 +1101,7 @@ def has_screen() -> bool:
     return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
 
 
+@randomness_kept()
 def show(
     policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
@@ -1140,7 +1157,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=6)
     return total
 
 
