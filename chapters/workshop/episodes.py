@@ -617,7 +617,7 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}{where}"
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """Return an error and its notes in one line, for a command that ends with it."""
     # The messages of these are sentences. Others say less, so their place is told.
     sentence = isinstance(error, ValueError | OSError)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest df4714ca46f4bc41
+# Generated from chapters/workshop/cli.py (edit there); digest e466de9c8eb8578a
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -210,14 +210,14 @@ def start(
 
 def carry_out(algorithm: str, command: Command[Any]) -> tuple[World, Run, Learner]:
     """Run or resume a training; return environment, run and learner."""
-    with randomness_kept(), placing(command.device) as place:
+    with placing(command.device) as place:
         run, learner, world = start(algorithm, command, place)
         try:
             with run, ended(learner):
                 print(f"run directory: {run.directory}")
                 print(opening(learner), flush=True)
                 fit(learner, run)
-        except Exception as error:
+        except BaseException as error:
             # Before anything was learned there is nothing to go on with.
             if run.held is not None and run.saved:
                 words = again(run, learner)
@@ -274,6 +274,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     print(f"load it:       literate_rl.load({arguments})")
 
 
+@randomness_kept()
 def main(arguments: list[str] | None = None) -> None:
     """Train with the algorithm that comes first, as the options behind it say."""
     algorithm, *options = sys.argv[1:] if arguments is None else arguments
@@ -283,7 +284,9 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*carry_out(algorithm, command), command.watch)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a simulator may raise what is no `Exception`
         if sys.flags.dev_mode:
             raise
         sys.exit(f"error: {in_one_line(error)}")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest b0385b7c2b609502
+# Generated from chapters/workshop/episodes.py (edit there); digest 9547506be191813c
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -504,7 +504,7 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}{where}"
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """Return an error and its notes in one line, for a command that ends with it."""
     # The messages of these are sentences. Others say less, so their place is told.
     sentence = isinstance(error, ValueError | OSError)
