@@ -475,7 +475,7 @@ def make_envs(
     Raises:
         ValueError: If ``env`` cannot be made.
     """
-    makers = [env_maker(env)] * num_envs
+    makers = [env_maker(env, copy) for copy in range(num_envs)]
     envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
     check_copies(envs)
     return envs

@@ -42,7 +42,7 @@ from literate_rl.workshop.episodes import (
     read_masks,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -195,7 +195,8 @@ def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> 
 # first episode of an environment counts. A [trap below](#trap-the-first-episodes-that-end) shows
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
 # a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `eval_mode` a
-# policy with dropout drops nothing, and nothing of it changes. (It is in {doc}`workshop/networks`.
+# policy with dropout drops nothing, and nothing of it changes; `randomness_kept` leaves the global
+# random numbers of your program as they were. (Both are in {doc}`workshop/networks`.
 # In {doc}`workshop/episodes` are `env_seed`, which draws a seed that no other run shares, and `check_seen`, which asks whether
 # the policy has learned from such observations. `flat_env` makes an environment whose observations
 # are vectors, {doc}`workshop/runs`.)
@@ -203,6 +204,7 @@ def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> 
 
 # %% tags=["export"]
 @checked
+@randomness_kept()
 def evaluate(
     policy: PolicyLike,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -244,7 +246,7 @@ def evaluate(
         if not playing.any():
             break
     else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=3)
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=4)
     envs.close()
     return returns
 

@@ -471,7 +471,7 @@ class OffPolicy:
         if errors:
             loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
             means = [x.mean().item() for x in (loss, td_error.abs(), value)]
-            check_finite(means[0], values=value)
+            check_finite(means[0], values=value, td_error=td_error)
         names = ("losses/loss", "losses/td_error", "losses/q_value")
         return {
             name: Mean(x, len(errors)) for name, x in zip(names, means, strict=True)

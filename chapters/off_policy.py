@@ -723,7 +723,7 @@ def vtrace_error_from_log_prob(
         error, entropy = error * weight.detach(), entropy * weight.detach()
     loss = vtrace_loss(policy_loss, error.mean(), entropy.mean())
     causes = {"log_prob": log_prob, "entropy": entropy, "value": value}
-    check_finite(torch.stack(loss), **causes, weight=weight)
+    check_finite(torch.stack(loss), **causes, target=target, weight=weight)
     return loss
 
 

@@ -45,7 +45,7 @@ from literate_rl.actors import (
     Worker,
     fill,
 )
-from literate_rl.workshop.episodes import told
+from literate_rl.workshop.episodes import LEAVING, told
 from literate_rl.workshop.interrupts import (
     check_interrupt,
     interrupts_blocked,
@@ -336,12 +336,49 @@ def run_actor(
         # An environment that calls `sys.exit` is an error too. If the learner is gone,
         # there is nobody to tell.
         with suppress(OSError):
-            whole.send((told(error), traceback.format_exc()))
+            whole.send((told(error), traceback.format_exc(), written_down(error)))
     finally:
         # After the error is sent: nobody would hear of it if this hangs.
         if actor is not None:
             with suppress(Exception):
                 actor.close()
+
+
+def written_down(error: BaseException) -> bytes:
+    """Return an error as bytes, none if it cannot be written."""
+    try:
+        return pickle.dumps(error)
+    except Exception:
+        return b""
+
+
+def read_again(error: bytes) -> BaseException | None:
+    """Return the error that was written down, or None."""
+    try:
+        found = pickle.loads(error)
+    except Exception:  # some can be written and not read
+        return None
+    return found if isinstance(found, BaseException) else None
+
+
+def failure(
+    actor: int, words: str, cause: BaseException, error: BaseException | None
+) -> BaseException:
+    """Return what an actor has raised, or an error that quotes it.
+
+    Args:
+        actor: Its number.
+        words: The error in words.
+        cause: What has its traceback.
+        error: The error itself, or None if it could not travel.
+    """
+    quoted = ChildProcessError(f"actor {actor} failed: {words}")
+    quoted.__cause__ = cause
+    if error is None or isinstance(error, LEAVING):
+        return quoted
+    error.add_note(f"in actor {actor}")
+    error.__cause__ = quoted
+    return error
 
 
 def tokens(connection: Connection) -> Iterator[int]:
@@ -532,9 +569,9 @@ class SharedMemory:
             self.replace(actor)
             return
         if isinstance(message, tuple):
-            words, trace = message
+            words, trace, error = message
             cause = RuntimeError(f"in actor {actor}:\n{trace}")
-            raise ChildProcessError(f"actor {actor} failed: {words}") from cause
+            raise failure(actor, words, cause, read_again(error))
         # A token: its unroll is whole.
         life = self.lives[actor]
         life.held.remove(message)

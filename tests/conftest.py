@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import math
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs/_ext"))
 # Small tensors: threads would only wait for each other. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
+
+from literate_rl.workshop.interrupts import CTRL_C
 
 # The same examples in every run, and no verdict that depends on a machine's speed.
 settings.register_profile("repository", deadline=None, derandomize=True)
@@ -119,7 +122,11 @@ def show(browser: Browser) -> Iterator[Any]:
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Give Ctrl-C its usual meaning, whatever a library has made of it."""
+    """Give Ctrl-C its usual meaning, whatever a library has made of it.
+
+    That it was pressed in another test is forgotten.
+    """
+    CTRL_C.pressed = -math.inf
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

@@ -1,5 +1,7 @@
 """The guards of the loop, one by one; ``test_agents`` holds them in the loop itself."""
 
+import copy
+import re
 import sys
 from enum import Enum
 from functools import partial
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from literate_rl.agents import Collector, make_envs
+from literate_rl.evaluation import evaluate
 from literate_rl.workshop.episodes import (
     EpisodeCounter,
     Held,
@@ -37,7 +40,8 @@ from literate_rl.workshop.episodes import (
     resets_later,
 )
 from literate_rl.workshop.nests import plain_space
-from literate_rl.workshop.runs import flat_env
+from literate_rl.workshop.runs import flat_env, record_video
+from literate_rl.workshop.training import train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking
@@ -96,8 +100,132 @@ def test_an_environment_that_breaks_its_interface_is_named(fault):
     envs = make_envs(partial(Breaking, fault, 2, continuous=False), 2)
     envs.reset(seed=0)
     envs.step(np.zeros(2, int))
-    with pytest.raises(ValueError, match="env 'Breaking' failed in step: "):
+    with pytest.raises(BaseException) as failed:  # noqa: PT011 (or a note says it)
         envs.step(np.zeros(2, int))
+    own = {"raises": KeyError, "panics": BaseException}.get(fault)
+    words = failed.value.__notes__[0] if own else str(failed.value)
+    assert failed.type is (own or ValueError)
+    assert words.startswith("env 'Breaking' failed in step: ")
+    assert failed.value.__notes__[-2:] == ["in step 2 of its episode", "in copy 0"]
+
+
+class EnoughError(Exception):
+    """What a user raises to end a training."""
+
+
+class EndError(BaseException):
+    """What no ``except Exception`` catches."""
+
+
+class Raising(gym.Env):
+    """Raises something in one of its methods, after a few steps."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(
+        self, error: BaseException, where: str, render_mode: str | None = None
+    ) -> None:
+        self.error, self.where, self.render_mode = error, where, render_mode
+        self.count = 0
+        self.fail("make")
+
+    def fail(self, where: str, count: int = 0) -> None:
+        if self.where == where and self.count >= count:
+            raise self.error
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.fail("reset", 8)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        self.fail("step", 4)
+        return np.zeros(2, np.float32), 1.0, self.count % 8 == 0, False, {}
+
+    def render(self) -> Any:
+        self.fail("render", 3)
+        return np.zeros((16, 16, 3), np.uint8)
+
+    def close(self) -> None:
+        self.fail("close")
+
+
+class Around(gym.Wrapper):
+    """A wrapper of one's own, which does nothing."""
+
+
+ERRORS = [EnoughError("x"), EndError("x"), KeyboardInterrupt(), StopIteration(3)]
+ERRORS += [ValueError("x"), OSError(2, "x")]
+PLACES = "make", "reset", "step", "close"
+CALLS = {
+    "train": lambda make, _: train("PPO", make, total_steps=256, progress=False),
+    "train in a wrapper": lambda make, _: train(
+        "DQN", make, wrappers=[Around], total_steps=256, progress=False
+    ),
+    "train actors": lambda make, _: train(
+        "IMPALA", make, total_steps=256, actors=2, progress=False
+    ),
+    "evaluate": lambda make, _: evaluate(Still(), make, 3),
+}
+
+
+class Still(nn.Module):
+    """A policy that always does the same."""
+
+    def act(self, obs: Any, noise: Any) -> Any:
+        return torch.zeros(len(obs), dtype=torch.int64)
+
+    def to_env(self, action: Any) -> Any:
+        return action.numpy()
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return iter([torch.zeros(1)])
+
+
+def raised_by(call: Any, error: BaseException, where: str, tmp_path: Path) -> Any:
+    """Call with an environment that raises; return what came out of it."""
+    made = copy.copy(error)
+    with pytest.raises(type(error)) as failed:
+        call(partial(Raising, made, where), tmp_path)
+    assert failed.value is made, "the very exception, with its attributes"
+    return failed.value.__notes__
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("call", CALLS)
+def test_an_exception_of_an_environment_arrives_as_itself(
+    call: str, where: str, error: BaseException, tmp_path: Path
+) -> None:
+    first, *others = raised_by(CALLS[call], error, where, tmp_path)
+    words = "cannot be made: " if where == "make" else f"failed in {where}: "
+    assert re.match(f"env .*{words}{type(error).__name__}: ", first)
+    assert re.search(r"test_episodes\.py:\d+\)$", first)
+    assert not any(x.startswith("env ") for x in others), "once is enough"
+    if where == "step":
+        assert "in step 4 of its episode" in others
+        assert "in copy 0" in others
+
+
+@pytest.mark.parametrize("where", ["make", "reset", "step", "render", "close"])
+def test_so_it_does_while_it_is_filmed(where: str, tmp_path: Path) -> None:
+    def film(make: Any, place: Path) -> None:
+        record_video(Still(), make, place / "film.mp4")
+
+    assert raised_by(film, EnoughError(), where, tmp_path)[0].startswith("env ")
+
+
+def test_a_wrapper_that_raises_keeps_its_type() -> None:
+    def wrap(env: Any) -> Any:
+        raise EnoughError("too narrow")
+
+    with pytest.raises(EnoughError) as failed:
+        train("PPO", "CartPole-v1", wrappers=[wrap], progress=False)
+    (note,) = failed.value.__notes__
+    assert re.match(
+        "wrapper .*wrap.* does not fit 'CartPole-v1': EnoughError: too", note
+    )
 
 
 def test_an_environment_is_held_once():

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from worlds import moody
 
+from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.probes import (
     Finding,
     Probe,
@@ -22,7 +23,6 @@ from literate_rl.workshop.probes import (
     fits,
     forward_parameters,
     open_parameters,
-    randomness_kept,
     required_parameters,
     results_of,
     rule,
@@ -81,7 +81,6 @@ def test_all_three_generators_are_put_back_even_after_an_error() -> None:
     def luck() -> list[float]:
         return [torch.rand(()).item(), np.random.random(), random.random()]
 
-    net = Net()
     torch.manual_seed(1)
     np.random.seed(1)
     random.seed(1)
@@ -91,7 +90,7 @@ def test_all_three_generators_are_put_back_even_after_an_error() -> None:
     random.seed(1)
 
     def draw_and_fail() -> None:
-        with randomness_kept(net):
+        with randomness_kept():
             luck()
             raise KeyError
 

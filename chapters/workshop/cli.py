@@ -38,9 +38,10 @@ import tyro
 
 from literate_rl.actors import TransportConfig
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import told
+from literate_rl.workshop.episodes import in_one_line
 from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.nests import MODELS
+from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.runs import (
     RENAMED,
     Run,
@@ -264,7 +265,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[World, Run, Learne
                 print(f"run directory: {run.directory}")
                 print(opening(learner), flush=True)
                 fit(learner, run)
-        except Exception as error:
+        except BaseException as error:
             # Before anything was learned there is nothing to go on with.
             if run.held is not None and run.saved:
                 words = again(run, learner)
@@ -297,7 +298,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
-        print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
+        print(f"go on with:    {again(run, learner)}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
     mean, deviation = returns.mean(), returns.std()
@@ -328,6 +329,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
 
 
 # %% tags=["export"]
+@randomness_kept()
 def main(arguments: list[str] | None = None) -> None:
     """Train with the algorithm that comes first, as the options behind it say."""
     algorithm, *options = sys.argv[1:] if arguments is None else arguments
@@ -337,14 +339,12 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*carry_out(algorithm, command), command.watch)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a simulator may raise what is no `Exception`
         if sys.flags.dev_mode:
             raise
-        # The messages of these are sentences. Others say less, so their place is told.
-        sentence = isinstance(error, ValueError | OSError)
-        words = [str(error) if sentence else told(error)]
-        words += getattr(error, "__notes__", [])
-        sys.exit("error: " + " ".join("; ".join(words).split()))
+        sys.exit(f"error: {in_one_line(error)}")
 
 
 # %% [markdown]

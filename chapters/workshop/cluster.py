@@ -37,7 +37,7 @@ import torch
 from numpy.typing import NDArray
 
 from literate_rl.actors import Census, MakeActor, Slot, Weights, Worker
-from literate_rl.processes import GLANCE, count_death
+from literate_rl.processes import GLANCE, count_death, failure
 from literate_rl.workshop.episodes import told
 from literate_rl.workshop.interrupts import check_interrupt
 
@@ -196,8 +196,8 @@ class RayActors:
                 continue
             except errors.RayTaskError as error:
                 # Ray's error has the traceback; its cause is the actor's own.
-                message = f"actor {slot[0]} failed: {told(error.cause)}"
-                raise ChildProcessError(message) from error
+                failed = failure(slot[0], told(error.cause), error, error.cause)
+                raise failed from failed.__cause__
             del self.pending[done[0]]
             self.waiting = len(done) - 1
             self.census.unrolls[slot[0]] += 1

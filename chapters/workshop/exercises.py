@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from literate_rl.workshop.networks import randomness_kept
+
 __all__ = ["grade"]
 
 # %% [markdown]
@@ -127,6 +129,7 @@ def whole(got: Any, wanted: Any) -> str:
     return f"gave {given}, expected {sought}"
 
 
+@randomness_kept()
 def grade(
     answer: Callable[..., Any],
     expected: Callable[..., Any],

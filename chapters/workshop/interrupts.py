@@ -21,9 +21,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
@@ -36,23 +38,40 @@ __all__ = ["StopWaiting", "check_interrupt"]
 #
 # The first Ctrl-C only sets an event. The loop looks at it when an iteration is over. From then on
 # the signal means what it meant before, so a second Ctrl-C ends the program at once.
+#
+# A program may train one agent after the other. The first Ctrl-C ends one training, and a moment
+# later the next one listens. Whoever presses twice within a second means all of them, so that
+# second Ctrl-C raises, whichever training hears it.
 
 
 # %% tags=["export"]
-CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
+class CtrlC(threading.Event):
+    """Set between the first Ctrl-C and the end of ``fit``.
+
+    Attributes:
+        pressed: When a training was last ended by it.
+    """
+
+    pressed = -math.inf
+
+
+CTRL_C = CtrlC()
 
 
 @contextmanager
 def catch_interrupt() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event; the second one raises as usual."""
+    """Turn the first Ctrl-C into an event; one soon after another raises as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield threading.Event()  # Python delivers signals to the main thread only
         return
     previous = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:
-        CTRL_C.set()
         signal.signal(signal.SIGINT, previous)
+        last, CTRL_C.pressed = CTRL_C.pressed, time.monotonic()
+        if CTRL_C.pressed - last < 1:
+            signal.raise_signal(signal.SIGINT)
+        CTRL_C.set()
 
     signal.signal(signal.SIGINT, note)
     try:

@@ -32,7 +32,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from literate_rl.workshop.episodes import Held, Make, make_one
+from literate_rl.workshop.episodes import Held, Make, make_one, told
 
 __all__ = ["Wrapped", "make_wrapped"]
 
@@ -138,7 +138,8 @@ class Wrapped:
                 made = put(made)
             except Exception as error:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
-                raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
+                error.add_note(f"{words}: {told(error)}")
+                raise
             if not isinstance(made, gym.Env):
                 kind = type(made).__name__
                 words = f"wrapper {name_of_maker(wrapper)} must return an environment"

@@ -10,8 +10,8 @@
 # # Networks
 #
 # **Which networks do several chapters build?** Layers, a critic that judges an action, and the way
-# into a box and back. Each chapter says what its network is for; here is what they share, and the
-# mode in which a network acts.
+# into a box and back. Each chapter says what its network is for; here is what they share, the
+# mode in which a network acts, and how random numbers stay those of the caller.
 #
 # You can follow the book without this page.
 
@@ -21,11 +21,13 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
@@ -38,6 +40,7 @@ __all__ = [
     "Critics",
     "GradientClip",
     "eval_mode",
+    "randomness_kept",
     "squashed_log_prob",
 ]
 
@@ -222,6 +225,32 @@ def eval_mode(module: Any) -> Iterator[None]:
             flag["training"] = True
         for part in compiled:
             part.training = True
+
+
+# %% [markdown]
+# ## Random numbers
+#
+# Who trains an agent with a seed draws the next setting of a search from the very generators that
+# the training has seeded, and gets the same one for ever. So what seeds or draws does it in such a
+# block: the generators of Python, NumPy and PyTorch, those of GPUs too, get their old state back.
+
+
+# %% tags=["export"]
+@contextmanager
+def randomness_kept() -> Iterator[None]:
+    """Run a block that leaves the global random numbers as they were."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    seed, awake = torch.initial_seed(), torch.cuda.is_initialized()
+    gpus = range(torch.cuda.device_count()) if awake else ()
+    with torch.random.fork_rng(gpus, device_type="cuda"):
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
+            # A GPU that was not in use waits for the last seed that was set.
+            if not awake and torch.initial_seed() != seed:
+                torch.cuda.manual_seed_all(seed)
 
 
 # %% [markdown]

@@ -35,6 +35,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from literate_rl.workshop.networks import randomness_kept
+
 __all__ = [
     "Source",
     "drawn_batches",
@@ -138,6 +140,7 @@ assert 'parser.add_argument("--total-steps", type=int, default=2000)' in text
 
 
 # %% tags=["export"]
+@randomness_kept()
 def run_program(
     name: str,
     env: str | None = None,

@@ -81,12 +81,13 @@ from literate_rl.workshop.episodes import (
     env_seed,
     follow_masks,
     make_one,
+    making,
     name_of,
     read_masks,
     told,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -172,14 +173,12 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
             "env must be an id, a class or a function that makes one environment, got "
             f"{type(env).__name__}"
         )
-    try:
-        made = Held(make_one(env, **arguments))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # also one that calls `sys.exit`
-        known = isinstance(error, gym.error.Error | ImportError)
-        why = error if known else told(error)
-        raise ValueError(f"env {env!r} cannot be made: {why}") from error
+    with making(env):
+        one = make_one(env, **arguments)
+        try:
+            made = Held(one)
+        except Exception as error:  # it has no spaces
+            raise ValueError(f"env {env!r} cannot be made: {told(error)}") from error
     for name in ("observation_space", "action_space"):
         came = getattr(made, name)
         if not isinstance(came, spaces.Space):
@@ -302,7 +301,7 @@ class HillClimber:
 # learning. It shows a progress bar with the mean return of the last 20 episodes, the speed and the
 # time that is left. It hands the metrics to a run directory, which the next section builds.
 # It saves the learner whenever a checkpoint is due. And it listens to Ctrl-C: the first
-# one ends the run after the iteration that is under way and saves it, so that nothing is
+# one ends the run after the iteration that is under way, saves it, and says so, so that nothing is
 # half done. A second one ends it at once ({doc}`interrupts`).
 #
 # The progress bar is that of `tqdm`, with two changes. `tqdm` guards its output with a lock
@@ -425,6 +424,8 @@ def fit(
         log.end_row()
         if run is not None:
             run.save(learner)
+    if learner.step < total:
+        print(f"interrupted at step {learner.step} of {total}")
     return log.rows
 
 
@@ -433,18 +434,31 @@ def keep_what_is_whole(
 ) -> None:
     """Keep what was learned and measured before an iteration failed."""
     if isinstance(error, NotFiniteError):
-        error.add_note(
-            f"the numbers exploded near step {learner.step}: "
-            "try a third of learning_rate"
-        )
+        error.add_note(advice(error, learner))
     if run is None:
         return
-    others_failed = isinstance(error, ChildProcessError)
+    others_failed = ChildProcessError in (type(error), type(error.__cause__))
     # What the last checkpoint has gathered is written by the run that goes on there.
     if others_failed or log.step > run.saved:
         log.end_row()
     if others_failed:
         run.save(learner)
+
+
+def advice(error: NotFiniteError, learner: Learner) -> str:
+    """Say what may help where numbers have exploded."""
+    large, at = error.large, f"near step {learner.step}"
+    # Where values are of the usual size and what they should become is not, the
+    # rewards are to blame.
+    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
+        return f"the numbers exploded {at}: try a third of learning_rate"
+    ways = {"scale_reward": "scale_reward=True", "reward_scale": "reward_scale"}
+    known = (way for name, way in ways.items() if hasattr(learner.config, name))
+    name = max(large, key=large.__getitem__)
+    return (
+        f"{name} reaches {large[name]:.0e} {at}, and its square is too large for a "
+        f"float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+    )
 
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
@@ -1192,6 +1206,7 @@ class OwnModels(TypedDict, total=False):
     encoder: OwnEncoder
 
 
+@randomness_kept()
 def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
@@ -1531,6 +1546,7 @@ assert same, "the weights are those of the run that was left alone"
 
 # %% tags=["export"]
 @checked
+@randomness_kept()
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -1572,6 +1588,7 @@ def has_screen() -> bool:
     return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
 
 
+@randomness_kept()
 def show(
     policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
@@ -1627,7 +1644,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=6)
     return total
 
 

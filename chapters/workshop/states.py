@@ -31,9 +31,9 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from torch import Tensor, nn
 
+from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.probes import (
     device_of,
-    randomness_kept,
     required_parameters,
     results_of,
     unwrapped,

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop.episodes import in_one_line
 from literate_rl.workshop.runs import (
     has_screen,
     load,
@@ -165,8 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     try:
         play(given.name, given.env, given.episodes, given.seed, given.film)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    except Exception as error:
+        sys.exit(f"error: {in_one_line(error)}")
 
 
 # %% [markdown]

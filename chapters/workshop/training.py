@@ -136,10 +136,10 @@ from literate_rl.workshop.makers import (
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
-from literate_rl.workshop.probes import device_of, randomness_kept
+from literate_rl.workshop.probes import device_of
 from literate_rl.workshop.own_models import (
     make_contract_policy,
     make_own_ddpg_policy,
@@ -215,6 +215,9 @@ def train(
 ) -> Agent:
     """Train an agent on an environment, until it is done or until Ctrl-C.
 
+    Ctrl-C ends it in good order; one more within a second raises, and so ends a loop
+    of trainings too. The global random numbers stay as they were.
+
     Args:
         algorithm: Its name, in capitals or not: ``"DQN"``.
         env: A registered id, ``module:id``, ``module:name`` of a class or function, or
@@ -256,7 +259,12 @@ def train(
     models |= {} if mask is None else {"mask": read_mask(mask)}
     asked = Asked(name, env, wrappers, models, changes, fast)
     run = None if resume is None else Run(resume, resume=True)
-    with placing(device, progress) as place:
+    # The caller may be in a block without gradients, and draws random numbers too.
+    with (
+        torch.inference_mode(False),
+        randomness_kept(),
+        placing(device, progress) as place,
+    ):
         if run is None:
             learner, world = asked.new(check, place)
             settings = settings_of_run(name, world, learner.config, models)
@@ -445,6 +453,11 @@ class Agent:
         """The policy, for ``evaluate``, ``record_video`` and ``show``."""
         return self.learner.policy
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C has ended the training before its last step."""
+        return self.learner.step < self.learner.config.total_steps
+
     @torch.no_grad()
     def act(
         self, states: Mapping[str, Any], *, mask: Any = None
@@ -569,7 +582,7 @@ def work_of_update(policy: Any, space: spaces.Space[Any], config: Any) -> float:
     counter = FlopCounterMode(display=False)
     # A model of your own may draw random numbers, or change when it is called. One that
     # cannot be copied or called like this is judged by its parameters.
-    with suppress(Exception), torch.no_grad(), randomness_kept(policy):
+    with suppress(Exception), torch.no_grad(), randomness_kept():
         acting = copy.deepcopy(policy).eval()
         with counter:
             acting.act(obs, 0.0)

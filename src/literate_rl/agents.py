@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest cff4b3fa5151e787
+# Generated from chapters/agents.py (edit there); digest 82656f825713c7dc
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def make_envs(
     Raises:
         ValueError: If ``env`` cannot be made.
     """
-    makers = [env_maker(env)] * num_envs
+    makers = [env_maker(env, copy) for copy in range(num_envs)]
     envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
     check_copies(envs)
     return envs

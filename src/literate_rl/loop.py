@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest d4346b38cbd9c64d
+# Generated from chapters/loop.py (edit there); digest 9c1f8adb41e29bfe
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.agents import Collector
-from literate_rl.policies import normalizer_of, take_in
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.episodes import (
     as_argument,
@@ -98,8 +97,6 @@ class OffPolicyConfig:
         beta: How far the importance weights undo that preference at the start, where
             there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
-        normalize_obs: Whether the policy sees observations with mean 0 and standard
-            deviation 1. It has to be built so too.
         max_grad_norm: Bound of the gradient's norm.
         log_interval: Steps in the environments from one row of metrics to the next.
             The learning rate and other schedules move on there.
@@ -125,7 +122,6 @@ class OffPolicyConfig:
     priority_exponent: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
-    normalize_obs: bool = False
     max_grad_norm: Positive = 10.0
     log_interval: Count = 1000
     checkpoint_interval: Count = 10
@@ -175,7 +171,6 @@ class OffPolicy:
     ) -> None:
         check_num_envs(envs, config.num_envs)
         self.algorithm, self.policy, self.config = algorithm, algorithm.policy, config
-        self.normalizer = normalizer_of(self.policy, config.normalize_obs)
         # The plain forms, unless somebody has handed in others.
         self.act = act or self.policy.act
         self.error = partial(error, algorithm) if error else algorithm.error
@@ -212,7 +207,6 @@ class OffPolicy:
             with eval_mode(self.policy):
                 rollout = self.collector.collect(act, config.rollout_len)
             self.buffer.push(rollout)
-            take_in(self.normalizer, rollout.obs, rollout.real)
             returns.append(rollout.episode_return)
             # Then the updates that are due.
             if self.step >= config.learning_starts:
@@ -308,7 +302,7 @@ class OffPolicy:
         if errors:
             loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
             means = [x.mean().item() for x in (loss, td_error.abs(), value)]
-            check_finite(means[0], values=value)
+            check_finite(means[0], values=value, td_error=td_error)
         names = ("losses/loss", "losses/td_error", "losses/q_value")
         return dict(zip(names, means, strict=True))
 

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest b546ae6f38692952
+# Generated from chapters/off_policy.py (edit there); digest a183ee7c30c59475
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def vtrace_error_from_log_prob(
         error, entropy = error * weight.detach(), entropy * weight.detach()
     loss = vtrace_loss(policy_loss, error.mean(), entropy.mean())
     causes = {"log_prob": log_prob, "entropy": entropy, "value": value}
-    check_finite(torch.stack(loss), **causes, weight=weight)
+    check_finite(torch.stack(loss), **causes, target=target, weight=weight)
     return loss
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/exercises.py (edit there); digest a1b89a7cf973030e
+# Generated from chapters/workshop/exercises.py (edit there); digest e50c400e2aaa975f
 """Exercises: what compares a reader's answer with the right one."""
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from literate_rl.workshop.networks import randomness_kept
 
 __all__ = ["grade"]
 
@@ -73,6 +75,7 @@ def whole(got: Any, wanted: Any) -> str:
     return f"gave {given}, expected {sought}"
 
 
+@randomness_kept()
 def grade(
     answer: Callable[..., Any],
     expected: Callable[..., Any],

@@ -1,11 +1,13 @@
-# Generated from chapters/workshop/interrupts.py (edit there); digest 447562ead7da5383
+# Generated from chapters/workshop/interrupts.py (edit there); digest b826df0e1c2d25cf
 """Interrupts: Ctrl-C ends a training where nothing is half done."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
@@ -14,20 +16,33 @@ from types import FrameType
 __all__ = ["StopWaiting", "check_interrupt"]
 
 
-CTRL_C = threading.Event()  # set between the first Ctrl-C and the end of `fit`
+class CtrlC(threading.Event):
+    """Set between the first Ctrl-C and the end of ``fit``.
+
+    Attributes:
+        pressed: When a training was last ended by it.
+    """
+
+    pressed = -math.inf
+
+
+CTRL_C = CtrlC()
 
 
 @contextmanager
 def catch_interrupt() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event; the second one raises as usual."""
+    """Turn the first Ctrl-C into an event; one soon after another raises as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield threading.Event()  # Python delivers signals to the main thread only
         return
     previous = signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:
-        CTRL_C.set()
         signal.signal(signal.SIGINT, previous)
+        last, CTRL_C.pressed = CTRL_C.pressed, time.monotonic()
+        if CTRL_C.pressed - last < 1:
+            signal.raise_signal(signal.SIGINT)
+        CTRL_C.set()
 
     signal.signal(signal.SIGINT, note)
     try:

@@ -1,14 +1,16 @@
-# Generated from chapters/workshop/networks.py (edit there); digest f78c76f2bb3b1217
+# Generated from chapters/workshop/networks.py (edit there); digest b7caa54fe99b9628
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
@@ -21,6 +23,7 @@ __all__ = [
     "Critics",
     "GradientClip",
     "eval_mode",
+    "randomness_kept",
     "squashed_log_prob",
 ]
 
@@ -160,6 +163,23 @@ def eval_mode(module: Any) -> Iterator[None]:
             flag["training"] = True
         for part in compiled:
             part.training = True
+
+
+@contextmanager
+def randomness_kept() -> Iterator[None]:
+    """Run a block that leaves the global random numbers as they were."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    seed, awake = torch.initial_seed(), torch.cuda.is_initialized()
+    gpus = range(torch.cuda.device_count()) if awake else ()
+    with torch.random.fork_rng(gpus, device_type="cuda"):
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
+            # A GPU that was not in use waits for the last seed that was set.
+            if not awake and torch.initial_seed() != seed:
+                torch.cuda.manual_seed_all(seed)
 
 
 ClipType = Literal["clip_norm", "clip_value", "clip_momentum_norm"]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest f2d13ca53d21f8b6
+# Generated from chapters/workshop/probes.py (edit there); digest 28f5e225bd15f2f0
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import copy
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.workshop.episodes import env_maker
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.nests import open_ended
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "forward_parameters",
     "open_parameters",
     "raised",
-    "randomness_kept",
     "required_parameters",
     "results_of",
     "rule",
@@ -97,25 +96,8 @@ def results_of(output: Any) -> tuple[Any, ...]:
     return output if isinstance(output, tuple) else (output,)
 
 
-@contextmanager
-def randomness_kept(*modules: nn.Module) -> Iterator[None]:
-    """Run a block that leaves the global random numbers as they were."""
-    devices = {device_of(m).index for m in modules if device_of(m).type == "cuda"}
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=sorted(d or 0 for d in devices)):
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_state)
-            random.setstate(python_state)
-
-
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed PyTorch's generator of the CPU, and that of a GPU if the device is one.
-
-    ``torch.manual_seed`` seeds those of all GPUs, and not all of them get their old
-    state back.
-    """
+    """Seed PyTorch's generator of the CPU, and that of a GPU if the device is one."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -372,7 +354,7 @@ def warning(row: str, *after: str) -> Callable[..., Rule]:
 def try_rules(probe: Probe, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Finding]]:
     """Try rules on a model; yield those that are broken, with what was found."""
     failed: set[str] = set()
-    with randomness_kept(probe.model):
+    with randomness_kept():
         for one in rules:
             if failed & {*one.after}:
                 failed.add(one.name)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/programs.py (edit there); digest a32db2d4658d264d
+# Generated from chapters/workshop/programs.py (edit there); digest c9c0b8a6e70be63e
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
+
+from literate_rl.workshop.networks import randomness_kept
 
 __all__ = [
     "Source",
@@ -82,6 +84,7 @@ def main(arguments: list[str]) -> None:
     print(text, end="")
 
 
+@randomness_kept()
 def run_program(
     name: str,
     env: str | None = None,

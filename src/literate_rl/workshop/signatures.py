@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 24bb06c0dfb684c0
+# Generated from chapters/workshop/signatures.py (edit there); digest 65925ee92325c460
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -645,7 +645,14 @@ def at_least(number: int, things: str = "one") -> Check:
 
 
 class NotFiniteError(ValueError):
-    """A result holds NaN or infinity."""
+    """A result holds NaN or infinity.
+
+    Attributes:
+        large: The inputs whose squares do too, though they are finite, and the largest
+            number of each.
+    """
+
+    large: dict[str, float] = {}
 
 
 def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
@@ -665,7 +672,10 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
-    raise NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
+    error = NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
+    large = {k: x for k, x in given.items() if not x.square().isfinite().all()}
+    error.large = {k: x.abs().max().item() for k, x in large.items() if k not in bad}
+    raise error
 
 
 def check_that(holds: bool | np.bool_ | Tensor, words: str) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/states.py (edit there); digest 9428578eae54ecea
+# Generated from chapters/workshop/states.py (edit there); digest c820bc65db427d85
 """States by name: what the states are called, and a model that is called with them."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from torch import Tensor, nn
 
+from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.probes import (
     device_of,
-    randomness_kept,
     required_parameters,
     results_of,
     unwrapped,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest ef6d06b672a4ea90
+# Generated from chapters/workshop/trained.py (edit there); digest f87a12dc1521baca
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop.episodes import in_one_line
 from literate_rl.workshop.runs import (
     has_screen,
     load,
@@ -118,5 +119,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     try:
         play(given.name, given.env, given.episodes, given.seed, given.film)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    except Exception as error:
+        sys.exit(f"error: {in_one_line(error)}")
