@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest c1904f143863b83b
+# Generated from chapters/discrete_sac.py (edit there); digest 6c27398cb45d0b8f
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def expected_soft_value(
 
     Source: Christodoulou 2019, section 3, with the minimum of Fujimoto et al. 2018.
     """
-    # An action of probability 0 adds nothing, although its log-probability is −∞.
+    # For each action the least optimistic critic counts. An action of probability 0 adds
+    # nothing, although its log-probability is −∞, and whatever its value.
     prob = log_prob.exp()
-    surprise = -log_prob.masked_fill(prob == 0, 0.0)
-    # The sum of {eq}`exact-soft-value`; for each action the least optimistic critic
-    # counts.
-    return (prob * (q.amin(0) + alpha * surprise)).sum(-1)
+    q, log_prob = (x.masked_fill(prob == 0, 0.0) for x in (q, log_prob))
+    # The sum of {eq}`exact-soft-value`.
+    return (prob * (q.amin(0) - alpha * log_prob)).sum(-1)
 
 
 class DiscreteSoftPolicy(Policy):
