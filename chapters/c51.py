@@ -293,8 +293,11 @@ def project_distribution(
         value_max: Last of them.
     """
     check_atoms(prob.shape[1], value_min, value_max)
-    rows = prob.detach(), reward.detach(), discount.detach()
-    return project_atoms(*rows, value_min, value_max)
+    prob, reward, discount = prob.detach(), reward.detach(), discount.detach()
+    # Where nothing follows, all mass lands at the reward, whatever a network says there.
+    nothing = (discount == 0).unsqueeze(-1) & ~prob.isfinite()
+    prob = prob.masked_fill(nothing, 1 / prob.shape[1])
+    return project_atoms(prob, reward, discount, value_min, value_max)
 
 
 def check_atoms(number: int, value_min: float, value_max: float) -> None:

@@ -343,7 +343,8 @@ while collector.step < total_steps:
     with torch.no_grad():
         next_action = middle + half * older_actor(batch.next_obs)
         next_value = value(older_critic, batch.next_obs, next_action)
-        target = batch.reward + batch.discount * next_value
+        future = next_value.masked_fill(batch.discount == 0, 0.0)  # nothing, at an end
+        target = batch.reward + batch.discount * future
     error = value(critic, batch.obs, batch.action) - target
     critic_optimizer.zero_grad()
     (0.5 * error.square().mean()).backward()

@@ -259,7 +259,8 @@ while collector.step < total_steps:
         log_prob = actor(batch.next_obs).log_softmax(-1)
         soft = lowest(older_critics, batch.next_obs) - alpha * log_prob
         soft_value = (log_prob.exp() * soft).sum(-1)
-        target = reward_scale * batch.reward + batch.discount * soft_value
+        future = soft_value.masked_fill(batch.discount == 0, 0.0)  # nothing, at an end
+        target = reward_scale * batch.reward + batch.discount * future
     # Each critic returns all values; that of the action taken is compared.
     taken = batch.action.unsqueeze(-1)
     q = torch.cat([critic(batch.obs).gather(-1, taken) for critic in critics], -1)
@@ -333,12 +334,12 @@ def expected_soft_value(
 
     Source: Christodoulou 2019, section 3, with the minimum of Fujimoto et al. 2018.
     """
-    # An action of probability 0 adds nothing, although its log-probability is −∞.
+    # For each action the least optimistic critic counts. An action of probability 0 adds
+    # nothing, although its log-probability is −∞, and whatever its value.
     prob = log_prob.exp()
-    surprise = -log_prob.masked_fill(prob == 0, 0.0)
-    # The sum of {eq}`exact-soft-value`; for each action the least optimistic critic
-    # counts.
-    return (prob * (q.amin(0) + alpha * surprise)).sum(-1)
+    q, log_prob = (x.masked_fill(prob == 0, 0.0) for x in (q, log_prob))
+    # The sum of {eq}`exact-soft-value`.
+    return (prob * (q.amin(0) - alpha * log_prob)).sum(-1)
 
 
 # %% [markdown]

@@ -392,7 +392,8 @@ while collector.step < total_steps:
         with torch.no_grad():
             best = network(batch.next_obs).argmax(-1, keepdim=True)
             next_q = older(batch.next_obs).gather(-1, best).squeeze(-1)
-            target = scale * batch.reward + batch.discount * next_q
+            future = next_q.masked_fill(batch.discount == 0, 0.0)  # nothing, at an end
+            target = scale * batch.reward + batch.discount * future
         # 3. What are they? One step towards the targets.
         q = network(batch.obs).gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
         optimizer.zero_grad()

@@ -157,10 +157,10 @@ while collector.step < total_steps:
         new, value = Categorical(logits=policy(batch.obs)), critic(batch.obs)[..., 0]
         log_prob = new.log_prob(batch.action)
         with torch.no_grad():
-            next_value = critic(batch.next_obs)[..., 0] * ~batch.terminated
+            future = critic(batch.next_obs)[..., 0].masked_fill(batch.terminated, 0.0)
             # V-trace: clipped ratios, TD errors, and a sum from the last step back.
             ratio = (log_prob - old).exp().clamp(max=1)
-            td_error = reward_scale * batch.reward + gamma * next_value - value
+            td_error = reward_scale * batch.reward + gamma * future - value
             follow = gamma * lambda_ * ~(batch.terminated | batch.truncated)
             x, rows = torch.zeros(num_envs), []
             for t in reversed(range(num_steps)):

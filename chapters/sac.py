@@ -387,7 +387,8 @@ while collector.step < total_steps:
     with torch.no_grad():
         action, log_prob = draw(batch.next_obs)
         lowest = values(older_critics, batch.next_obs, action).amin(-1)
-        target = batch.reward + batch.discount * (lowest - alpha * log_prob)
+        future = (lowest - alpha * log_prob).masked_fill(batch.discount == 0, 0.0)
+        target = batch.reward + batch.discount * future
     error = values(critics, batch.obs, batch.action) - target.unsqueeze(-1)
     critic_optimizer.zero_grad()
     (0.5 * error.square()).mean(0).sum().backward()

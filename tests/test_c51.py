@@ -98,8 +98,9 @@ def test_a_distribution_that_is_moved_by_whole_spacings_keeps_its_shape() -> Non
     torch.testing.assert_close(moved, torch.tensor([[0.0, 0.0, 0.1, 0.2, 0.7]]))
 
 
-def test_after_a_termination_all_mass_is_at_the_reward() -> None:
-    prob = torch.full((3, 11), 1 / 11)
+@pytest.mark.parametrize("anything", [1 / 11, math.nan])
+def test_after_a_termination_all_mass_is_at_the_reward(anything: float) -> None:
+    prob = torch.full((3, 11), anything)
     reward = torch.tensor([2.0, 2.5, 99.0])
     result = project_distribution(prob, reward, torch.zeros(3), 0.0, 10.0)
     expected = torch.zeros(3, 11)

@@ -120,17 +120,19 @@ def test_the_least_optimistic_critic_is_believed() -> None:
     )
 
 
-def test_an_action_that_cannot_happen_counts_nothing() -> None:
+@pytest.mark.parametrize("worth", [1.0, math.inf, math.nan])
+def test_an_action_that_cannot_happen_counts_nothing(worth: float) -> None:
     q, log_prob = judged(0)
+    q[..., 0] = worth
     log_prob[:, 0] = -math.inf
     log_prob = log_prob.log_softmax(-1).requires_grad_()
-    value = expected_soft_value(q, log_prob, 0.3)
-    (grad,) = torch.autograd.grad(value.sum(), log_prob)
-    assert value.isfinite().all()
+    alpha = torch.tensor(0.3, requires_grad=True)
+    value = expected_soft_value(q.requires_grad_(), log_prob, alpha)
+    grads = torch.autograd.grad(value.sum(), (q, log_prob, alpha))
     # What the others are worth, without it.
     rest = expected_soft_value(q[..., 1:], log_prob[:, 1:], 0.3)
     torch.testing.assert_close(value, rest)
-    assert grad[:, 1:].isfinite().all()
+    assert all(grad.isfinite().all() for grad in grads)
 
 
 @pytest.mark.equation("def-soft-optimal")

@@ -5,6 +5,8 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import tangle
@@ -17,6 +19,7 @@ from benchmarks import programs as benchmark
 from benchmarks.store import read_table
 from literate_rl import loop
 from literate_rl.advantages import gae
+from literate_rl.agents import Collector
 from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop import programs as workshop
 from literate_rl.workshop.commands import main
@@ -183,6 +186,89 @@ def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch
     assert (made["env_id"], made["seed"], made["total_steps"]) == ("Acrobot-v1", 5, 600)
     assert capsys.readouterr().out == ""
     assert sys.argv == ["mine", "--env", "Nothing-v0"]
+
+
+# --- What does not count --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", program_names())
+def test_where_a_step_led_counts_nothing_after_a_termination(name, monkeypatch):
+    collect = Collector.collect
+
+    def parameters_of(program):
+        modules = [x for x in program.values() if isinstance(x, torch.nn.Module)]
+        return [p for module in modules for p in module.parameters()]
+
+    def trained(anything):
+        def ended(self, act, num_steps):
+            batch = collect(self, act, num_steps)
+            return batch._replace(
+                terminated=torch.ones_like(batch.terminated),
+                next_obs=torch.full_like(batch.next_obs, anything),
+            )
+
+        monkeypatch.setattr(Collector, "collect", ended)
+        return parameters_of(workshop.run_program(name, total_steps=1_040))
+
+    once, again = trained(0.0), trained(torch.inf)
+    assert all(map(partial(torch.allclose, atol=1e-3), once, again))
+
+
+@pytest.fixture(scope="module")
+def evaluate():
+    """Evaluate the actions of hybrid PPO; argument 0 is that of type 0, 1 that of 1."""
+    return workshop.run_program("hybrid_ppo", total_steps=1)["evaluate"]
+
+
+def loss_and_gradients(evaluate, monkeypatch, logit, mu, sigma, action):
+    leaves = [x.clone().requires_grad_() for x in (logit, mu, sigma)]
+    said = SimpleNamespace(
+        action_type=leaves[0], action_args=SimpleNamespace(mu=leaves[1], sigma=leaves[2])
+    )
+    monkeypatch.setitem(evaluate.__globals__, "actor", lambda obs: said)
+    log_prob, entropy = evaluate(None, action)
+    loss = (log_prob + 0.1 * entropy).sum()
+    return [loss, *torch.autograd.grad(loss, leaves)]
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan, 1e30, 1e-30])
+@pytest.mark.parametrize("place", ["mu", "sigma", "action"])
+def test_an_argument_that_no_type_uses_counts_nothing(
+    place, bad, evaluate, monkeypatch
+):
+    # Type 1 is forbidden, so nothing uses argument 1.
+    parts = {
+        "logit": torch.tensor([[0.3, -torch.inf, 0.5], [0.1, -torch.inf, 0.2]]),
+        "mu": torch.tensor([[0.2, 0.3], [0.4, 0.5]]),
+        "sigma": torch.tensor([[0.5, 0.6], [0.7, 0.8]]),
+        "action": torch.tensor([[0.0, 0.1, 0.2], [2.0, 0.3, 0.4]]),
+    }
+    wanted = loss_and_gradients(evaluate, monkeypatch, **parts)
+    assert all(x.isfinite().all() for x in wanted)
+    parts[place][:, -1] = bad
+    got = loss_and_gradients(evaluate, monkeypatch, **parts)
+    assert all(map(torch.equal, got, wanted))
+    assert not got[2][:, 1].any(), "nothing reaches its mean"
+    assert not got[3][:, 1].any(), "nor its deviation"
+
+
+@pytest.mark.parametrize(
+    ("place", "bad"),
+    [("mu", torch.inf), ("mu", torch.nan), ("action", torch.inf), ("action", torch.nan)]
+    + [("sigma", 1e-30), ("sigma", 1e30)],
+)
+def test_an_argument_of_another_type_has_no_density(place, bad, evaluate, monkeypatch):
+    parts = {
+        "logit": torch.tensor([[0.3, 0.1, 0.5]]),
+        "mu": torch.tensor([[0.2, 0.3]]),
+        "sigma": torch.tensor([[0.5, 0.6]]),
+        "action": torch.tensor([[0.0, 0.1, 0.2]]),
+    }
+    parts[place][:, -1] = bad
+    loss, *grads = loss_and_gradients(evaluate, monkeypatch, **parts)
+    assert loss.isfinite()
+    assert all(grad.isfinite().all() for grad in grads)
+    assert not grads[1][:, 1].any(), "nothing reaches its mean"
 
 
 # --- Stored curves --------------------------------------------------------------------

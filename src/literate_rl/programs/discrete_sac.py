@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 5a2e8d082d5bbd2f
+# Generated from chapters/discrete_sac.py (edit there); digest 0702759e6986b0d7
 """Discrete SAC on one page, from the chapter discrete_sac.
 
 Copy it and make it yours:
@@ -83,7 +83,8 @@ while collector.step < total_steps:
         log_prob = actor(batch.next_obs).log_softmax(-1)
         soft = lowest(older_critics, batch.next_obs) - alpha * log_prob
         soft_value = (log_prob.exp() * soft).sum(-1)
-        target = reward_scale * batch.reward + batch.discount * soft_value
+        future = soft_value.masked_fill(batch.discount == 0, 0.0)  # nothing, at an end
+        target = reward_scale * batch.reward + batch.discount * future
     # Each critic returns all values; that of the action taken is compared.
     taken = batch.action.unsqueeze(-1)
     q = torch.cat([critic(batch.obs).gather(-1, taken) for critic in critics], -1)

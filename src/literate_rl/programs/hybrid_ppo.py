@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest f8ead042c20e2e9c
+# Generated from chapters/hybrid_ppo.py (edit there); digest 26979e2041f35e33
 """Hybrid PPO on one page, from the chapter hybrid_ppo.
 
 Copy it and make it yours:
@@ -32,7 +32,7 @@ learning_rate, gamma, lambda_, clip_ratio, entropy_weight = 3e-3, 0.98, 0.95, 0.
 envs = make_envs(env_id, num_envs)
 # The space says which type uses which argument, and how large each argument may be.
 space = HybridActions.from_space(envs.single_action_space)
-mask, (num_types, num_args) = space.mask.float(), space.mask.shape
+mask, (num_types, num_args) = space.mask, space.mask.shape
 
 torch.manual_seed(seed)
 generator = torch.Generator().manual_seed(seed)
@@ -54,17 +54,18 @@ def act(obs):
 
 
 def evaluate(obs, action):
-    """Return the log-probabilities of whole actions, and the entropies."""
-    said, kind, args = actor(obs), action[:, :1].long(), action[:, 1:]
-    log_p = said.action_type.log_softmax(-1)
-    normal = Normal(said.action_args.mu, said.action_args.sigma)
-    # The type, and the arguments that it uses: one number for the whole action.
-    used = mask[kind[:, 0]]
-    log_prob = log_p.gather(1, kind)[:, 0] + (used * normal.log_prob(args)).sum(-1)
-    # An argument counts as often as the types that use it are chosen.
-    often = log_p.exp() @ mask
+    """Return one log-probability for each whole action, and the entropies."""
+    said, kind = actor(obs), action[:, :1].long()
+    log_p, args = said.action_type.log_softmax(-1).clamp(min=-1e9), said.action_args
+    # An argument counts as often as the types that use it are chosen. What does not
+    # count becomes 1 at once: zero times infinity is not zero. Nor may a square be 0.
+    own, used = log_p.gather(1, kind)[:, 0], mask[kind[:, 0]]
+    often = log_p.exp() @ mask.float()
+    sigma = torch.where(often > 0, args.sigma, 1.0).clamp(min=1e-18)
+    normal = Normal(torch.where(used, args.mu, 1.0), sigma)
+    density = normal.log_prob(torch.where(used, action[:, 1:], 1.0))
     entropy = -(log_p.exp() * log_p).sum(-1) + (often * normal.entropy()).sum(-1)
-    return log_prob, entropy
+    return own + torch.where(used, density, 0.0).sum(-1), entropy
 
 
 episodes, num_updates = [], -(-total_steps // (num_envs * num_steps))

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest cc775b7e4d9c7113
+# Generated from chapters/impala.py (edit there); digest 4beaca4c3e484759
 """IMPALA on one page, from the chapter impala.
 
 Copy it and make it yours:
@@ -75,10 +75,10 @@ while collector.step < total_steps:
         new, value = Categorical(logits=policy(batch.obs)), critic(batch.obs)[..., 0]
         log_prob = new.log_prob(batch.action)
         with torch.no_grad():
-            next_value = critic(batch.next_obs)[..., 0] * ~batch.terminated
+            future = critic(batch.next_obs)[..., 0].masked_fill(batch.terminated, 0.0)
             # V-trace: clipped ratios, TD errors, and a sum from the last step back.
             ratio = (log_prob - old).exp().clamp(max=1)
-            td_error = reward_scale * batch.reward + gamma * next_value - value
+            td_error = reward_scale * batch.reward + gamma * future - value
             follow = gamma * lambda_ * ~(batch.terminated | batch.truncated)
             x, rows = torch.zeros(num_envs), []
             for t in reversed(range(num_steps)):

@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 0e4904acbfa854ee
+# Generated from chapters/td3.py (edit there); digest 77f72ef06d999d90
 """TD3 and HDDPG on one page, from the chapter td3.
 
 Copy it and make it yours:
@@ -86,7 +86,8 @@ while collector.step < total_steps:
         next_action = middle + half * share.clamp(-1.0, 1.0)
         # Second change: two critics say what it is worth, and the lower value counts.
         next_value = values(older_critics, batch.next_obs, next_action).amin(-1)
-        target = batch.reward + batch.discount * next_value
+        future = next_value.masked_fill(batch.discount == 0, 0.0)  # nothing, at an end
+        target = batch.reward + batch.discount * future
     error = values(critics, batch.obs, batch.action) - target.unsqueeze(-1)
     critic_optimizer.zero_grad()
     (0.5 * error.square()).mean(0).sum().backward()
