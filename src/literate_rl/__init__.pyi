@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest a72eb9492efc7c08
+# Generated from chapters/*.py (edit there); digest 39e11e1bc9975c30
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -49,6 +49,7 @@ from .ppo import (
 from .a2c import (
     A2C as A2C,
     A2CConfig as A2CConfig,
+    GradientConfig as GradientConfig,
     GradientLearner as GradientLearner,
     a2c_error as a2c_error,
     a2c_gradient as a2c_gradient,

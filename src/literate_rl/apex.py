@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 79181dd3a99252b3
+# Generated from chapters/apex.py (edit there); digest d44735041da32af3
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -293,7 +293,16 @@ class Apex(RemoteLearner):
         losses: dict[str, float] = learner.mean_losses(
             [learner.learn() for _ in range(due)]
         )
+        # Of the algorithm's own metrics those about learning: the ladder explores.
+        told = learner.algorithm.metrics().items()
+        losses |= {name: x for name, x in told if name.startswith("losses/")}
         return {"charts/episodic_return": mean_return(rollout.episode_return)} | losses
+
+    @property
+    def log_due(self) -> bool:
+        """Whether the last iteration completes a row of the log."""
+        each = self.config.rollout_len * self.config.num_envs
+        return self.version % ((self.config.log_interval or each) // each) == 0
 
 
 @checked
@@ -302,7 +311,8 @@ class ApexConfig(TransportConfig):
     """Settings of many actors with one memory, beside those of their learner.
 
     Each actor has ``num_envs`` environments. The learner's own exploration schedule and
-    ``log_interval`` play no role: each slot gives a row of metrics.
+    ``iteration_steps`` play no role: an iteration is a slot, so ``log_interval`` is a
+    multiple of its ``rollout_len * num_envs`` steps.
 
     Attributes:
         rollout_len: Steps of each environment in one slot.
@@ -371,6 +381,9 @@ def check_apex(config: ApexSettings) -> None:
     steps, each = config.rollout_len * config.num_envs, config.train_interval
     words = f"train_interval must divide rollout_len * num_envs, {steps}, got {each}"
     check_that(steps % each == 0, words)
+    log = config.log_interval
+    words = f"log_interval must be a multiple of rollout_len * num_envs, {steps}"
+    check_that(log is None or log % steps == 0, f"{words}, got {log}")
 
 
 LEARNERS: dict[str, tuple[Any, Any]] = {

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest b34383ee6c213b74
+# Generated from chapters/ddpg.py (edit there); digest 1ba2062fed28261c
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class DDPGConfig(ExploringConfig):
     epsilon_end: Fraction = 0.0
     epsilon_steps: Count = 500
     max_grad_norm: Positive = math.inf
-    log_interval: Count = 500
+    iteration_steps: Count = 500
     noise: NonNegative = 0.1
     share_encoder: bool = False
 

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 1468d71203154576
+# Generated from chapters/dqn.py (edit there); digest e908cbeac02f9354
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from literate_rl.encoders import (
 )
 from literate_rl.loop import OffPolicy, OffPolicyConfig, QError, linear_schedule
 from literate_rl.masks import legal
-from literate_rl.policies import Policy, chosen
+from literate_rl.policies import Policy, RunningMoments, chosen, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Algorithm
@@ -197,6 +197,7 @@ def make_q_policy(
     hidden: Count = 128,
     dueling: bool = False,
     *,
+    normalize: bool = False,
     convolutions: Convolutions | None = None,
     encoder: OwnEncoder | None = None,
 ) -> Policy:
@@ -209,12 +210,14 @@ def make_q_policy(
         hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
             your own, there are none.
         dueling: Whether the network separates a state's value from the advantages.
+        normalize: Whether the policy normalises its observations; vectors only.
         convolutions: Those of each picture, as in ``make_encoder``.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     discrete = as_discrete(action_space)
     num_actions = int(discrete.n)
-    layers, size = entrance(as_space(observation_space), convolutions, encoder)
+    seen = as_space(observation_space)
+    layers, size = entrance(seen, convolutions, encoder)
     # Two hidden layers, unless a picture has been through its own.
     if not (layers and isinstance(layers[0], PictureEncoder | ShapedEncoder)):
         layers += [nn.Linear(size, hidden), nn.ReLU()]
@@ -225,7 +228,8 @@ def make_q_policy(
     if dueling:
         layers += [dueling_layer(num_actions)]
     actions = EpsilonGreedy(num_actions, int(discrete.start))
-    return Policy(QLayers(*layers), actions)
+    first = normalizing(normalize, seen, encoder)
+    return Policy(QLayers(*first, *layers), actions)
 
 
 @checked
@@ -289,11 +293,19 @@ class TargetNetwork:
     """
 
     def __init__(self, newer: nn.Module) -> None:
-        self.network: Any = copy.deepcopy(newer).requires_grad_(False).eval()
+        # Observations have one scale: the copy normalises with the moments of the newer.
+        kept: dict[int, Any] = {
+            id(m): m for m in newer.modules() if isinstance(m, RunningMoments)
+        }
+        copied = copy.deepcopy(newer, {**kept})
+        self.network: Any = copied.requires_grad_(False).eval()
         both = self.network, newer
         self.weights = [list(net.parameters()) for net in both]
         # The modules that hold numbers which no optimiser moves, such as means.
-        self.holders = [[m for m in net.modules() if m._buffers] for net in both]
+        self.holders = [
+            [m for m in net.modules() if m._buffers and id(m) not in kept]
+            for net in both
+        ]
 
     def follow(self, tau: float) -> None:
         """Move towards the network in training, by a share ``tau`` of the way."""

@@ -1,9 +1,10 @@
-# Generated from chapters/rainbow.py (edit there); digest 7f3a0eb11eb812f3
+# Generated from chapters/rainbow.py (edit there); digest 0f224aba69ff534c
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
-from literate_rl.c51 import categorical_error, project_distribution
+from literate_rl.c51 import categorical_error, mass_beyond, project_distribution
 from literate_rl.dqn import (
     DQNConfig,
     EpsilonGreedy,
@@ -31,6 +32,7 @@ from literate_rl.encoders import (
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
+from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import ActionDistribution
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
@@ -337,6 +339,9 @@ def make_rainbow_policy(
     return RainbowPolicy(network, actions, value_min, value_max, hold)
 
 
+BEYOND = 0.05  # the share beyond the atoms from which on there is a warning
+
+
 class DistributionalQLearning(Exploring):
     """Distributions of returns, moved and projected; with one atom, values.
 
@@ -351,6 +356,8 @@ class DistributionalQLearning(Exploring):
     def __init__(self, policy: RainbowPolicy, config: RainbowConfig) -> None:
         self.policy, self.config = policy, config
         self.target = TargetNetwork(policy)
+        # Of the targets since the last metrics, and whether there was a warning.
+        self.beyond, self.updates, self.warned = torch.zeros(()), 0, False
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare distributions with their targets."""
@@ -378,10 +385,31 @@ class DistributionalQLearning(Exploring):
         # The returns that follow are moved and projected, {eq}`rainbow-target`. The
         # error is also the priority, because it says how much there is to learn.
         prob = of_action(following, best).softmax(-1)
-        bounds = policy.value_min, policy.value_max
-        target = project_distribution(prob, batch.reward, batch.discount, *bounds)
-        error = categorical_error(taken.log_softmax(-1), target)
+        moved = prob, batch.reward, batch.discount, policy.value_min, policy.value_max
+        error = categorical_error(taken.log_softmax(-1), project_distribution(*moved))
+        self.beyond, self.updates = (
+            self.beyond + mass_beyond(*moved).mean(),
+            self.updates + 1,
+        )
         return QError(error, error.detach(), policy.mean(taken.detach()))
+
+    def metrics(self) -> dict[str, float]:
+        """Add the share of all targets that lies beyond the atoms, and begin anew."""
+        if not self.policy.distributional:
+            return super().metrics()
+        share = self.beyond.item() / self.updates if self.updates else math.nan
+        beyond = Mean(share, self.updates)
+        self.beyond, self.updates = torch.zeros(()), 0
+        if share > BEYOND and not self.warned:
+            self.warned = True
+            low, high = self.policy.value_min, self.policy.value_max
+            warnings.warn(
+                f"{share:.0%} of what the targets expect lies beyond the atoms, from "
+                f"value_min={low:g} to value_max={high:g}, and counts as the last one "
+                "there: set both so that all discounted returns lie in between",
+                stacklevel=2,
+            )
+        return {**super().metrics(), "losses/beyond_atoms": beyond}
 
 
 def of_action(logit: Tensor, action: Tensor) -> Tensor:

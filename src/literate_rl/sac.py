@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest fb08f8a758bc38ab
+# Generated from chapters/sac.py (edit there); digest 46fdb9a80fb5f063
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
 from literate_rl.policies import GaussianActions, Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.td3 import clipped_double_target, critic_error
+from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import as_space, refused, remembered
 from literate_rl.workshop.networks import (
@@ -274,7 +275,7 @@ class Temperature:
         self.entropies.clear()
         entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
         alpha = self.log_alpha.exp().item()
-        return {"charts/alpha": alpha, "charts/entropy": entropy}
+        return {"charts/alpha": alpha, "charts/entropy": Mean(entropy, len(seen))}
 
 
 class SoftActorCritic(Algorithm):
@@ -439,7 +440,7 @@ class SACConfig(OffPolicyConfig):
     learning_starts: Count = 500
     tau: Fraction = 0.005
     max_grad_norm: Positive = math.inf
-    log_interval: Count = 500
+    iteration_steps: Count = 500
     num_critics: Count = 2
     temperature: NonNegative = 1.0
     tune: bool = True
@@ -463,7 +464,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_steps": 20,
         "train_interval": 16,
         "tau": 0.02,
-        "log_interval": 2000,
+        "iteration_steps": 2000,
         "temperature": 0.1,
         "tune": False,
         "hold": 20,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 9547506be191813c
+# Generated from chapters/workshop/episodes.py (edit there); digest cf197757ad5a59ce
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -588,20 +588,29 @@ class EpisodeCounter:
         return int((self.carried[1] == self.steps).sum()) if self.steps else 0
 
 
-class MeanReturn(float):
-    """A mean of returns, NaN without any.
+class Mean(float):
+    """A mean, NaN of nothing.
 
     Attributes:
-        returns: What it is the mean of.
+        weight: How much it counts where several means become one, such as the number
+            of what it is the mean of.
+        returns: What it is the mean of, if these are returns.
     """
 
+    weight: float
     returns: tuple[float, ...] = ()
 
+    def __new__(cls, mean: float, weight: float) -> Self:
+        self = super().__new__(cls, mean)
+        self.weight = weight
+        return self
 
-def mean_return(episode_return: Tensor) -> MeanReturn:
+
+def mean_return(episode_return: Tensor) -> Mean:
     """Return the mean of the returns in a rollout, which are NaN where none ended."""
-    mean = MeanReturn(episode_return.nanmean().item())
-    mean.returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    mean = Mean(episode_return.nanmean().item(), len(returns))
+    mean.returns = returns
     return mean
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest c91d2a1b5b322dd7
+# Generated from chapters/workshop/runs.py (edit there); digest 36db6030d4df1233
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import base64
 import csv
 import hashlib
 import html
+import io
 import json
 import math
 import os
@@ -55,6 +56,7 @@ from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import (
     Held,
     Make,
+    Mean,
     as_argument,
     check_seen,
     env_seed,
@@ -156,6 +158,42 @@ class Bar(tqdm):  # type: ignore[misc]
 Bar.set_lock(threading.RLock())
 
 
+class Log:
+    """The rows of a log, each about all iterations since the row before.
+
+    Args:
+        run: Where the rows are kept too, or None. Its checkpoints keep what is gathered.
+        step: Steps taken so far.
+    """
+
+    def __init__(self, run: Run | None, step: int) -> None:
+        self.run, self.step = run, step
+        self.gathered = {} if run is None else run.gathered
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Gather the metrics of an iteration, which ended at a step."""
+        self.step = step
+        for name, x in metrics.items():
+            mean, weight = self.gathered.get(name, (0.0, 0.0))
+            more = 0.0 if math.isnan(x) else float(getattr(x, "weight", 1.0))
+            if more:
+                # Written so that the mean of a single iteration stays as it is.
+                total = weight + more
+                mean = mean * (weight / total) + float(x) * (more / total)
+            self.gathered[name] = mean, weight + more
+
+    def end_row(self) -> None:
+        """Write a row, if anything has been gathered for it."""
+        if not self.gathered:
+            return
+        row = {name: x if n else math.nan for name, (x, n) in self.gathered.items()}
+        self.rows.append({"step": self.step, **row})
+        if self.run is not None:
+            self.run.log(self.step, row)
+        self.gathered.clear()
+
+
 def fit(
     learner: Learner, run: Run | None = None, progress: bool = True
 ) -> list[dict[str, float]]:
@@ -167,7 +205,7 @@ def fit(
         progress: Whether to show a progress bar.
 
     Returns:
-        The metrics of each iteration, with the step as ``"step"``.
+        The rows of the log, each with the step at its end as ``"step"``.
 
     Raises:
         BlockingIOError: If another process writes to the directory of the run.
@@ -177,7 +215,7 @@ def fit(
     """
     if run is not None:
         run.begin()  # better now than after the first iteration
-    history: list[dict[str, float]] = []
+    log = Log(run, learner.step)
     returns: deque[float] = deque(maxlen=20)
     total = learner.config.total_steps
     bar = Bar(
@@ -198,30 +236,41 @@ def fit(
             except StopWaiting:
                 break
             except BaseException as error:
-                if isinstance(error, NotFiniteError):
-                    error.add_note(advice(error, learner))
-                # Others have failed, and what was learned so far is whole.
-                others = ChildProcessError in (type(error), type(error.__cause__))
-                if others and run is not None:
-                    run.save(learner)
+                keep_what_is_whole(error, learner, run, log)
                 raise
-            taken = learner.step - before
-            metrics["charts/SPS"] = taken / (time.perf_counter() - start)
-            numbers = {name: float(number) for name, number in metrics.items()}
-            history.append({"step": learner.step, **numbers})
-            if run is not None:
-                run.log(learner.step, metrics)
+            taken, seconds = learner.step - before, time.perf_counter() - start
+            metrics["charts/SPS"] = Mean(taken / seconds, seconds)
+            log.add(learner.step, metrics)
+            if getattr(learner, "log_due", True):
+                log.end_row()
             # In many iterations no episode ends, and a mean of no return is NaN.
             mean = metrics.get("charts/episodic_return", math.nan)
             returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
             bar.set_postfix(shown(metrics, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
+        log.end_row()
         if run is not None:
             run.save(learner)
     if learner.step < total:
         print(f"interrupted at step {learner.step} of {total}")
-    return history
+    return log.rows
+
+
+def keep_what_is_whole(
+    error: BaseException, learner: Learner, run: Run | None, log: Log
+) -> None:
+    """Keep what was learned and measured before an iteration failed."""
+    if isinstance(error, NotFiniteError):
+        error.add_note(advice(error, learner))
+    if run is None:
+        return
+    others_failed = ChildProcessError in (type(error), type(error.__cause__))
+    # What the last checkpoint has gathered is written by the run that goes on there.
+    if others_failed or log.step > run.saved:
+        log.end_row()
+    if others_failed:
+        run.save(learner)
 
 
 def advice(error: NotFiniteError, learner: Learner) -> str:
@@ -288,7 +337,11 @@ class Run:
     ) -> None:
         self.directory = Path(directory)
         self.checkpoint = self.directory / "checkpoint.pt"
+        # The columns of the table, and the metrics that this process writes.
         self.columns: list[str] = []
+        self.names: list[str] | None = None
+        self.rows: list[str] = []
+        self.gathered: dict[str, tuple[float, float]] = {}  # for the next row
         self.state: dict[str, Any] | None = None
         self.held: ExitStack | None = None
         self.closed = False
@@ -302,6 +355,7 @@ class Run:
             # A checkpoint of an older version does not say how many rows there were.
             self.rows = self.rows_up_to(self.saved, self.state.get("rows", 0))
             self.logged = len(self.rows[1:])
+            self.gathered = self.state.get("gathered", {})
         else:
             # Plain values, so that a checkpoint may hold them too.
             self.settings = json.loads(json.dumps(settings or {}))
@@ -411,24 +465,38 @@ class Run:
                 to tell" and leaves the cell empty.
 
         Raises:
-            ValueError: If the names differ from those of the first row, or if the run
-                is closed.
+            ValueError: If the names differ from those of the first row, if a resumed
+                table has none of them, or if the run is closed.
         """
         self.begin()
-        columns = ["step", *metrics]
-        cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
-        rows = [[str(step), *cells]]
-        if not self.columns:
-            self.columns = columns
-            rows.insert(0, columns)
-        if columns != self.columns:
-            raise ValueError(f"metrics must be {self.columns[1:]}, got {list(metrics)}")
+        names = list(metrics)
+        if self.names is None:
+            self.add_columns(names)
+        if names != self.names:
+            raise ValueError(f"metrics must be {self.names}, got {names}")
+        cells = {k: "" if math.isnan(x) else f"{x:.8g}" for k, x in metrics.items()}
+        row = [str(step), *(cells.get(name, "") for name in self.columns[1:])]
         with self.metrics.open("a", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            csv.writer(file, lineterminator="\n").writerow(row)
         self.logged += 1
         for name, x in metrics.items():
             if math.isfinite(x):
                 self.events.add_scalar(name, x, step)
+
+    def add_columns(self, names: list[str]) -> None:
+        """Give the table a column for each metric; what it has no number of is empty."""
+        known = self.columns[1:]
+        if known and not {*known} & {*names}:
+            raise ValueError(f"metrics must be {known}, got {names}")
+        new = [name for name in names if name not in known]
+        if new or not self.columns:
+            self.columns = ["step", *known, *new]
+            table = io.StringIO()
+            csv.writer(table, lineterminator="\n").writerow(self.columns)
+            empty = "," * len(new) + "\n"
+            table.writelines(row[:-1] + empty for row in self.rows[1:])
+            write_atomically(self.metrics, table.getvalue().encode())
+        self.names = names
 
     def save(self, learner: Learner) -> None:
         """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``.
@@ -444,6 +512,7 @@ class Run:
         state = {
             "step": learner.step,
             "rows": self.logged,
+            "gathered": dict(self.gathered),
             "settings": self.settings,
             "learner": learner.state_dict(),
             "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
@@ -554,7 +623,11 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
         new = RENAMED.get(old, (old, ""))[0]
         return new if old not in known and new in known and new not in values else old
 
-    return {name_of(name): value for name, value in values.items()}
+    today = {name_of(name): value for name, value in values.items()}
+    if "iteration_steps" in known and "iteration_steps" not in today:
+        if "log_interval" in today:
+            today["iteration_steps"] = today.pop("log_interval")
+    return today
 
 
 def about(name: str, known: Container[str]) -> str:
