@@ -189,7 +189,7 @@ EXPERIMENTS = {
         batch_size=256,
         learning_starts=5000,
         epsilon_steps=5000,
-        log_interval=5000,
+        iteration_steps=5000,
     ),
 }
 

@@ -83,7 +83,7 @@ def training_on(device: str, algorithm: str, env: str) -> Callable[[], object]:
 
     config = replace(ALGORITHMS[algorithm].settings(env), total_steps=10**9)
     if hasattr(config, "learning_starts"):
-        config = replace(config, log_interval=100, learning_starts=config.batch_size)
+        config = replace(config, iteration_steps=100, learning_starts=config.batch_size)
     learner = make_learner(algorithm, env, config, {}, place=place)
     while learner.step < getattr(config, "learning_starts", 0):
         learner.iterate()

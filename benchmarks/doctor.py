@@ -112,6 +112,11 @@ FAULTS: dict[str, tuple[str, dict[str, Any], Tamper | None]] = {
         {"total_steps": 10_000},
         no_discount,
     ),
+    "returns lie beyond the atoms": (
+        "rainbow",
+        {"value_min": -100.0, "value_max": 0.0},
+        None,
+    ),
     "the numbers explode": ("dqn", {"learning_rate": 1.0}, None),
     "the return falls": ("ppo", {}, wrong_sign),
 }

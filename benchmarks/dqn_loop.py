@@ -46,7 +46,7 @@ CONFIG = DQNConfig(
     tau=1.0,
     epsilon_end=0.1,
     epsilon_steps=1024,
-    log_interval=512,
+    iteration_steps=512,
 )
 
 

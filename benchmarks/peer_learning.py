@@ -62,10 +62,10 @@ class Peer:
         return int(self.model.num_timesteps)
 
     def iterate(self) -> dict[str, float]:
-        """Act and learn in turns until the next row of metrics."""
+        """Act and learn in turns for a while."""
         (monitor,) = self.model.get_env().envs
         before = len(monitor.get_episode_rewards())
-        self.model.learn(self.config.log_interval, reset_num_timesteps=False)
+        self.model.learn(self.config.iteration_steps, reset_num_timesteps=False)
         new = monitor.get_episode_rewards()[before:]
         return {"charts/episodic_return": float(np.mean(new)) if new else np.nan}
 

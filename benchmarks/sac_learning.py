@@ -41,7 +41,7 @@ CHEETAH = SACConfig(
     learning_rate=3e-4,
     batch_size=256,
     learning_starts=5000,
-    log_interval=1000,
+    iteration_steps=1000,
 )
 
 

@@ -37,7 +37,7 @@ CONFIG = SACConfig(
     total_steps=STEPS,
     batch_size=256,
     learning_starts=128,
-    log_interval=128,
+    iteration_steps=128,
     buffer_size=50_000,
 )
 

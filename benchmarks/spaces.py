@@ -181,7 +181,7 @@ SMALL: dict[str, Any] = {
     "total_steps": 64, "num_envs": 2, "n_sample": 2, "unroll_len": 4,
     "rollout_len": 4, "num_minibatches": 1, "num_epochs": 1, "aux_interval": 1,
     "aux_epochs": 1, "batch_size": 4, "learning_starts": 4, "train_interval": 2,
-    "log_interval": 8, "hidden": 8, "buffer_size": 64,
+    "iteration_steps": 8, "hidden": 8, "buffer_size": 64,
 }  # fmt: skip
 FEW_STEPS = ("ppo", "ppg", "a2c", "a3c")
 

@@ -43,7 +43,7 @@ CONFIG = TD3Config(
     batch_size=256,
     learning_starts=128,
     epsilon_steps=128,
-    log_interval=128,
+    iteration_steps=128,
     buffer_size=50_000,
 )
 

@@ -186,7 +186,7 @@ WORLDS = {
     "Platform": World("hybrid-platform", platform),
     "Pong": World("ale-py", pong, settings={"total_steps": 2_048, "num_envs": 4}),
     "highway": World(
-        "highway-env", highway, "DQN", {"total_steps": 500, "log_interval": 250}
+        "highway-env", highway, "DQN", {"total_steps": 500, "iteration_steps": 250}
     ),
     "TicTacToe": World("pettingzoo", tictactoe),
 }

@@ -277,6 +277,7 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # | [huge value loss, the policy does not move](#the-value-loss-is-huge) | size of the rewards | the actor's share of the gradient |
 # | [explained variance below 0](#the-explained-variance-is-negative) | units of the observations | their standard deviations, saturated units |
 # | [a value above the largest possible one](#a-value-is-above-the-largest-possible-one) | discount missing in the target | $r_{\max} / (1 - \gamma)$, or $r_{\max}$ if no step pays |
+# | [the loss falls to nothing, and nothing is learned](#returns-lie-beyond-the-atoms) | returns that leave the atoms | the share of the targets beyond them |
 # | [never does what pays off late](#it-never-does-what-pays-off-late) | a time limit treated as an end | ends that have the limit's length |
 # | [training is fine, evaluation is not](#training-is-fine-evaluation-is-not) | greedy actions | evaluate with noise |
 # | it had learned, and fell for good ({doc}`a2c`) | values far from their targets, steps that are too long | reward scale, gradient norm before the fall |
@@ -768,6 +769,69 @@ assert values_of["forgets"][-1] > 2 * largest, "it feeds on itself"
 assert values_of["forgets"] == sorted(values_of["forgets"]), "rise and rise"
 
 # %% [markdown]
+# ### Returns lie beyond the atoms
+#
+# **You see** an agent of distributions, such as Rainbow, whose loss falls to nothing and whose values
+# stand still, as if it were done. But it has learned nothing.
+#
+# **Cause.** What lies beyond an end of the atoms counts as the atom there ({doc}`c51`). If all returns
+# do, all targets are that one atom, and a network that always says so is right about them. In the house
+# returns are from −5 to 5.
+#
+# **Check.** The metric `losses/beyond_atoms`: which share of the targets' probability lay beyond the ends
+# before it was moved there? With atoms that reach far enough it is zero. Above a twentieth `train` warns.
+
+
+# %%
+import warnings
+
+from literate_rl.rainbow import Rainbow, RainbowConfig, make_rainbow_policy
+
+
+def with_atoms(low, high):
+    """Train Rainbow in the house with some atoms; return the metrics of the end."""
+    config = RainbowConfig(
+        total_steps=3_200,
+        learning_starts=200,
+        num_steps=1,
+        gamma=0.8,
+        iteration_steps=400,
+        value_min=low,
+        value_max=high,
+    )
+    seed_everything(1)
+    envs = make_envs(house, config.num_envs)
+    bounds = {"value_min": low, "value_max": high}
+    policy = make_rainbow_policy(
+        envs.single_observation_space, envs.single_action_space, **bounds
+    )
+    return fit(Rainbow(policy, envs, config), progress=False)[-1]
+
+
+ends = {}
+with warnings.catch_warnings(record=True) as warned:
+    for low, high in ((-5, 5), (-5, 0)):
+        ends[high] = row = with_atoms(low, high)
+        shown = (row[f"losses/{name}"] for name in ("loss", "q_value", "beyond_atoms"))
+        print(
+            f"atoms {low:2d} to {high}: loss, value, beyond",
+            *(f"{x:.3f}" for x in shown),
+        )
+print(*(warning.message for warning in warned))
+
+# %% [markdown]
+# **Fix.** Set `value_min` and `value_max` so that all discounted returns lie in between, times
+# `reward_scale` if you have one. Steps that cost 1 and never end are worth $-1 / (1 - \gamma)$.
+
+# %% tags=["claims"]
+right, wrong = ends[5], ends[0]
+assert right["losses/beyond_atoms"] == 0, "it is zero"
+assert wrong["losses/beyond_atoms"] > 0.3
+assert len(warned) == 1, "above a twentieth"
+assert wrong["losses/loss"] < 0.01, "falls to nothing"
+assert abs(wrong["losses/q_value"]) < 0.5 < 2 < right["losses/q_value"]
+
+# %% [markdown]
 # ### It never does what pays off late
 #
 # **You see** an agent that takes small rewards and shuns every effort, and values that are too
@@ -940,7 +1004,7 @@ assert high - low > 200, "three seeds tell little"
 # %% [markdown]
 # ## Let a program look
 #
-# Seven of these symptoms show in the metrics, and a program can look for them. `literate-rl look`
+# Eight of these symptoms show in the metrics, and a program can look for them. `literate-rl look`
 # reads the directory of a run, also of one that is still going on. Here it looks at the run whose
 # learning rate was far too high:
 

@@ -64,7 +64,7 @@ MEMORY = {
     "num_steps": 2,
     "train_interval": 2,
     "learning_starts": 40,
-    "log_interval": 20,
+    "iteration_steps": 20,
     "buffer_size": 300,
     "learning_rate": 1e-3,
     "total_steps": 2000,

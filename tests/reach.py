@@ -149,7 +149,7 @@ SMALL: dict[str, Any] = {
     "learning_starts": 40,
     "epsilon_steps": 50,
     "buffer_size": 150,
-    "log_interval": 50,
+    "iteration_steps": 50,
     "checkpoint_interval": 2,
     "learning_rate": 1e-2,
 }
@@ -195,7 +195,7 @@ class OwnCritic(nn.Module):
 SHORT: dict[str, Any] = {
     "total_steps": 120,
     "learning_starts": 60,
-    "log_interval": 60,
+    "iteration_steps": 60,
     "batch_size": 16,
     "progress": False,
 }
@@ -297,7 +297,7 @@ def runs_from_the_command_line(
         "200",
         "--learning-starts",
         "100",
-        "--log-interval",
+        "--iteration-steps",
         "100",
     ]
     for name, extra in (("ours", []), ("own", models)):

@@ -34,14 +34,14 @@ SMALL = SACConfig(
     batch_size=16,
     learning_starts=40,
     buffer_size=90,
-    log_interval=25,
+    iteration_steps=25,
     checkpoint_interval=4,
 )
 SHORT: dict[str, Any] = {
     "progress": False,
     "total_steps": 150,
     "learning_starts": 50,
-    "log_interval": 50,
+    "iteration_steps": 50,
     "batch_size": 16,
 }
 

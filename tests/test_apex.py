@@ -463,7 +463,7 @@ def test_one_actor_with_one_slot_is_the_loop_without_actors(priorities) -> None:
         train_interval=12,
         total_steps=720,
         learning_starts=12,
-        log_interval=12,
+        iteration_steps=12,
         checkpoint_interval=10**6,
         anneal=True,
         epsilon=0.0,

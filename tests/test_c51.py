@@ -12,6 +12,7 @@ from projections import exact_projection
 
 from literate_rl.c51 import (
     categorical_error,
+    mass_beyond,
     project_distribution,
     project_distribution_loop,
 )
@@ -85,6 +86,21 @@ def test_the_mean_is_kept_as_long_as_nothing_leaves_the_support(size, seed) -> N
     atoms = torch.linspace(low, high, prob.shape[1], dtype=torch.float64)
     result = project_distribution(prob, reward, discount, low, high)
     torch.testing.assert_close(result @ atoms, reward + discount * (prob @ atoms))
+
+
+def test_what_lands_beyond_the_atoms_is_counted_and_nothing_else() -> None:
+    prob = torch.tensor([[0.1, 0.2, 0.3, 0.4]], dtype=torch.float64).repeat(6, 1)
+    reward = torch.tensor([0.0, -1.0, 1.5, 9.0, -9.0, 0.3], dtype=torch.float64)
+    discount = torch.tensor([1.0, 1.0, 1.0, 0.5, 0.0, 0.9], dtype=torch.float64)
+    found = mass_beyond(prob, reward, discount, 0.0, 3.0)
+    wanted = [0.0, 0.1, 0.3 + 0.4, 1.0, 1.0, 0.0]
+    assert found.tolist() == pytest.approx(wanted)
+    # What pays 1 for ever is worth 100, and rounding takes it nowhere else.
+    steps = torch.arange(30.0)
+    paid, left = (1 - 0.99**steps) / (1 - 0.99), 0.99**steps
+    last = torch.zeros(30, 51)
+    last[:, -1] = 1.0
+    assert mass_beyond(last, paid, left, 0.0, 100.0).max() == 0
 
 
 def test_a_distribution_that_is_moved_by_whole_spacings_keeps_its_shape() -> None:

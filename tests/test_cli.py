@@ -727,7 +727,7 @@ def test_impala_trains_and_resumes(tmp_path, monkeypatch, capsys):
     assert policy.network.actor.mean[0].in_features == 3
 
 
-OFF_POLICY = "--learning-starts=32 --batch-size=16 --log-interval=32 --total-steps=64"
+OFF_POLICY = "--learning-starts=32 --batch-size=8 --iteration-steps=32 --total-steps=64"
 
 
 @pytest.mark.parametrize(
@@ -781,7 +781,7 @@ class MyQNet(nn.Module):
     def forward(self, state):
         return self.layer(state)
 """
-TINY_DQN = ["--total-steps=600", "--log-interval=200", "--learning-starts=100"]
+TINY_DQN = ["--total-steps=600", "--iteration-steps=200", "--learning-starts=100"]
 
 
 @pytest.fixture

@@ -337,7 +337,7 @@ def test_it_learns_what_pays_and_stays_as_random_as_it_is_asked_to() -> None:
         total_steps=1500,
         hidden=32,
         learning_rate=3e-3,
-        log_interval=250,
+        iteration_steps=250,
         batch_size=64,
         buffer_size=1500,
         learning_starts=100,

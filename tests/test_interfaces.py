@@ -262,7 +262,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 8,
     "train_interval": 2,
     "learning_starts": 20,
-    "log_interval": 40,
+    "iteration_steps": 40,
     "total_steps": 200,
     "checkpoint_interval": 2,
 }

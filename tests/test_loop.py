@@ -29,7 +29,7 @@ from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast_forms import FusedQError, fused_q_error, numpy_act
 from literate_rl.workshop.interfaces import Algorithm
-from literate_rl.workshop.runs import Run, fit, flat_env, load
+from literate_rl.workshop.runs import Run, fit, flat_env, load, load_checkpoint
 
 # --- Schedules and settings -----------------------------------------------------------
 
@@ -53,7 +53,7 @@ SMALL = DQNConfig(
     learning_starts=40,
     epsilon_steps=200,
     buffer_size=150,  # smaller than the run: the ring goes round
-    log_interval=50,
+    iteration_steps=50,
     checkpoint_interval=2,
     anneal=True,
 )
@@ -111,6 +111,60 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
     assert torch.equal(policy(torch.ones(1, 4)), whole.policy(torch.ones(1, 4)))
 
 
+def logged(times: int | None, path: Path) -> tuple[OffPolicy, Any, Any]:
+    """Train; return the learner, its log, and what each iteration told."""
+    log = None if times is None else times * SMALL.iteration_steps
+    learner = learner_for(replace(SMALL, log_interval=log, total_steps=450))
+    iterate, seen = learner.iterate, []
+
+    def noted() -> dict[str, float]:
+        before = learner.updates
+        metrics = iterate()
+        seen.append((learner.step, learner.updates - before, metrics.copy()))
+        return metrics
+
+    learner.iterate = noted  # type: ignore[method-assign]
+    with Run(path, {}) as run:
+        rows = fit(learner, run, progress=False)
+    return learner, rows, seen
+
+
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_the_log_is_a_matter_of_the_log_alone(times: int, tmp_path: Path) -> None:
+    """The same bits, and each row has the means of all that it is about."""
+    whole, _, seen = logged(None, tmp_path / "whole")
+    other, rows, _ = logged(times, tmp_path / "other")
+    assert same(whole, other)
+    pair = [load_checkpoint(tmp_path / x / "checkpoint.pt") for x in ("whole", "other")]
+    kept = [[x["learner"], x["policy"]["weights"]] for x in pair]
+    torch.testing.assert_close(*kept, rtol=0, atol=0)
+    stretches = [seen[i : i + times] for i in range(0, 9, times)]
+    for row, stretch in zip(rows, stretches, strict=True):
+        told = [metrics for *_, metrics in stretch]
+        returns = [x for m in told for x in m["charts/episodic_return"].returns]
+        losses = [m["losses/loss"] for _, n, m in stretch for _ in range(n)]
+        epsilons = [m["charts/epsilon"] for m in told]
+        assert row["step"] == stretch[-1][0]
+        for name, numbers in (
+            ("charts/episodic_return", returns),
+            ("losses/loss", losses),
+            ("charts/epsilon", epsilons),
+        ):
+            wanted = fmean(numbers) if numbers else math.nan
+            assert row[name] == pytest.approx(wanted, nan_ok=True), name
+    updates = [n for _, n, _ in seen]
+    assert len({*updates}) == 2, "so a mean of means would be another number"
+
+
+def test_a_log_that_no_iteration_could_keep_is_refused_with_both_numbers() -> None:
+    words = "log_interval must be a multiple of iteration_steps, 50, got 75"
+    with pytest.raises(ValueError, match=words):
+        replace(SMALL, log_interval=75)
+    with pytest.raises(ValueError, match="iteration_steps, 1000, got 400"):
+        DQNConfig(log_interval=400)
+    assert DQNConfig(iteration_steps=400).log_interval is None, "a row for each"
+
+
 def test_updates_are_counted_in_steps_of_all_environments() -> None:
     for num_envs, train_interval in ((1, 4), (2, 4), (4, 4), (4, 2), (4, 1)):
         config = replace(
@@ -118,7 +172,7 @@ def test_updates_are_counted_in_steps_of_all_environments() -> None:
             num_envs=num_envs,
             train_interval=train_interval,
             learning_starts=1,
-            log_interval=40,
+            iteration_steps=40,
         )
         learner = learner_for(config)
         learner.iterate()
@@ -334,7 +388,7 @@ class Noted(QLearning):
 
 
 def test_an_algorithm_is_asked_in_this_order() -> None:
-    changes = {"target_interval": 3, "log_interval": 10, "tau": 0.5}
+    changes = {"target_interval": 3, "iteration_steps": 10, "tau": 0.5}
     learner = learner_for(replace(SMALL, learning_starts=1, **changes), Noted)
     rows = [learner.iterate() for _ in range(2)]
     assert learner.updates == 10

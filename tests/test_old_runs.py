@@ -105,9 +105,11 @@ def test_an_old_run_is_resumed(
     after = Run(directory, resume=True)
     assert after.settings == before.settings
     assert after.saved == total
-    # What stood in the table up to the checkpoint stays; what comes behind is new.
-    table, kept = table_of(directory), before.logged
-    assert table[:kept] == table_of(RUNS / name)[:kept]
+    # What stood in the table up to the checkpoint stays; what comes behind is new. What
+    # nobody measured then is empty there.
+    table, kept, old = table_of(directory), before.logged, table_of(RUNS / name)
+    new = dict.fromkeys({*table[0]} - {*old[0]}, "")
+    assert table[:kept] == [row | new for row in old[:kept]]
     assert int(table[-1]["step"]) == total
     assert after.logged == len(table) > kept
     # Had it begun anew, there would be no updates at first.

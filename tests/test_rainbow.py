@@ -1,6 +1,7 @@
 """Rainbow: noisy layers, errors of a batch and the agent, against slow references."""
 
 import math
+import warnings
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -17,7 +18,7 @@ from torch import nn
 
 import literate_rl
 from literate_rl.agents import make_envs
-from literate_rl.apex import RainbowApexConfig
+from literate_rl.apex import RainbowApexConfig, of_one_policy
 from literate_rl.dqn import EpsilonGreedy
 from literate_rl.encoders import ConvolutionalEncodingNetwork
 from literate_rl.evaluation import evaluate
@@ -367,7 +368,7 @@ SHORT = {
     "learning_starts": 100,
     "hidden": 16,
     "num_atoms": 11,
-    "log_interval": 100,
+    "iteration_steps": 100,
     "checkpoint_interval": 2,
 }
 
@@ -407,6 +408,40 @@ def test_each_part_can_be_taken_away(without) -> None:
         for a, b in zip(before, learner.policy.parameters(), strict=True)
     ]
     assert all(changed)
+
+
+@pytest.mark.parametrize("low", [0.0, -100.0])
+def test_returns_beyond_the_atoms_are_told_and_warned_of_once(low) -> None:
+    # Each step of Acrobot costs 1, so no return is above 0 or below -100.
+    name, right = "losses/beyond_atoms", low < 0
+    learner = agent(
+        "Acrobot-v1", value_min=low, value_max=low + 100.0, learning_starts=104
+    )
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        rows = [learner.iterate() for _ in range(5)]
+    told = [str(x.message) for x in seen if "value_min" in str(x.message)]
+    assert math.isnan(rows[0][name]), "nothing has been learned yet"
+    shares = [row[name] for row in rows[1:]]
+    assert [x.weight for x in shares] == [25] * 4, "a mean over the updates"
+    if right:
+        assert (shares, told) == ([0.0] * 4, [])
+        return
+    assert min(shares) > 0.05
+    words = f"{shares[0]:.0%} of what the targets expect lies beyond the atoms, from "
+    assert [x.startswith(words + "value_min=0 to value_max=100") for x in told] == [
+        True
+    ]
+
+
+def test_who_only_judges_steps_counts_no_target() -> None:
+    learner = agent()
+    algorithm = learner.algorithm
+    judge = of_one_policy(algorithm, algorithm.policy)
+    judge.error(batch_of(), generator())
+    assert (judge.updates, algorithm.updates) == (1, 0)
+    assert math.isnan(algorithm.metrics()["losses/beyond_atoms"])
+    assert agent(num_atoms=1).algorithm.metrics().keys() == {"charts/epsilon"}
 
 
 def test_a_resumed_run_is_the_same_run(tmp_path) -> None:

@@ -40,7 +40,7 @@ REPLAYED = {
     "epsilon_steps": 1000,
     "tau": 0.05,
     "total_steps": 4_000,
-    "log_interval": 500,
+    "iteration_steps": 500,
 }
 LEARNERS: dict[str, dict[str, Any]] = {
     "ppo": PPO,

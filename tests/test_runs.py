@@ -52,11 +52,12 @@ from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_p
 from literate_rl.ppg import make_phasic_policy
 from literate_rl.rainbow import make_rainbow_policy
 from literate_rl.sac import make_sac_policy
-from literate_rl.workshop.episodes import mean_return
+from literate_rl.workshop.episodes import Mean, mean_return
 from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.workshop.runs import (
     FORMAT,
     Bar,
+    Log,
     Run,
     beside,
     check_named,
@@ -335,6 +336,134 @@ def test_the_return_of_the_last_20_episodes_does_not_vanish(iterations, monkeypa
     assert all(math.isnan(mean) for mean in means[3:]), "the table has none"
 
 
+class Patient(Walker):
+    """A row of its log is about three iterations; checkpoints come in between."""
+
+    # The return of an iteration, how many it is the mean of, and another metric.
+    told = [(4.0, 1), (math.nan, 0), (1.0, 2), (math.nan, 0)] + 6 * [(7.0, 3)]
+    other = [math.nan, 2.0, 4.0, 1.0, math.nan, math.nan, *range(4)]
+
+    def __init__(self, total_steps=80, interval=4):
+        super().__init__(total_steps, interval)
+
+    @property
+    def log_due(self):
+        return self.step // 8 % 3 == 0
+
+    def iterate(self):
+        super().iterate()
+        number = self.step // 8 - 1
+        charts = {"charts/episodic_return": Mean(*self.told[number])}
+        return charts | {"charts/other": self.other[number]}
+
+
+PATIENT = [
+    {"step": 24, "charts/episodic_return": 2.0, "charts/other": 3.0},
+    {"step": 48, "charts/episodic_return": 7.0, "charts/other": 1.0},
+    {"step": 72, "charts/episodic_return": 7.0, "charts/other": 1.0},
+    {"step": 80, "charts/episodic_return": 7.0, "charts/other": 3.0},
+]
+
+
+def told(history):
+    return [{k: x for k, x in row.items() if k != "charts/SPS"} for row in history]
+
+
+def test_a_row_is_about_all_iterations_since_the_row_before(tmp_path):
+    with Run(tmp_path / "run") as run:
+        history = fit(Patient(), run, progress=False)
+    assert told(history) == PATIENT, "and the last row is about what is left"
+    assert [row[0] for row in rows(run)] == ["step", "24", "48", "72", "80"]
+    # The speed is that of the whole stretch, not a mean of speeds.
+    log = Log(None, 0)
+    for steps, seconds in ((10, 1.0), (10, 9.0)):
+        log.add(steps, {"charts/SPS": Mean(steps / seconds, seconds)})
+    log.end_row()
+    assert log.rows[0]["charts/SPS"] == pytest.approx(2.0)
+    log.end_row()
+    assert len(log.rows) == 1, "there is nothing left to tell"
+
+
+@pytest.mark.parametrize("number", [3.0, 0.1, 1e300, math.inf, -0.0, 7])
+def test_a_row_about_one_iteration_is_what_it_told(number):
+    for mean in (number, Mean(number, 3), Mean(number, 0.7)):
+        log = Log(None, 0)
+        log.add(8, {"a": mean, "b": math.nan})
+        log.end_row()
+        assert log.rows[0]["a"] == number
+        assert math.isnan(log.rows[0]["b"])
+
+
+@pytest.mark.parametrize("killed", range(1, 10))
+def test_a_checkpoint_between_two_rows_keeps_what_was_gathered(killed, tmp_path):
+    whole, first, again = Patient(), Patient(), Patient()
+
+    def die():
+        raise RuntimeError
+
+    # As `kill -9` leaves it: only files count.
+    first.iterate = lambda: (
+        die() if first.step == 8 * killed else Patient.iterate(first)
+    )
+    with pytest.raises(RuntimeError), Run(tmp_path / "run") as run:
+        fit(first, run, progress=False)
+    # Whoever asks why it died finds all in the table that no checkpoint has gathered.
+    steps = {row["step"] for row in PATIENT if row["step"] <= 8 * killed}
+    steps |= {8 * killed} if killed % 4 else set()
+    assert [int(row[0]) for row in rows(run)[1:]] == sorted(steps)
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(again)
+        fit(again, run, progress=False)
+    fit(whole, progress=False)
+    names, *table = rows(run)
+    kept = [dict(zip(names, map(float, row), strict=True)) for row in table]
+    assert told(kept) == PATIENT, "nothing is lost and nothing is counted twice"
+    assert torch.equal(weights(again.policy), weights(whole.policy))
+
+
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_who_is_interrupted_between_two_rows_logs_what_there_is(at, ctrl_c, tmp_path):
+    learner, again = Patient(), Patient()
+    step = Patient.iterate
+
+    def stop_at():
+        metrics = step(learner)
+        if learner.step == 8 * at:
+            interrupt()
+        return metrics
+
+    learner.iterate = stop_at
+    with Run(tmp_path / "run") as run:
+        history = fit(learner, run, progress=False)
+    assert [row["step"] for row in history] == {2: [16], 3: [24], 4: [24, 32]}[at]
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(again)
+        history = fit(again, run, progress=False)
+    steps = [int(row[0]) for row in rows(run)[1:]]
+    assert steps == sorted({8 * at, 24, 48, 72, 80}), "rows stay where they were"
+
+
+def test_actors_that_fail_between_two_rows_leave_what_was_measured(tmp_path):
+    learner = Patient()
+
+    def fail():
+        if learner.step == 16:
+            raise ChildProcessError
+        return Patient.iterate(learner)
+
+    learner.iterate = fail
+    with pytest.raises(ChildProcessError), Run(tmp_path / "run") as run:
+        fit(learner, run, progress=False)
+    assert [row[:3] for row in rows(run)[1:]] == [["16", "4", "2"]]
+    again = Patient()
+    with Run(tmp_path / "run", resume=True) as run:
+        run.restore(again)
+        history = fit(again, run, progress=False)
+    assert told(history)[0] == {**PATIENT[0], "charts/episodic_return": 1.0} | {
+        "charts/other": 4.0
+    }
+
+
 def test_checkpoints_are_written_when_they_are_due(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Run, "save", lambda self, learner: saved.append(learner.step))
@@ -522,6 +651,47 @@ def test_a_resumed_run_keeps_the_names_of_its_metrics(tmp_path):
         pytest.raises(ValueError, match="metrics must be"),
     ):
         run.log(100, {"other": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("names", "header", "cells"),
+    [
+        (["b", "new", "a"], ["a", "b", "new"], ["3", "1", "2"]),
+        (["a", "new"], ["a", "b", "new"], ["1", "", "2"]),
+        (["b"], ["a", "b"], ["", "1"]),
+    ],
+)
+def test_a_resumed_table_gets_the_columns_that_are_new(tmp_path, names, header, cells):
+    learner = Walker()
+    with Run(tmp_path / "run") as run:
+        run.log(8, {"a": 0.5, "b": math.nan})
+        run.log(16, {"a": 0.25, "b": 4.0})
+        learner.step = 16
+        run.save(learner)
+    with Run(tmp_path / "run", resume=True) as run:
+        run.log(24, dict(zip(names, (1.0, 2.0, 3.0), strict=False)))
+        with pytest.raises(ValueError, match=r"metrics must be \[.*\], got"):
+            run.log(32, dict.fromkeys([*names, "newer"], 0.0))
+    more = [""] * (len(header) - 2)
+    before = [["8", "0.5", "", *more], ["16", "0.25", "4", *more]]
+    assert rows(run) == [["step", *header], *before, ["24", *cells]]
+    assert Run(tmp_path / "run", resume=True).logged == 2
+
+
+def test_columns_are_added_at_once_or_not_at_all(tmp_path, monkeypatch):
+    with Run(tmp_path / "run") as run:
+        fit(Walker(), run, progress=False)
+    whole = rows(run)
+
+    def die(*_):
+        raise OSError("no power")
+
+    with Run(tmp_path / "run", resume=True) as run:
+        run.begin()
+        monkeypatch.setattr("literate_rl.workshop.runs.os.replace", die)
+        with pytest.raises(OSError, match="no power"):
+            run.log(88, {"charts/episodic_return": 1.0, "new": 2.0})
+    assert rows(run) == whole
 
 
 @pytest.mark.parametrize(

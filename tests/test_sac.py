@@ -672,7 +672,7 @@ def test_it_learns_to_go_where_the_reward_is() -> None:
         total_steps=1500,
         hidden=32,
         learning_rate=3e-3,
-        log_interval=250,
+        iteration_steps=250,
         batch_size=64,
         buffer_size=1500,
         learning_starts=100,
@@ -753,7 +753,7 @@ def test_the_command_line_trains_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    small = ["--total-steps", "100", "--log-interval", "50", "--batch-size", "16"]
+    small = ["--total-steps", "100", "--iteration-steps", "50", "--batch-size", "16"]
     small += ["--learning-starts", "50", "--target-entropy", "-2", "--no-anneal"]
     main(["sac", "--env", PENDULUM, "--name", "short", *small])
     said = capsys.readouterr().out

@@ -97,13 +97,13 @@ DDPG_LIKE = ("ddpg", "ddpgper", "hddpg", "td3", "ddpgapex")
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
     "impala": {"n_sample": 4},
-    "rainbow": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
-    "dqn": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
-    "dqnper": {"learning_starts": 400, "log_interval": 400, "batch_size": 32},
+    "rainbow": {"learning_starts": 400, "iteration_steps": 400, "batch_size": 32},
+    "dqn": {"learning_starts": 400, "iteration_steps": 400, "batch_size": 32},
+    "dqnper": {"learning_starts": 400, "iteration_steps": 400, "batch_size": 32},
     "dqnapex": {"learning_starts": 400, "batch_size": 32},
     "rainbowapex": {"learning_starts": 400, "batch_size": 32},
 } | {name: {"learning_starts": 700, "batch_size": 32} for name in DDPG_LIKE}
-TINY["sac"] = {"learning_starts": 700, "log_interval": 200, "batch_size": 32}
+TINY["sac"] = {"learning_starts": 700, "iteration_steps": 200, "batch_size": 32}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -902,7 +902,7 @@ def test_a_look_at_a_model_of_ones_own_leaves_it_alone() -> None:
 PENDULUM = "Pendulum-v1"
 CONTINUOUS = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
 # An iteration of each algorithm, with updates in it.
-ITERATION = {"learning_starts": 8, "log_interval": 16, "batch_size": 8}
+ITERATION = {"learning_starts": 8, "iteration_steps": 16, "batch_size": 8}
 ITERATION |= {"rollout_len": 8, "unroll_len": 8, "hidden": 16}
 EVERYWHERE = [
     (name, PENDULUM if name in CONTINUOUS else CARTPOLE) for name in ALGORITHMS
@@ -995,7 +995,57 @@ class Odd(nn.Module):
         return self.last(x)
 
 
-FEW = {"learning_starts": 8, "log_interval": 40, "batch_size": 8, "total_steps": 80}
+LOGGED = [
+    (name, env)
+    for name, env in EVERYWHERE
+    if "log_interval" in {field.name for field in fields(ALGORITHMS[name].config)}
+]
+
+
+@pytest.mark.parametrize(("name", "env"), LOGGED)
+def test_a_longer_row_of_the_log_changes_no_bit(name: str, env: str) -> None:
+    small = replace(small_config(name, env), total_steps=320, checkpoint_interval=3)
+    each = steps_of_iteration(small)
+    learners, histories = [], []
+    for times in (None, 2, 4):
+        log = None if times is None else times * each
+        learner = make_learner(name, env, replace(small, log_interval=log), {})
+        with ended(learner):
+            histories.append(fit(learner, progress=False))
+        learners.append(learner)
+    whole, *longer = [(x.state_dict(), x.policy.state_dict()) for x in learners]
+    for other in longer:
+        torch.testing.assert_close(other, whole, rtol=0, atol=0, equal_nan=True)
+    rows = histories[0]
+    for times, history in zip((2, 4), histories[1:], strict=True):
+        ends = [row["step"] for row in rows][times - 1 :: times]
+        ends += [rows[-1]["step"]] if len(rows) % times else []
+        assert [row["step"] for row in history] == ends
+        assert all(row.keys() == rows[0].keys() for row in history)
+
+
+@pytest.mark.parametrize("name", [name for name in dict(LOGGED) if "apex" in name])
+def test_with_actors_an_iteration_is_a_slot(name: str) -> None:
+    small = small_config(name, PENDULUM if name in CONTINUOUS else CARTPOLE)
+    each = small.rollout_len * small.num_envs
+    words = f"log_interval must be a multiple of rollout_len \\* num_envs, {each}"
+    with pytest.raises(ValueError, match=f"{words}, got {each + 1}"):
+        replace(small, log_interval=each + 1)
+
+
+def test_stored_settings_of_before_say_what_an_iteration_was() -> None:
+    for name, _ in LOGGED:
+        config = ALGORITHMS[name].config
+        stored = {"config": {"log_interval": 40, "seed": 3}}
+        found = training.settings_of(config, stored, Path("settings.json"))
+        assert found == config(iteration_steps=40, seed=3)
+        assert found.log_interval is None
+        both = {"config": {"log_interval": 320, "iteration_steps": 40}}
+        found = training.settings_of(config, both, Path("settings.json"))
+        assert (found.iteration_steps, found.log_interval) == (40, 320)
+
+
+FEW = {"learning_starts": 8, "iteration_steps": 40, "batch_size": 8, "total_steps": 80}
 FEW |= {"check": False, "progress": False}
 
 
@@ -1495,7 +1545,7 @@ SHARING = [
     *((name, "tests/Seen-picture-list-v0") for name in ("ddpg", "td3", "sac")),
 ]
 BRIEFLY = {"num_envs": 2, "total_steps": 32, "learning_starts": 8, "batch_size": 4}
-BRIEFLY |= {"train_interval": 2, "log_interval": 16, "progress": False}
+BRIEFLY |= {"train_interval": 2, "iteration_steps": 16, "progress": False}
 
 
 @pytest.mark.parametrize("encoder", [None, make_eye], ids=["chosen", "own"])

@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from literate_rl.rainbow import BEYOND
 from literate_rl.workshop.runs import read_settings
 
 __all__ = ["Symptom", "diagnose", "look"]
@@ -44,8 +45,8 @@ __all__ = ["Symptom", "diagnose", "look"]
 # %% [markdown]
 # ## What a run has written
 #
-# A table has a row for each iteration and a column for each metric. The last line may be half
-# written, because somebody else is writing it. It does not count. A cell that is empty says that
+# A table has a column for each metric and a row for each iteration, or for several if `log_interval` says
+# so; here such a row counts as one. The last line may be half written, because somebody else is writing it. It does not count. A cell that is empty says that
 # there was nothing to tell, for instance because no episode has ended.
 
 
@@ -345,6 +346,17 @@ RULES = (
         "A value is above the largest possible one",
         "a slower target: a larger target_interval, or a smaller tau",
         part=(0.15, 1.0),
+    ),
+    Rule(
+        "returns lie beyond the atoms",
+        ("losses/beyond_atoms",),
+        lambda share, _: share > BEYOND,
+        f"share of the targets beyond the atoms above {BEYOND}",
+        3,
+        "what lies beyond an end counts as the atom there, so loss and values come to "
+        "rest at numbers that are not those of the task",
+        "Returns lie beyond the atoms",
+        "value_min and value_max with all discounted returns in between",
     ),
     Rule(
         "the numbers explode",

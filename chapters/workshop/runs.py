@@ -349,11 +349,11 @@ class Log:
         for name, x in metrics.items():
             mean, weight = self.gathered.get(name, (0.0, 0.0))
             more = 0.0 if math.isnan(x) else float(getattr(x, "weight", 1.0))
-            if more:
-                # Written so that the mean of a single iteration stays as it is.
-                total = weight + more
-                mean = mean * (weight / total) + float(x) * (more / total)
-            self.gathered[name] = mean, weight + more
+            total = weight + more
+            # What is the same stays so to the last bit, and infinity too.
+            if more and x != mean:
+                mean += (float(x) - mean) * (more / total)
+            self.gathered[name] = mean, total
 
     def end_row(self) -> None:
         """Write a row, if anything has been gathered for it."""
@@ -879,9 +879,9 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
         return new if old not in known and new in known and new not in values else old
 
     today = {name_of(name): value for name, value in values.items()}
-    if "iteration_steps" in known and "iteration_steps" not in today:
-        if "log_interval" in today:
-            today["iteration_steps"] = today.pop("log_interval")
+    new, old = "iteration_steps", "log_interval"
+    if new in known and new not in today and old in today:
+        today[new] = today.pop(old)
     return today
 
 

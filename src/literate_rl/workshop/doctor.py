@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest 9d16bc9334aaee4a
+# Generated from chapters/workshop/doctor.py (edit there); digest 05d91638c7884fc7
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from literate_rl.rainbow import BEYOND
 from literate_rl.workshop.runs import read_settings
 
 __all__ = ["Symptom", "diagnose", "look"]
@@ -292,6 +293,17 @@ RULES = (
         "A value is above the largest possible one",
         "a slower target: a larger target_interval, or a smaller tau",
         part=(0.15, 1.0),
+    ),
+    Rule(
+        "returns lie beyond the atoms",
+        ("losses/beyond_atoms",),
+        lambda share, _: share > BEYOND,
+        f"share of the targets beyond the atoms above {BEYOND}",
+        3,
+        "what lies beyond an end counts as the atom there, so loss and values come to "
+        "rest at numbers that are not those of the task",
+        "Returns lie beyond the atoms",
+        "value_min and value_max with all discounted returns in between",
     ),
     Rule(
         "the numbers explode",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 36db6030d4df1233
+# Generated from chapters/workshop/runs.py (edit there); digest 5d4b04ff80b5f8ef
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ from literate_rl.workshop.episodes import (
     env_seed,
     follow_masks,
     make_one,
-    making,
     name_of,
     read_masks,
     told,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -118,12 +117,14 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
             "env must be an id, a class or a function that makes one environment, got "
             f"{type(env).__name__}"
         )
-    with making(env):
-        one = make_one(env, **arguments)
-        try:
-            made = Held(one)
-        except Exception as error:  # it has no spaces
-            raise ValueError(f"env {env!r} cannot be made: {told(error)}") from error
+    try:
+        made = Held(make_one(env, **arguments))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also one that calls `sys.exit`
+        known = isinstance(error, gym.error.Error | ImportError)
+        why = error if known else told(error)
+        raise ValueError(f"env {env!r} cannot be made: {why}") from error
     for name in ("observation_space", "action_space"):
         came = getattr(made, name)
         if not isinstance(came, spaces.Space):
@@ -177,11 +178,11 @@ class Log:
         for name, x in metrics.items():
             mean, weight = self.gathered.get(name, (0.0, 0.0))
             more = 0.0 if math.isnan(x) else float(getattr(x, "weight", 1.0))
-            if more:
-                # Written so that the mean of a single iteration stays as it is.
-                total = weight + more
-                mean = mean * (weight / total) + float(x) * (more / total)
-            self.gathered[name] = mean, weight + more
+            total = weight + more
+            # What is the same stays so to the last bit, and infinity too.
+            if more and x != mean:
+                mean += (float(x) - mean) * (more / total)
+            self.gathered[name] = mean, total
 
     def end_row(self) -> None:
         """Write a row, if anything has been gathered for it."""
@@ -252,8 +253,6 @@ def fit(
         log.end_row()
         if run is not None:
             run.save(learner)
-    if learner.step < total:
-        print(f"interrupted at step {learner.step} of {total}")
     return log.rows
 
 
@@ -262,31 +261,18 @@ def keep_what_is_whole(
 ) -> None:
     """Keep what was learned and measured before an iteration failed."""
     if isinstance(error, NotFiniteError):
-        error.add_note(advice(error, learner))
+        error.add_note(
+            f"the numbers exploded near step {learner.step}: "
+            "try a third of learning_rate"
+        )
     if run is None:
         return
-    others_failed = ChildProcessError in (type(error), type(error.__cause__))
+    others_failed = isinstance(error, ChildProcessError)
     # What the last checkpoint has gathered is written by the run that goes on there.
     if others_failed or log.step > run.saved:
         log.end_row()
     if others_failed:
         run.save(learner)
-
-
-def advice(error: NotFiniteError, learner: Learner) -> str:
-    """Say what may help where numbers have exploded."""
-    large, at = error.large, f"near step {learner.step}"
-    # Where values are of the usual size and what they should become is not, the
-    # rewards are to blame.
-    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
-        return f"the numbers exploded {at}: try a third of learning_rate"
-    ways = {"scale_reward": "scale_reward=True", "reward_scale": "reward_scale"}
-    known = (way for name, way in ways.items() if hasattr(learner.config, name))
-    name = max(large, key=large.__getitem__)
-    return (
-        f"{name} reaches {large[name]:.0e} {at}, and its square is too large for a "
-        f"float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
-    )
 
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
@@ -624,9 +610,9 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
         return new if old not in known and new in known and new not in values else old
 
     today = {name_of(name): value for name, value in values.items()}
-    if "iteration_steps" in known and "iteration_steps" not in today:
-        if "log_interval" in today:
-            today["iteration_steps"] = today.pop("log_interval")
+    new, old = "iteration_steps", "log_interval"
+    if new in known and new not in today and old in today:
+        today[new] = today.pop(old)
     return today
 
 
@@ -900,7 +886,6 @@ class OwnModels(TypedDict, total=False):
     encoder: OwnEncoder
 
 
-@randomness_kept()
 def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
@@ -1132,7 +1117,6 @@ def load_env(
 
 
 @checked
-@randomness_kept()
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -1174,7 +1158,6 @@ def has_screen() -> bool:
     return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
 
 
-@randomness_kept()
 def show(
     policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
@@ -1230,7 +1213,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps, calls=6)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
     return total
 
 
