@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 4dd693e11f946989
+# Generated from chapters/*.py (edit there); digest 86143328d95c7ad8
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -401,6 +401,7 @@ from .workshop.rooms import (
     room_answers as room_answers,
     six_rooms as six_rooms,
     values_and_greedy as values_and_greedy,
+    visit_rooms as visit_rooms,
 )
 from .workshop.alf import (
     AlgStep as AlgStep,
