@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -170,7 +172,9 @@ def fingerprint(cells: list[Cell]) -> str:
 
 def run(page: str, claim: str, seed: int) -> float:
     """Run the cells behind a claim with other seeds; return its number."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+    # A module of its own, because annotations are looked up in one.
+    sys.modules["live"] = ModuleType("live")
+    names = vars(sys.modules["live"])
     for cell in behind(page, claim):
         shifted = Shifted(100 * seed).visit(ast.parse(ast.unparse(cell.tree)))
         exec(compile(ast.fix_missing_locations(shifted), page, "exec"), names)
