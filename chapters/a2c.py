@@ -1055,55 +1055,46 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 grade(answer, returns_of, *cases)
 
 # %% [markdown]
-# ### Exercise 3: guess, then train
+# ### Exercise 3: how long is the first step?
 #
-# The learning rate is 1e-3. What do 40,000 steps make of a rate ten times smaller, and of one ten
-# times larger? Guess first. Let `answer` return three words in this order, for the rates 1e-4, 1e-3
-# and 1e-2: `"slow"`, `"learns"` or `"falls"`. Then the grader trains all three, some fifteen
-# seconds, and prints the mean return of the last 20 episodes: below 30 a run has fallen to one side,
-# below 200 it is slow.
+# RMSProp divides a gradient by the root of a running mean of its squares. That mean is 0 at first, and
+# each update moves it to the newest square by a share of $1 - \text{decay}$. A gradient is the same in
+# `number` updates. How far does its weight move in the last of them? Guess for a decay of 0.999 and the
+# first update: about a learning rate, three, or thirty? Leave $\varepsilon$ out.
 
 
 # %%
-def answer():
+def answer(learning_rate, decay, number):
     return ...
 
 
 # %% tags=["hide-input"]
-from literate_rl.a2c import a2c_settings
-from literate_rl.workshop.exercises import grade
-from literate_rl.workshop.runs import fit
+def last_step(learning_rate, decay, number):
+    """Return how far RMSProp moves a weight whose gradient is always the same."""
+    weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    rmsprop = torch.optim.RMSprop([weight], learning_rate, decay, eps=0.0)
+    weight.grad = torch.full_like(weight, 0.7)
+    for _ in range(number):
+        before = weight.item()
+        rmsprop.step()
+    return before - weight.item()
 
 
-def word(rate):
-    """Train with a learning rate, and say what became of it."""
-    settings = {"seed": 3, "total_steps": 40_000, "learning_rate": rate}
-    config = replace(a2c_settings("CartPole-v1"), **settings)
-    torch.manual_seed(3)
-    policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    history = fit(A2C(policy, build_envs(), config), progress=False)
-    returns = [row["charts/episodic_return"] for row in history]
-    last = np.mean([x for x in returns if x == x][-20:])
-    print(f"rate {rate:g}: return {last:.0f}")
-    return "falls" if last < 30 else "slow" if last < 200 else "learns"
-
-
-def trained():
-    tried = answer()
-    return tried if tried is ... else [word(rate) for rate in (1e-4, 1e-3, 1e-2)]
-
-
-grade(answer, trained, ())
+cases = [(1e-3, 0.99, 1), (1e-3, 0.999, 1), (1e-2, 0.999, 1), (1e-3, 0.999, 1000)]
+grade(answer, last_step, *cases)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer():
-    # RMSProp's first step is 32 learning rates long. At 1e-2 it alone makes the policy
-    # nearly certain in many states, and this run does not recover.
-    return ["slow", "learns", "falls"]
+def answer(learning_rate, decay, number):
+    # The mean is g²(1 − decay^number), so g cancels. With a decay of 0.999 the first step is 32
+    # learning rates long: at a rate of 1e-2 that is a third, for every weight at once.
+    return learning_rate / (1 - decay**number) ** 0.5
 
 
-grade(answer, trained, ())
+grade(answer, last_step, *cases)
+
+# %% tags=["claims"]
+assert round(answer(1.0, 0.999, 1)) == 32, "32 learning rates"
 
 # %% [markdown]
 # ## References

@@ -1324,7 +1324,8 @@ grade(partial(found, answer), lambda: [1], ())
 
 # %% tags=["claims"]
 assert runs.steps[3] == 8000
-assert train(3, 1) > 100, "three steps are enough"
+three = stored_runs("dqn_switches")["three steps, n = 3"].curves[:, 3]
+assert three.min() > 100, "three steps are enough"
 
 # %% [markdown]
 # ### Exercise 4: from nothing

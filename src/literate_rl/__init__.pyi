@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 39e11e1bc9975c30
+# Generated from chapters/*.py (edit there); digest 86143328d95c7ad8
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -49,7 +49,6 @@ from .ppo import (
 from .a2c import (
     A2C as A2C,
     A2CConfig as A2CConfig,
-    GradientConfig as GradientConfig,
     GradientLearner as GradientLearner,
     a2c_error as a2c_error,
     a2c_gradient as a2c_gradient,
@@ -334,7 +333,6 @@ from .workshop.networks import (
     Critics as Critics,
     GradientClip as GradientClip,
     eval_mode as eval_mode,
-    randomness_kept as randomness_kept,
     squashed_log_prob as squashed_log_prob,
 )
 from .workshop.episodes import (
@@ -403,6 +401,7 @@ from .workshop.rooms import (
     room_answers as room_answers,
     six_rooms as six_rooms,
     values_and_greedy as values_and_greedy,
+    visit_rooms as visit_rooms,
 )
 from .workshop.alf import (
     AlgStep as AlgStep,

@@ -1,21 +1,30 @@
-# Generated from chapters/workshop/rooms.py (edit there); digest abf4d756cde39f17
+# Generated from chapters/workshop/rooms.py (edit there); digest b6fb4682e2ce7ca3
 """Six rooms: a world with known answers, and a check for whoever learned in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container, Iterable
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from annotated_types import Ge
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Positive, check_that, checked
+from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
-__all__ = ["ROOMS", "House", "house", "room_answers", "six_rooms", "values_and_greedy"]
+__all__ = [
+    "ROOMS",
+    "House",
+    "house",
+    "room_answers",
+    "six_rooms",
+    "values_and_greedy",
+    "visit_rooms",
+]
 
 
 class House(gym.Env[NDArray[np.float32], np.int64]):
@@ -65,6 +74,9 @@ ROOMS = {
     "both": (1.0, "an advantage belongs to its observation"),
 }
 States = Callable[[Tensor], Any]
+
+# Who comes nearer by less than this share of what is missing stands still.
+STILL = 0.02
 
 
 def values_and_greedy(q: States) -> tuple[States, States]:
@@ -134,12 +146,87 @@ def six_rooms(
             expected, what came, and what the room tests.
     """
     told = room_answers(value, prob)
-    wrong = [
-        f"  {room:8s} expected {exact:g}, got {told[room]:.2f}: {tests}"
-        for room, (exact, tests) in ROOMS.items()
-        if not abs(told[room] - exact) <= tolerance  # NaN is wrong, too
-    ]
+    wrong = {room: f"got {told[room]:.2f}" for room in misses(told, tolerance)}
     if wrong:
-        count = f"{len(wrong)} of 6 rooms {'is' if len(wrong) == 1 else 'are'} wrong"
-        raise AssertionError("\n".join([count, *wrong]))
+        raise AssertionError(f"{count(wrong)} wrong\n{lines(wrong, ())}")
     return told
+
+
+def misses(told: dict[str, float], tolerance: float = 0.0) -> dict[str, float]:
+    """Return by how much each wrong answer misses; NaN is wrong, too."""
+    far = {room: abs(told[room] - exact) for room, (exact, _) in ROOMS.items()}
+    return {room: miss for room, miss in far.items() if not miss <= tolerance}
+
+
+def count(rooms: Iterable[str]) -> str:
+    """Say how many rooms there are."""
+    number = len([*rooms])
+    return f"{number} of 6 rooms {'is' if number == 1 else 'are'}"
+
+
+def lines(got: dict[str, str], moving: Container[str]) -> str:
+    """Say of each room what it tests, or, if it still moves, that it is not there yet."""
+    return "\n".join(
+        f"  {room:8s} expected {ROOMS[room][0]:g}, {words}: "
+        + ("not there yet" if room in moving else ROOMS[room][1])
+        for room, words in got.items()
+    )
+
+
+@checked
+def visit_rooms(
+    train: Callable[[int], tuple[States, States]],
+    iterations: Count = 30,
+    tolerance: Positive = 0.15,
+    visits: Annotated[int, Ge(2)] = 4,
+) -> tuple[dict[str, float], int]:
+    """Check a learner; where it is wrong, again after twice the training.
+
+    Args:
+        train: Function from a number of iterations to the two functions of
+            ``room_answers``, after so many iterations from the start.
+        iterations: Iterations before the first visit. Each visit has twice as many.
+        tolerance: How far an answer may be from the exact one.
+        visits: How often to ask at most.
+
+    Returns:
+        The answers, and the iterations that they took.
+
+    Raises:
+        AssertionError: If a room is answered wrongly. Of one that stands still it says
+            what the room tests, of one that moves that it is not there yet.
+    """
+    told = before = room_answers(*train(iterations))
+    coming, gains = set(ROOMS), dict.fromkeys(ROOMS, 0.0)
+    for _ in range(visits - 1):
+        if not coming & misses(told, tolerance).keys():
+            break
+        before, iterations = told, 2 * iterations
+        told = room_answers(*train(iterations))
+        was, now = misses(before), misses(told)
+        gain = {room: was.get(room, 0.0) - now.get(room, 0.0) for room in ROOMS}
+        # It comes nearer, and no slower than before; or a third of the way is done.
+        coming = {
+            room
+            for room in now
+            if gain[room] > STILL * was.get(room, 0.0)
+            and (2 * gain[room] > gains[room] or 3 * now[room] < 2 * was[room])
+        }
+        gains = gain
+    wrong = misses(told, tolerance)
+    if not wrong:
+        return told, iterations
+    # As long as one room is on its way, another may move away from its answer: values
+    # of a young critic are often too high for a while. What stands still is wrong.
+    moves = {room for room in wrong if abs(gains[room]) > STILL * wrong[room]}
+    moving = moves if coming & wrong.keys() else set()
+    said = f"after {iterations} iterations {count(wrong.keys() - moving)} wrong"
+    if moving:
+        said += f", {len(moving)} not there yet: train longer, or with a larger rate"
+    elif len(wrong) == len(ROOMS):
+        said += ", so nothing is learned: is the learning rate large enough?"
+    got = {
+        room: f"got {before[room]:.2f}, with twice the training {told[room]:.2f}"
+        for room in wrong
+    }
+    raise AssertionError(f"{said}\n{lines(got, moving)}")
