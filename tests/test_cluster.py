@@ -174,7 +174,7 @@ def test_an_error_in_an_actor_ends_the_run_with_its_words(connected) -> None:
     with pytest.raises(ValueError, match="the pole is made of glass") as raised:
         witness.take()
     assert "in actor 0" in raised.value.__notes__
-    assert "worlds.py" in str(raised.value.__cause__)
+    assert "worlds.py" in str(raised.value.__cause__.__cause__)
     transport.close()
 
 

@@ -276,12 +276,13 @@ def local(words: str) -> LocalError:
 def test_an_error_of_ones_own_comes_from_an_actor_and_what_was_learned_is_saved(
     tmp_path,
 ) -> None:
-    config = replace(SMALL, actors=1, transport="shared", checkpoint_interval=10**6)
+    changes = {"actors": 1, "n_sample": 2, "checkpoint_interval": 10**6}
+    config = replace(SMALL, transport="shared", **changes)
     build = partial(counting, fails_at=40, error=EnoughError)
     learner = ActorLearner(policy_for(counting()), build, config, SharedMemory)
-    with Run(tmp_path / "a", {}) as run, learner:
-        with pytest.raises(EnoughError, match="the pole is made of glass") as raised:
-            fit(learner, run, progress=False)
+    expected = pytest.raises(EnoughError, match="the pole is made of glass")
+    with Run(tmp_path / "a", {}) as run, learner, expected as raised:
+        fit(learner, run, progress=False)
     assert raised.value.value == 7
     assert load_checkpoint(tmp_path / "a/checkpoint.pt")["step"] == learner.step > 0
 

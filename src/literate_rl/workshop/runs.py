@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest c91d2a1b5b322dd7
+# Generated from chapters/workshop/runs.py (edit there); digest 8bd76597cd560ffb
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -231,12 +231,15 @@ def advice(error: NotFiniteError, learner: Learner) -> str:
     # rewards are to blame.
     if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
         return f"the numbers exploded {at}: try a third of learning_rate"
-    ways = {"scale_reward": "scale_reward=True", "reward_scale": "reward_scale"}
+    ways = {
+        "scale_reward": "scale_reward=True",
+        "reward_scale": "a smaller reward_scale",
+    }
     known = (way for name, way in ways.items() if hasattr(learner.config, name))
     name = max(large, key=large.__getitem__)
     return (
-        f"{name} reaches {large[name]:.0e} {at}, and its square is too large for a "
-        f"float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+        f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
+        f"a float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
     )
 
 
