@@ -208,7 +208,8 @@ def test_an_interrupt_saves_and_the_run_can_go_on(tmp_path, monkeypatch):
     assert code == 0
     assert "Traceback" not in err
     step = load_checkpoint(directory / "checkpoint.pt")["step"]
-    assert f"interrupted at step {step}, go on with --resume runs/stopped\n" in out
+    assert f"interrupted at step {step} of {STEPS}\n" in out
+    assert "go on with --resume runs/stopped\n" in out
     assert int(table(directory)[-1][0]) == step < STEPS
 
     monkeypatch.chdir(tmp_path)

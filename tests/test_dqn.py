@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -355,6 +356,15 @@ def test_only_the_policy_in_training_gets_a_gradient() -> None:
     error_of(policy, target, batch_of(0)).loss.mean().backward()
     assert all(p.grad is not None for p in policy.parameters())
     assert all(p.grad is None for p in target.parameters())
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (3, 1), (), (3, 5)])
+def test_a_target_of_another_shape_is_refused_and_stays(shape):
+    target = [torch.zeros(2), torch.zeros(3, 4)]
+    words = re.escape(f"source[1] must have shape (3, 4) like target's, got {shape}")
+    with pytest.raises(ValueError, match=words):
+        polyak_update(target, [torch.ones(2), torch.ones(shape)], 0.5)
+    assert not any(x.any() for x in target), "nothing has moved"
 
 
 @pytest.mark.equation("polyak")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
+import pickle
+import pkgutil
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +21,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
+import literate_rl
 from literate_rl.a2c import A2C, A2CConfig
 from literate_rl.agents import Rollout, make_envs
 from literate_rl.apex import apex_settings, first_priorities
@@ -62,7 +69,9 @@ from literate_rl.workshop.own_models import (
 from literate_rl.workshop.pictures import Axis, Mark, plot
 from literate_rl.workshop.playground import play
 from literate_rl.workshop.probes import Probe
-from literate_rl.workshop.training import Agent, make_learner
+from literate_rl.workshop.runs import advice
+from literate_rl.workshop.signatures import NotFiniteError, check_finite
+from literate_rl.workshop.training import Agent, make_learner, train
 from literate_rl.workshop.worlds import Moving
 
 STATES = spaces.Box(-1, 1, (3,))
@@ -339,7 +348,8 @@ def test_a_model_on_the_cpu_leaves_the_gpus_alone(monkeypatch) -> None:
     def seeded(*_: Any) -> None:
         raise AssertionError("a GPU was seeded")
 
-    monkeypatch.setattr("torch.cuda.manual_seed_all", seeded)
+    # The seed of their user is put back, should they still sleep.
+    monkeypatch.setattr("torch.cuda.manual_seed_all", [torch.initial_seed()].remove)
     monkeypatch.setattr("torch.cuda.manual_seed", seeded)
     check_model("DQN", qnet=nn.Linear(4, 2), env="CartPole-v1")
     with drawn_from(3, torch.device("cpu")):
@@ -398,3 +408,127 @@ def test_a_film_strip_may_be_normalised() -> None:
     learner = make_learner("ppg", "literate_rl/Maze-v0", config, {})
     learner.iterate()
     assert learner.policy.network.normalizer.count == 32
+
+
+# --- Errors that travel ---------------------------------------------------------------
+
+
+def errors_of_ours() -> dict[str, type[BaseException]]:
+    """Return all classes of exceptions that the package defines."""
+    found = {}
+    for info in pkgutil.walk_packages(literate_rl.__path__, "literate_rl."):
+        if not {"__main__", "programs"} & {*info.name.split(".")}:
+            for name, x in vars(importlib.import_module(info.name)).items():
+                ours = getattr(x, "__module__", "").startswith("literate_rl.")
+                if ours and inspect.isclass(x) and issubclass(x, BaseException):
+                    found[name] = x
+    return found
+
+
+ERRORS = errors_of_ours()
+
+
+def raised(name: str) -> BaseException:
+    """Raise an error as the package does, add a note, and catch it."""
+    try:
+        if name == "ContractError":
+            check_model("DQN", qnet=nn.Linear(3, 2), env="CartPole-v1")
+        if name == "NotFiniteError":
+            check_finite(math.inf, reward=torch.tensor([1e30]))
+        raise ERRORS[name]("words")
+    except ERRORS[name] as error:
+        error.add_note("a note")
+        return error
+
+
+def written(error: BaseException) -> dict[str, Any]:
+    """Return all that an error holds; of functions, which may have no name, nothing."""
+    attributes = dict(vars(error))
+    if broken := attributes.pop("broken", None):
+        attributes["broken"] = [(x.who, x.rule.text, x.finding) for x in broken]
+    return {"type": type(error), "words": str(error), **attributes}
+
+
+def test_the_errors_are_those_that_we_know() -> None:
+    known = {"ContractError", "NotFiniteError", "SpaceError", "StopWaiting"}
+    assert ERRORS.keys() == known
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_that_has_travelled_is_the_same(name: str) -> None:
+    error = raised(name)
+    there = pickle.loads(pickle.dumps(error))
+    assert written(there) == written(error)
+    assert there.__notes__ == ["a note"]
+    assert written(pickle.loads(pickle.dumps(there))) == written(error), "and on"
+
+
+def refuse(_: int) -> None:
+    raise raised("ContractError")
+
+
+def test_an_error_comes_out_of_a_pool() -> None:
+    expected = pytest.raises(literate_rl.ContractError, match="broken rule")
+    with get_context("spawn").Pool(1) as pool, expected as refusal:
+        pool.map(refuse, [1])
+    assert refusal.value.family == "DQN"
+    assert refusal.value.broken[0].who == "qnet"
+
+
+# --- Numbers that are too large -------------------------------------------------------
+
+
+class Rich(gym.Env):
+    """Pays so much that no float holds the square, or the sum of some squares."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+
+    def __init__(self, actions: Any, pay: float) -> None:
+        self.action_space, self.pay, self.count = actions, pay, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return np.zeros(2, np.float32), self.pay, False, self.count % 8 == 0, {}
+
+
+LIST, BOX = spaces.Discrete(2), spaces.Box(-1, 1, (1,))
+PAID = [(x, LIST, "scale_reward=True") for x in ("PPO", "PPG")]
+PAID += [(x, LIST, "a smaller reward_scale") for x in ("A2C", "A3C", "IMPALA", "SAC")]
+PAID += [(x, BOX, "a smaller reward_scale") for x in ("DDPG", "HDDPG", "TD3", "SAC")]
+SUMS = [(*x, 1e38) for x in [*PAID, ("Rainbow", LIST, "a smaller reward_scale")]]
+SUMS += [(*x, 1e19) for x in PAID]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "actions", "way", "pay"), [*SUMS, *[(*x, 1e30) for x in PAID]]
+)
+@pytest.mark.filterwarnings("ignore:no episode ended")
+def test_rewards_that_are_too_large_are_to_blame(
+    algorithm: str, actions: Any, way: str, pay: float
+) -> None:
+    with pytest.raises(NotFiniteError) as raised:
+        train(algorithm, partial(Rich, actions, pay), total_steps=2_000, progress=False)
+    (note,) = [x for x in raised.value.__notes__ if "near step" in x]
+    assert note.endswith(f"too large for a float: scale the reward, with {way}")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"value": 1e30, "target": 1e30}, "third of learning_rate"),
+        ({"value": 1.0, "target": math.nan}, "third of learning_rate"),
+        ({"value": 1.0, "target": 1.0}, "third of learning_rate"),
+        ({"value": 1.0, "target": 1e30}, "scale the reward"),
+    ],
+)
+def test_values_that_explode_are_not_the_rewards_fault(
+    inputs: dict[str, float], words: str
+) -> None:
+    numbers = {name: torch.tensor([x]) for name, x in inputs.items()}
+    with pytest.raises(NotFiniteError) as raised:
+        check_finite(math.inf, **numbers)
+    learner: Any = SimpleNamespace(step=3, config=PPOConfig())
+    assert words in advice(raised.value, learner)

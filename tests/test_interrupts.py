@@ -5,10 +5,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from processes import Child
 
+from literate_rl.workshop import interrupts
 from literate_rl.workshop.interrupts import (
     StopWaiting,
     catch_interrupt,
@@ -30,6 +33,65 @@ def test_the_first_ctrl_c_is_noted_and_the_second_raises(ctrl_c) -> None:
             press()
     assert signal.getsignal(signal.SIGINT) is before
     assert not interrupted.is_set()
+
+
+@pytest.mark.parametrize(("seconds", "raises"), [(0.9, True), (1.1, False)])
+def test_one_more_within_a_second_raises_in_the_next_block(
+    seconds: float, raises: bool, ctrl_c, monkeypatch
+) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(interrupts, "time", clock)
+    with catch_interrupt():
+        press()
+    now[0] += seconds
+    expected = pytest.raises(KeyboardInterrupt) if raises else nullcontext()
+    with catch_interrupt() as interrupted:
+        with expected:
+            press()
+        assert interrupted.is_set() is not raises
+    # Whoever has raised can begin anew.
+    now[0] += 2
+    with catch_interrupt() as interrupted:
+        press()
+        assert interrupted.is_set()
+
+
+LOOP = """
+    import os, signal
+    import gymnasium as gym
+    from literate_rl import train
+
+    class Pressing(gym.Wrapper):
+        presses = 1
+
+        def step(self, action):
+            for _ in range(Pressing.presses):
+                os.kill(os.getpid(), signal.SIGINT)
+            Pressing.presses = 0
+            return super().step(action)
+
+    make = lambda: Pressing(gym.make("CartPole-v1"))
+    for seed, Pressing.presses in ((1, 1), (2, 0), (3, 2), (4, 0)):
+        steps = {"num_envs": 2, "num_steps": 16, "total_steps": 96}
+        agent = train("PPO", make, seed=seed, progress=False, **steps)
+        print(seed, agent.history[-1]["step"], agent.interrupted, flush=True)
+"""
+
+
+def test_a_loop_says_which_trainings_were_interrupted_and_two_presses_end_it(
+    tmp_path,
+) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(textwrap.dedent(LOOP))
+    command = [sys.executable, str(script)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Child(command, text=True, **streams) as loop:
+        out, err = loop.communicate(timeout=120)
+    words = ["interrupted at step 32 of 96", "1 32 True", "2 96 False"]
+    assert out.splitlines() == words
+    assert loop.returncode == -signal.SIGINT
+    assert err.rstrip().splitlines()[-1].startswith(("KeyboardInterrupt", "env "))
 
 
 def test_who_waits_is_told_until_the_block_ends(ctrl_c) -> None:

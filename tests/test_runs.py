@@ -275,10 +275,11 @@ def test_an_environment_that_cannot_begin_is_named():
 # --- The loop -------------------------------------------------------------------------
 
 
-def test_fit_runs_to_the_end_and_tells_what_happened(tmp_path):
+def test_fit_runs_to_the_end_and_tells_what_happened(tmp_path, capsys):
     learner = Walker(total_steps=30)  # the last iteration goes past it
     with Run(tmp_path / "run", {"seed": 1}) as run:
         history = fit(learner, run, progress=False)
+    assert capsys.readouterr().out == "", "nobody has interrupted it"
     assert [row["step"] for row in history] == [8, 16, 24, 32]
     assert all(row["charts/SPS"] > 0 for row in history)
     assert [int(row[0]) for row in rows(run)[1:]] == [8, 16, 24, 32]
@@ -476,11 +477,12 @@ def interrupt():
     signal.raise_signal(signal.SIGINT)
 
 
-def test_first_interrupt_ends_after_the_iteration_and_saves(ctrl_c, tmp_path):
+def test_first_interrupt_ends_after_the_iteration_and_saves(ctrl_c, tmp_path, capsys):
     before = signal.getsignal(signal.SIGINT)
     learner = Stopped(4, interrupt)
     with Run(tmp_path / "run") as run:
         history = fit(learner, run, progress=False)
+    assert capsys.readouterr().out == "interrupted at step 32 of 80\n"
     assert [row["step"] for row in history] == [8, 16, 24, 32]
     assert len(rows(run)) == 5
     assert load_checkpoint(run.checkpoint)["step"] == 32

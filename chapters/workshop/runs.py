@@ -452,12 +452,15 @@ def advice(error: NotFiniteError, learner: Learner) -> str:
     # rewards are to blame.
     if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
         return f"the numbers exploded {at}: try a third of learning_rate"
-    ways = {"scale_reward": "scale_reward=True", "reward_scale": "reward_scale"}
+    ways = {
+        "scale_reward": "scale_reward=True",
+        "reward_scale": "a smaller reward_scale",
+    }
     known = (way for name, way in ways.items() if hasattr(learner.config, name))
     name = max(large, key=large.__getitem__)
     return (
-        f"{name} reaches {large[name]:.0e} {at}, and its square is too large for a "
-        f"float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+        f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
+        f"a float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
     )
 
 

@@ -915,8 +915,8 @@ class NotFiniteError(ValueError):
     """A result holds NaN or infinity.
 
     Attributes:
-        large: The inputs whose squares do too, though they are finite, and the largest
-            number of each.
+        large: The inputs whose squares have an infinite sum, with the largest number of
+            each.
     """
 
     large: dict[str, float] = {}
@@ -940,8 +940,8 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
     error = NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
-    large = {k: x for k, x in given.items() if not x.square().isfinite().all()}
-    error.large = {k: x.abs().max().item() for k, x in large.items() if k not in bad}
+    large = {name: x for name, x in given.items() if x.square().sum() == math.inf}
+    error.large = {name: x.abs().max().item() for name, x in large.items()}
     raise error
 
 
