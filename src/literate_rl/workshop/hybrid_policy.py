@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 50aa7922ce06c5ff
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 5cbb1b0ae089b9b2
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from literate_rl.workshop.nests import (
 )
 from literate_rl.workshop.signatures import (
     Bool,
+    Count,
     Float,
     check_finite,
     check_that,
@@ -218,11 +219,12 @@ class HybridRows(nn.Module):
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
 
+@checked
 def make_hybrid_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
-    mask: ArrayLike | Tensor | None = None,
-    hidden: int = 64,
+    mask: ArrayLike | None = None,
+    hidden: Count = 64,
     normalize: bool = False,
     *,
     share_encoder: bool = False,
