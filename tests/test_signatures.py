@@ -269,7 +269,11 @@ def test_words(annotation, legal, illegal):
     assert not any(accepts(annotation, x) for x in illegal)
 
 
-Pair = NamedTuple("Pair", [("number", int), ("rows", Tensor)])
+class Pair(NamedTuple):
+    number: int
+    rows: Tensor
+
+
 ROWS = torch.ones(2)
 
 
@@ -323,9 +327,9 @@ def test_settings_are_plain_numbers():
 
     flag = np.bool_(True)
     given = Numbers(np.int32(3), np.float32(0.5), flag, (np.int64(3),))
-    for settings in (given, replace(Numbers(3, flag=flag, sizes=(3,)), gamma=0.5)):
+    for made in (given, replace(Numbers(3, flag=flag, sizes=(3,)), gamma=0.5)):
         values = {"number": 3, "gamma": 0.5, "flag": True, "sizes": [3]}
-        assert json.loads(json.dumps(asdict(settings))) == values
+        assert json.loads(json.dumps(asdict(made))) == values
 
 
 @pytest.mark.parametrize(
@@ -350,7 +354,7 @@ def test_half_precision_is_told_the_way_out(dtype):
     wanted = f"a must be a float32 or float64 tensor, got {dtype}"
     with pytest.raises(TypeError, match=f"^{wanted}: convert it with .float\\(\\)$"):
         takes(Float[Tensor, "B"])(torch.ones(2, dtype=dtype))
-    with pytest.raises(TypeError, match="got torch.int64$"):
+    with pytest.raises(TypeError, match=r"got torch\.int64$"):
         takes(Float[Tensor, "B"])(torch.ones(2, dtype=torch.int64))
 
 

@@ -357,7 +357,12 @@ def plain(x: Any) -> Any:
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    for kind, make in ((bool, bool), (Integral, int), (Real, float), (str, str.__str__)):
+    for kind, make in (
+        (bool, bool),
+        (Integral, int),
+        (Real, float),
+        (str, str.__str__),
+    ):
         if isinstance(x, kind):
             return make(x)
     return x

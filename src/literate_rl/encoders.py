@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 0db3acf5026d9786
+# Generated from chapters/encoders.py (edit there); digest b70a4dfa734ac26f
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
 
 def front(obs: Tensor, shape: tuple[int, ...]) -> torch.Size:
     """Return the leading dimensions of observations that have a shape or are flat."""
+    shape = shape or (1,)  # every shape ends with none, and one number is a row of one
     for ending in (shape, (math.prod(shape),)):
         place = obs.ndim - len(ending)
         if place >= 0 and obs.shape[place:] == ending:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest a21b0ca9647d6188
+# Generated from chapters/workshop/signatures.py (edit there); digest 54029ffa9205d3e2
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -244,7 +244,12 @@ def plain(x: Any) -> Any:
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    for kind, make in ((bool, bool), (Integral, int), (Real, float), (str, str.__str__)):
+    for kind, make in (
+        (bool, bool),
+        (Integral, int),
+        (Real, float),
+        (str, str.__str__),
+    ):
         if isinstance(x, kind):
             return make(x)
     return x
