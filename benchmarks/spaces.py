@@ -76,6 +76,10 @@ SEEN: dict[str, spaces.Space[Any]] = {
         body=spaces.Tuple((spaces.Box(-1, 1, (2,)), spaces.Discrete(3, start=1))),
         keys=spaces.MultiBinary(2),
     ),
+    "number beside a picture": spaces.Dict(
+        a=spaces.Tuple((spaces.Box(-1, 1, ()), spaces.Box(0, 1, (), np.int8))),
+        b=spaces.Box(0, 255, (6, 6, 3), np.uint8),
+    ),
     "picture of no size": spaces.Dict(a=spaces.Box(0, 255, (0, 6, 6), np.uint8), b=BOX),
     "nothing": spaces.Dict({}),
     "nothing in a Dict": spaces.Dict(a=spaces.Dict({}), b=BOX),

@@ -438,6 +438,7 @@ def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
 # %% tags=["export"]
 def front(obs: Tensor, shape: tuple[int, ...]) -> torch.Size:
     """Return the leading dimensions of observations that have a shape or are flat."""
+    shape = shape or (1,)  # every shape ends with none, and one number is a row of one
     for ending in (shape, (math.prod(shape),)):
         place = obs.ndim - len(ending)
         if place >= 0 and obs.shape[place:] == ending:

@@ -20,7 +20,9 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple, TypedDict
+from warnings import warn
 
 import numpy as np
 import torch
@@ -270,7 +272,7 @@ def vtrace(
 
     The bounds may be None. That of rho, which weights a TD error, decides which policy
     the values belong to. That of c, which weights what comes later, decides how fast
-    they get there and may not be above that of rho. That of rho_pg is the weight of an
+    they get there; above that of rho it warns, once. That of rho_pg is the weight of an
     advantage.
 
     Source: Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay
@@ -303,9 +305,19 @@ def vtrace(
 
 
 def check_clips(rho: float | None, c: float | None) -> None:
-    """Raise unless the bound of c is not above that of rho."""
-    fits = rho is None or math.isinf(rho) or (c is not None and c <= rho)
-    check_that(fits, f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}")
+    """Warn if the bound of c is above that of rho, once for each pair."""
+    if not (rho is None or math.isinf(rho) or (c is not None and c <= rho)):
+        warn_clips(rho, c)
+
+
+@cache
+def warn_clips(rho: float, c: float | None) -> None:
+    """Say what is given up with a bound of c above that of rho."""
+    warn(
+        f"c_clip_ratio is above rho_clip_ratio, {c} and {rho}: V-trace's values are "
+        "not proven to converge then",
+        stacklevel=3,
+    )
 
 
 # %% [markdown]
@@ -517,7 +529,7 @@ dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1, 1))
 # trade. Turn it at $\bar\rho = 12$: those are the faint lines. Near 0 only one step is looked at,
 # and a sweep leaves $\gamma = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a
 # single target is noisier. The usual choice is 1 for both bounds. The proof that a sweep never
-# makes the error larger needs $\bar c \le \bar\rho$, so `vtrace` insists on it.
+# makes the error larger needs $\bar c \le \bar\rho$, so without it `vtrace` warns.
 #
 # The third bound, $\bar\rho^{\text{pg}}$, makes the first trade once more, for the gradient. With
 # it no single rare action can dominate a batch, but actions that the old policy seldom took count

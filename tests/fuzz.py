@@ -325,7 +325,7 @@ def wrong_numbers(hint: Any) -> Iterator[tuple[str, Any]]:
     """Yield what is no number, and numbers outside of their bounds."""
     base, bounds = bounds_of(hint)
     yield from [("a string", "1"), ("a list", [1]), ("a truth value", True)]
-    yield from [("a tensor", torch.ones(())), ("a complex", 1j)]
+    yield from [("a tensor", torch.ones(1)), ("a complex", 1j)]
     if base is int:
         yield "a fraction", 1.0
     elif bounds:

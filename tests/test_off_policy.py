@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from itertools import product
 from random import Random
 from typing import Any
@@ -28,6 +29,7 @@ from literate_rl.off_policy import (
     vtrace_error_from_log_prob,
     vtrace_loop,
     vtrace_loss,
+    warn_clips,
 )
 from literate_rl.workshop.fast import reverse_scan
 
@@ -634,8 +636,6 @@ def test_the_callers_values_stay_and_a_squashed_head_trains(squash) -> None:
             ValueError,
             "rho_pg_clip_ratio must be greater than 0",
         ),
-        ({"c_clip_ratio": 2.0}, ValueError, "c_clip_ratio must be at most rho_clip"),
-        ({"c_clip_ratio": None}, ValueError, "c_clip_ratio must be at most rho_clip"),
         ({"log_ratio": torch.full((3, 2), torch.nan)}, ValueError, "log_ratio must be"),
         ({"value": torch.full((3, 2), torch.inf)}, ValueError, "value must be finite"),
     ],
@@ -645,6 +645,23 @@ def test_bad_arguments_of_vtrace_are_named(change, error, message) -> None:
     batch = {k: x.float() if x.is_floating_point() else x for k, x in batch.items()}
     with pytest.raises(error, match=message):
         vtrace(**(batch | change))
+
+
+@pytest.mark.parametrize("c", [2.0, None])
+def test_a_bound_of_c_above_that_of_rho_is_computed_and_warns_once(c) -> None:
+    batch = {name: torch.zeros(3, 2) for name in ("reward", "value", "next_value")}
+    batch["log_ratio"] = torch.full((3, 2), 5.0)
+    batch["reward"][2] = 1.0
+    flags = dict.fromkeys(("terminated", "truncated"), torch.zeros(3, 2).bool())
+    warn_clips.cache_clear()
+    settings = {"gamma": 1.0, "lambda_": 1.0, "c_clip_ratio": c}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        targets = [vtrace(**batch, **flags, **settings)[0] for _ in range(2)]
+    for target in targets:
+        assert torch.allclose(target[0], torch.tensor((c or math.exp(5)) ** 2))
+    (only,) = (str(warning.message) for warning in caught)
+    assert only.startswith(f"c_clip_ratio is above rho_clip_ratio, {c} and 1.0: ")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fractions
 import functools
 import importlib
 import inspect
 import itertools
+import json
 import math
 import operator
 import pickle
@@ -17,7 +19,7 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import (
@@ -255,7 +257,7 @@ def test_a_number_with_bounds_fits_into_float32_or_is_infinite(x):
     ("annotation", "legal", "illegal"),
     [
         (Fraction, [0, 1, 0.5, np.float32(0.5), np.int64(1)], [-0.1, 1.1, True, "1"]),
-        (Positive, [1, 1e-30], [0, -1.0, torch.ones(()), None]),
+        (Positive, [1, 1e-30, torch.ones(())], [0, -1.0, torch.ones(1), None]),
         (Scale, [1, 1e-30, 1e30], [0, -1.0, math.inf]),
         (NonNegative, [0, 0.0], [-1e-30, [0], math.inf]),
         (Finite, [0, -1e30, np.float32(3)], [math.inf, math.nan, True]),
@@ -265,6 +267,95 @@ def test_a_number_with_bounds_fits_into_float32_or_is_infinite(x):
 def test_words(annotation, legal, illegal):
     assert all(accepts(annotation, x) for x in legal)
     assert not any(accepts(annotation, x) for x in illegal)
+
+
+class Pair(NamedTuple):
+    number: int
+    rows: Tensor
+
+
+ROWS = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "wanted"),
+    [
+        (int, np.int32(3), 3),
+        (float, np.uint8(3), 3),
+        (float, np.float32(0.5), 0.5),
+        (float, np.longdouble(0.5), 0.5),
+        (float, np.array(0.5), 0.5),
+        (float, torch.tensor(0.5), 0.5),
+        (float, fractions.Fraction(1, 2), 0.5),
+        (Fraction | None, np.float64(0.5), 0.5),
+        (Float[Tensor, "B"] | float, np.float64(0.5), 0.5),
+        (bool, np.bool_(True), True),
+        (str, np.str_("x"), "x"),
+        (Literal["x", 3], np.str_("x"), "x"),
+        (Literal["x", 3], np.int64(3), 3),
+        (list[int], [1, np.int64(2)], [1, 2]),
+        (Sequence[float], (np.float32(0.5), 1), (0.5, 1)),
+        (tuple[int, float], (np.int8(1), np.float16(0.5)), (1, 0.5)),
+        (Pair, Pair(np.int64(1), ROWS), Pair(1, ROWS)),
+        (Any, np.float64(0.5), np.float64(0.5)),
+        (Float[Tensor, ""], torch.tensor(0.5), torch.tensor(0.5)),
+    ],
+)
+def test_a_function_gets_plain_numbers(hint, given, wanted):
+    def returns(first: int, a: hint) -> Any:
+        return a
+
+    def gathers(*a: hint, **others: hint) -> Any:
+        return *a, *others.values()
+
+    returns.__annotations__["a"] = hint
+    gathers.__annotations__.update(a=hint, others=hint)
+    returns, gathers = checked(returns), checked(gathers)
+    ways = returns(1, given), returns(1, a=given), *gathers(given, b=given)
+    for came in ways:
+        assert repr(came) == repr(wanted)
+
+
+def test_settings_are_plain_numbers():
+    @checked
+    @dataclass(frozen=True)
+    class Numbers:
+        number: Count = 1
+        gamma: Fraction = 0.5
+        flag: bool = False
+        sizes: tuple[int, ...] = ()
+
+    flag = np.bool_(True)
+    given = Numbers(np.int32(3), np.float32(0.5), flag, (np.int64(3),))
+    for made in (given, replace(Numbers(3, flag=flag, sizes=(3,)), gamma=0.5)):
+        values = {"number": 3, "gamma": 0.5, "flag": True, "sizes": [3]}
+        assert json.loads(json.dumps(asdict(made))) == values
+
+
+@pytest.mark.parametrize(
+    ("hint", "x", "kind", "words"),
+    [
+        (int, np.float64(1000), TypeError, "a must be an integer, got float64"),
+        (int, np.bool_(True), TypeError, "a must be an integer, got bool"),
+        (float, np.ones(1), TypeError, "a must be a number, got ndarray"),
+        (float, torch.ones((), requires_grad=True), TypeError, "a must be a number"),
+        (Fraction, np.float32(1.5), ValueError, "a must be at least 0 and at most 1"),
+        (list[int], [np.int64(1), "x"], TypeError, r"a\[1\] must be an integer"),
+        (Float[Tensor, "B"], torch.ones(()), ValueError, r"a must have shape \(B,\)"),
+    ],
+)
+def test_what_no_plain_number_mends_is_told_of_what_came(hint, x, kind, words):
+    with pytest.raises(kind, match=words):
+        takes(hint)(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_told_the_way_out(dtype):
+    wanted = f"a must be a float32 or float64 tensor, got {dtype}"
+    with pytest.raises(TypeError, match=f"^{wanted}: convert it with .float\\(\\)$"):
+        takes(Float[Tensor, "B"])(torch.ones(2, dtype=dtype))
+    with pytest.raises(TypeError, match=r"got torch\.int64$"):
+        takes(Float[Tensor, "B"])(torch.ones(2, dtype=torch.int64))
 
 
 # --- Dtypes ---------------------------------------------------------------------------
@@ -524,7 +615,7 @@ T = TypeVar("T")
 @pytest.mark.parametrize(
     ("hint", "legal", "illegal"),
     [
-        (bool, [True, np.bool_(False)], [0, None, torch.tensor(True)]),
+        (bool, [True, np.bool_(False), torch.tensor(True)], [0, None, torch.tensor(1)]),
         (str | Path, ["x", Path("x")], [b"x", None]),
         (int | None, [1, None], [1.0]),
         (Literal[1, "one", None], [1, "one", None], [True, 2, "two", np.ones(3)]),
@@ -1076,6 +1167,7 @@ UNASKED = {
     "workshop.ding.IMPALAPolicy.__init__": "config",
     "workshop.ding.IMPALAPolicyConfig": "model",
     "workshop.fast_forms.numpy_act": "policy",
+    "workshop.hybrid_policy.make_hybrid_policy": "mask",
     "workshop.nests.is_spec": "spec, sizes",
     "workshop.runs.record_video": "policy",
 }

@@ -52,6 +52,7 @@ from literate_rl.workshop.nests import (
 )
 from literate_rl.workshop.signatures import (
     Bool,
+    Count,
     Float,
     check_finite,
     check_that,
@@ -327,11 +328,12 @@ class HybridRows(nn.Module):
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
 
+@checked
 def make_hybrid_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
-    mask: ArrayLike | Tensor | None = None,
-    hidden: int = 64,
+    mask: ArrayLike | None = None,
+    hidden: Count = 64,
     normalize: bool = False,
     *,
     share_encoder: bool = False,

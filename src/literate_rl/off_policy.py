@@ -1,10 +1,12 @@
-# Generated from chapters/off_policy.py (edit there); digest a183ee7c30c59475
+# Generated from chapters/off_policy.py (edit there); digest 714786cb4089ea61
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple, TypedDict
+from warnings import warn
 
 import numpy as np
 import torch
@@ -76,7 +78,7 @@ def vtrace(
 
     The bounds may be None. That of rho, which weights a TD error, decides which policy
     the values belong to. That of c, which weights what comes later, decides how fast
-    they get there and may not be above that of rho. That of rho_pg is the weight of an
+    they get there; above that of rho it warns, once. That of rho_pg is the weight of an
     advantage.
 
     Source: Espeholt et al. 2018, equation 1, remark 2 and section 4.2, with the decay
@@ -109,9 +111,19 @@ def vtrace(
 
 
 def check_clips(rho: float | None, c: float | None) -> None:
-    """Raise unless the bound of c is not above that of rho."""
-    fits = rho is None or math.isinf(rho) or (c is not None and c <= rho)
-    check_that(fits, f"c_clip_ratio must be at most rho_clip_ratio, got {c} and {rho}")
+    """Warn if the bound of c is above that of rho, once for each pair."""
+    if not (rho is None or math.isinf(rho) or (c is not None and c <= rho)):
+        warn_clips(rho, c)
+
+
+@cache
+def warn_clips(rho: float, c: float | None) -> None:
+    """Say what is given up with a bound of c above that of rho."""
+    warn(
+        f"c_clip_ratio is above rho_clip_ratio, {c} and {rho}: V-trace's values are "
+        "not proven to converge then",
+        stacklevel=3,
+    )
 
 
 @checked
@@ -241,7 +253,7 @@ def vtrace_error_from_log_prob(
         error, entropy = error * weight.detach(), entropy * weight.detach()
     loss = vtrace_loss(policy_loss, error.mean(), entropy.mean())
     causes = {"log_prob": log_prob, "entropy": entropy, "value": value}
-    check_finite(torch.stack(loss), **causes, target=target, weight=weight)
+    check_finite(torch.stack(loss), **causes, weight=weight)
     return loss
 
 

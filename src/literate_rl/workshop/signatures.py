@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 590ce6eb90c794d6
+# Generated from chapters/workshop/signatures.py (edit there); digest 54029ffa9205d3e2
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def held(function: Callable[..., Any], source: Any) -> Callable[..., Any]:
         if plan is None:
             plan = plan_for(source)
 
-        if fault := find_fault(plan, args, kwargs):
+        args, fault = accepted(plan, args, kwargs)
+        if fault:
             raise fault.error()
         return function(*args, **kwargs)
 
@@ -190,20 +191,68 @@ class Plan(NamedTuple):
     others: Check
 
 
-def find_fault(plan: Plan, args: Sequence[Any], kwargs: dict[str, Any]) -> Fault | None:
-    """Return the first fault of a call."""
+def accepted(
+    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], Fault | None]:
+    """Return the arguments by place, and the first fault of a call.
+
+    Where an argument got a second chance, it is another one; ``kwargs`` are changed.
+    """
     sizes: Sizes = {}
     for (name, check), x in zip(plan.places, args):  # noqa: B905, `strict` takes longer
         if fault := check(name, x, sizes):
-            return fault
+            x, fault = second_chance(fault, name, check, x, sizes)
+            if fault:
+                return args, fault
+            place = plan.places.index((name, check))
+            args = *args[:place], x, *args[place + 1 :]
     if kwargs:
         # In the order of the signature: a rule may need the sizes of what comes first.
         known = [name for name in plan.named if name in kwargs]
         for name in (*known, *(name for name in kwargs if name not in plan.named)):
-            if fault := plan.named.get(name, plan.others)(name, kwargs[name], sizes):
-                return fault
+            check = plan.named.get(name, plan.others)
+            if fault := check(name, x := kwargs[name], sizes):
+                kwargs[name], fault = second_chance(fault, name, check, x, sizes)
+                if fault:
+                    return args, fault
     name, check = plan.rest
-    return check(name, args[len(plan.places) :], sizes)
+    rest = args[len(plan.places) :]
+    if fault := check(name, rest, sizes):
+        rest, fault = second_chance(fault, name, check, rest, sizes)
+        args = *args[: len(plan.places)], *rest
+    return args, fault
+
+
+def second_chance(
+    fault: Fault, name: str, check: Check, x: Any, sizes: Sizes
+) -> tuple[Any, Fault | None]:
+    """Return an argument with plain numbers, and its fault if it still has one."""
+    mended = plain(x)
+    again = check(name, mended, sizes)
+    # The new fault is told if it is another one, else what came is told as it came.
+    if again and again.kind is TypeError and again.name == fault.name:
+        again = fault
+    return mended, again
+
+
+def plain(x: Any) -> Any:
+    """Return Python's own number or text for a single one of another library's."""
+    if isinstance(x, np.generic | np.ndarray | Tensor) and x.ndim == 0:
+        x = x if isinstance(x, Tensor) and x.requires_grad else x.item()
+    if isinstance(x, dict):
+        return {key: plain(part) for key, part in x.items()}
+    if isinstance(x, list | tuple):
+        parts = map(plain, x)
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    for kind, make in (
+        (bool, bool),
+        (Integral, int),
+        (Real, float),
+        (str, str.__str__),
+    ):
+        if isinstance(x, kind):
+            return make(x)
+    return x
 
 
 def plan_for(source: Any) -> Plan:
@@ -316,8 +365,8 @@ def class_check(hint: Any) -> Check:
     kind, parts = get_origin(hint) or hint, get_args(hint)
     if kind.__module__.partition(".")[0] in OURS:
         return anything
-    if kind is bool:
-        return type_check(lambda x: isinstance(x, bool | np.bool_), "be a bool")
+    if kind in (bool, str):
+        return type_check(lambda x: type(x) is kind, f"be a {kind.__name__}")
     if kind is not hint and issubclass(kind, Sequence | Set | Mapping):
         return items_check(kind, parts)
     # Of a generic class such as `Space[Any]` only the class can be tested. A parameter
@@ -375,7 +424,9 @@ def tensor_check(hint: Any) -> Check:
         if not isinstance(x, kind):
             return Fault(TypeError, name, f"be a {noun}", describe(x))
         if legal is not None and x.dtype not in legal:
-            return Fault(TypeError, name, f"be {described} {noun}", x.dtype)
+            low = x.dtype in (torch.float16, torch.bfloat16) and torch.float32 in legal
+            came = f"{x.dtype}{': convert it with .float()' * low}"
+            return Fault(TypeError, name, f"be {described} {noun}", came)
         # Most arguments have the shape of one before them. Comparing the two is quicker
         # than looking at each dimension.
         shape = x.shape
@@ -462,8 +513,7 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
     """Return the check of ``int``, ``float`` and their ranges."""
     if not {type(bound) for bound in bounds} <= BOUNDS.keys():
         raise TypeError(f"@checked does not understand {base.__name__} with {bounds}")
-    # Asking an abstract class such as `Real` is slow. The usual types are asked first.
-    usual, kind = ((int,), Integral) if base is int else ((float, int), Real)
+    kinds = (int,) if base is int else (float, int)
     noun = "be an integer" if base is int else "be a number"
     facts = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
     rules = [(holds, limit) for holds, _, limit in facts]
@@ -471,8 +521,7 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
     bounded = base is float and bool(bounds)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        # The exact type, because `isinstance(True, int)` holds.
-        if type(x) not in usual and (isinstance(x, bool) or not isinstance(x, kind)):
+        if type(x) not in kinds:
             return Fault(TypeError, name, noun, describe(x))
         for holds, limit in rules:
             if not holds(x, limit):
@@ -645,14 +694,7 @@ def at_least(number: int, things: str = "one") -> Check:
 
 
 class NotFiniteError(ValueError):
-    """A result holds NaN or infinity.
-
-    Attributes:
-        large: The inputs whose squares have an infinite sum, with the largest number of
-            each.
-    """
-
-    large: dict[str, float] = {}
+    """A result holds NaN or infinity."""
 
 
 def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
@@ -672,10 +714,7 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
-    error = NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
-    large = {name: x for name, x in given.items() if x.square().sum() == math.inf}
-    error.large = {name: x.abs().max().item() for name, x in large.items()}
-    raise error
+    raise NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
 
 
 def check_that(holds: bool | np.bool_ | Tensor, words: str) -> None:
