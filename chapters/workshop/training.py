@@ -96,7 +96,7 @@ from literate_rl.workshop.hybrid_policy import (
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
 from literate_rl.masks import WithoutMask
-from literate_rl.policies import make_policy
+from literate_rl.policies import make_policy, predicted
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_by_hand import AuxiliaryHeads, ByHand
@@ -149,6 +149,7 @@ from literate_rl.workshop.nests import (
     as_space,
     is_hybrid,
     name_of_model,
+    plain_space,
 )
 from literate_rl.workshop.runs import (
     OwnModels,
@@ -438,11 +439,18 @@ class Agent:
         """The policy, for ``evaluate``, ``record_video`` and ``show``."""
         return self.learner.policy
 
+    def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
+        """Return actions in the environment's own form, as ``Policy.predict`` does."""
+        return predicted(self.policy, obs, mask, greedy)
+
     @torch.no_grad()
     def act(
         self, states: Mapping[str, Any], *, mask: Any = None
     ) -> Tensor | tuple[Any, ...]:
-        """Act in a batch of states, given by name.
+        """Return actions in the policy's own units, for a batch of states by name.
+
+        A box may count from -1 to 1 there, a list from 0. ``predict`` returns what the
+        environment takes.
 
         Args:
             states: The states.
@@ -707,6 +715,8 @@ def make_learner(
     seed_everything(config.seed)
     with named_refusal(algorithm):
         policy = known.policy(view, config, models)
+    # Its own space, where the policy was told that of flat rows.
+    policy.observation_space = as_space(plain_space(view.seen))
     if has_processes(config) and models:
         check_sent(" and ".join(models), policy, [*models.values()])
     policy = place(policy, view.rows, config)

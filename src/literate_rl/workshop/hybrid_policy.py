@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 50aa7922ce06c5ff
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 1bd54f604b28433b
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class HybridActions:
         nest = self.to_env(action)
         batch = len(action if isinstance(action, Tensor) else action["action_type"])
         check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
-        return first_row(nest)
+        return first_row(self.space, nest)
 
 
 class HybridRows(nn.Module):
@@ -271,4 +271,6 @@ def make_hybrid_policy(
     if encoder is not None:
         recipe["models"] = {"encoder": name_of_model(encoder)}
     policy.recipe = "make_hybrid_policy", recipe
+    for name in ("observation_space", "action_space"):
+        setattr(policy, name, as_space(recipe[name]))
     return policy
