@@ -561,7 +561,8 @@ class Policy(nn.Module):
 @torch.no_grad()
 def predicted(policy: PolicyLike, obs: Any, mask: Any, greedy: bool) -> Any:
     """Return what ``Policy.predict`` returns, for a policy of any class."""
-    seen, done = (getattr(policy, f"{x}_space", None) for x in ("observation", "action"))
+    seen: Any = getattr(policy, "observation_space", None)
+    done: Any = getattr(policy, "action_space", None)
     known = seen is not None and done is not None
     words = "predict needs observation_space and action_space of the policy"
     check_that(known, f"{words}, which make_policy and train set")

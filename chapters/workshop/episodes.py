@@ -550,11 +550,12 @@ def as_rows(space: gym.Space[Any], obs: Any) -> tuple[NDArray[Any], bool]:
     for index, one in enumerate(each):
         if wrong := wrong_obs(one, space, "obs" if alone else f"obs[{index}]"):
             flat = isinstance(space, spaces.Box) and len(space.shape) == 1
-            hint = ", flattened by gymnasium.spaces.flatten" if flat else ""
-            raise ValueError(f"{wrong}; it is one observation or a batch of them{hint}")
-    rows = np.stack([np.asarray(spaces.flatten(space, one)) for one in each])
-    check_that(bool(np.isfinite(rows).all()), "obs must be finite, got NaN or infinity")
-    return rows, alone
+            rows = ", in rows as gymnasium.spaces.flatten makes them" if flat else ""
+            raise ValueError(f"{wrong}: give one observation or a batch{rows}")
+    table = np.stack([np.asarray(spaces.flatten(space, one)) for one in each])
+    finite = bool(np.isfinite(table).all())
+    check_that(finite, "obs must be finite, got NaN or infinity")
+    return table, alone
 
 
 def wrong_mask(mask: Any, number: int) -> str:

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 4a16d7bf7c5f6a57
+# Generated from chapters/policies.py (edit there); digest 48ae05df1209dcce
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -369,7 +369,8 @@ class Policy(nn.Module):
 @torch.no_grad()
 def predicted(policy: PolicyLike, obs: Any, mask: Any, greedy: bool) -> Any:
     """Return what ``Policy.predict`` returns, for a policy of any class."""
-    seen, done = (getattr(policy, f"{x}_space", None) for x in ("observation", "action"))
+    seen: Any = getattr(policy, "observation_space", None)
+    done: Any = getattr(policy, "action_space", None)
     known = seen is not None and done is not None
     words = "predict needs observation_space and action_space of the policy"
     check_that(known, f"{words}, which make_policy and train set")
