@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
+from torch import Tensor
 
 from literate_rl.agents import make_envs
 from literate_rl.workshop.episodes import (
@@ -181,12 +182,15 @@ assert round(with_baseline.mean()) == 494, "greedily"
 
 
 # %% tags=["export"]
-def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> Any:
-    """Return a policy's greedy actions, in the form that environments take."""
+def acted(
+    policy: PolicyLike, obs: NDArray[Any], mask: Masks | None, noise: Tensor | float
+) -> Any:
+    """Return a policy's actions, in the form that environments take."""
     device = next(policy.parameters(), torch.empty(0)).device
-    with torch.no_grad():
+    with torch.no_grad(), eval_mode(policy):
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        return policy.to_env(policy.act(state, 0.0, **as_argument(mask)).cpu())
+        noise = noise.to(device) if isinstance(noise, Tensor) else noise
+        return policy.to_env(policy.act(state, noise, **as_argument(mask)).cpu())
 
 
 # %% [markdown]
@@ -211,16 +215,21 @@ def evaluate(
     episodes: Count = 10,
     seed: Seed = 0,
     max_episode_steps: Count = 30_000,
+    greedy: bool = True,
 ) -> Float[np.ndarray, "episodes"]:
-    """Play episodes greedily and return the undiscounted return of each.
+    """Play episodes, greedily or not, and return the undiscounted return of each.
 
     Args:
-        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called.
+        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called, and
+            ``noise`` if it draws.
         env: A registered id, or a function that makes an environment.
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the
             same returns.
         max_episode_steps: After how many steps an episode is cut off, with a warning.
+        greedy: Whether the policy takes the best action. If not, it draws as it did
+            while it learned. It must where states look alike that want different
+            actions: there a greedy policy may turn in circles.
 
     Raises:
         ValueError: If ``env`` cannot be made.
@@ -235,9 +244,10 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
+    generator = torch.Generator().manual_seed(env_seed(seed, 1))
     for _ in range(max_episode_steps):
-        with eval_mode(policy):
-            action = greedy(policy, obs, mask)
+        noise = 0.0 if greedy else policy.noise(1, episodes, generator)[0]
+        action = acted(policy, obs, mask, noise)
         obs, reward, terminated, truncated, infos = envs.step(action)
         mask, _ = follow_masks(mask, infos, terminated, truncated)
         # An environment that is done starts another episode, which does not count.
@@ -290,6 +300,52 @@ print(f"within 50 of it: {np.mean(abs(returns - returns.mean()) < 50):.0%}")
 assert np.mean(abs(returns - returns.mean()) < 50) < 0.05, "hardly any near the mean"
 assert np.mean((returns == 500) | (returns < 150)) > 0.95, "all or little"
 assert 2 * returns.std() / math.sqrt(10) > 120, "two standard errors of ten"
+
+# %% [markdown]
+# ### When a policy must draw
+#
+# The best action is not always best. Here are three rooms in a row that look alike, and in the second
+# one left and right are swapped {cite:p}`sutton2018`. Whoever always does the same is stuck for the
+# hundred steps of an episode. The best that one can do is to go right with a probability of 0.59.
+
+
+# %%
+class Corridor(gym.Env):
+    def __init__(self):
+        self.observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.room, self.time = 0, 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        right = bool(action) != (self.room == 1)
+        self.room, self.time = max(0, self.room + 2 * right - 1), self.time + 1
+        over = self.room == 3, self.time == 100
+        return np.ones(1, np.float32), -1.0, *over, {}
+
+
+class Chance(Pusher):
+    def noise(self, num_steps, num_envs, generator):
+        return torch.rand(num_steps, num_envs, generator=generator)
+
+    def act(self, obs, noise):
+        return (noise + 0 * obs[:, 0] < 0.59).long()
+
+
+stuck = evaluate(Chance(), Corridor, 200, seed=1).mean()
+drawn = evaluate(Chance(), Corridor, 200, seed=1, greedy=False).mean()
+print(f"greedy: {stuck:.0f}, drawn: {drawn:.0f}")
+
+# %% tags=["claims"]
+assert stuck == -100
+assert -13 < drawn < -10, "-11.6 is expected"
+
+# %% [markdown]
+# **Notice** that the same policy is worth −100 or −12. So where a greedy agent gets far less than it got
+# while it learned, evaluate it with `greedy=False`, and let it draw where it is used.
 
 # %% [markdown]
 # ## What is a method worth?

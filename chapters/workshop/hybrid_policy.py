@@ -258,7 +258,7 @@ class HybridActions:
         nest = self.to_env(action)
         batch = len(action if isinstance(action, Tensor) else action["action_type"])
         check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
-        return first_row(nest)
+        return first_row(self.space, nest)
 
 
 # %% [markdown]
@@ -381,6 +381,8 @@ def make_hybrid_policy(
     if encoder is not None:
         recipe["models"] = {"encoder": name_of_model(encoder)}
     policy.recipe = "make_hybrid_policy", recipe
+    for name in ("observation_space", "action_space"):
+        setattr(policy, name, as_space(recipe[name]))
     return policy
 
 

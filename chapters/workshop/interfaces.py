@@ -143,6 +143,10 @@ class PolicyLike(Stateful, Protocol):
         """Return the actions as vector environments take them."""
         ...
 
+    def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
+        """Return actions for what an environment shows, as its ``step`` takes them."""
+        ...
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """Go through what an optimiser may move."""
         ...

@@ -23,7 +23,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from functools import wraps
-from operator import itemgetter
 from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
@@ -79,11 +78,6 @@ def ends(nest: Any) -> Iterator[Any]:
         yield nest
 
 
-def first_row(nest: Any) -> Any:
-    """Take the first row of each array in a nest."""
-    return map_nest(itemgetter(0), nest)
-
-
 # %% [markdown]
 # ## A space is a nest too
 #
@@ -116,6 +110,16 @@ def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
 def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
     """Put one value at each leaf of a space, in its order; return the nest."""
     return map_nest(lambda _: next(values), form(space))
+
+
+def first_row(space: spaces.Space[Any], nest: Any) -> Any:
+    """Take the first of a batch of actions, as an environment's ``step`` takes it."""
+
+    def first(leaf: spaces.Space[Any], rows: Any) -> Any:
+        # An array stays one, also of the shape ().
+        return int(rows[0]) if isinstance(leaf, spaces.Discrete) else rows[0, ...]
+
+    return map_nest(first, form(space), nest)
 
 
 # %% [markdown]
@@ -328,9 +332,12 @@ def remembered(make: Make) -> Make:
                 continue
             if name in MODELS:
                 arguments.setdefault("models", {})[name] = name_of_model(x)
+            elif name.endswith("_space"):
+                arguments[name] = plain_space(as_space(x))
+                # A plain copy, which other processes can be sent.
+                vars(policy).setdefault(name, as_space(arguments[name]))
             else:
-                space = name.endswith("_space")
-                arguments[name] = plain_space(as_space(x)) if space else x
+                arguments[name] = x
         policy.recipe = make.__name__, arguments
         return policy
 

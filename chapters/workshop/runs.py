@@ -39,6 +39,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 import zipfile
 from collections import deque
 from collections.abc import (
@@ -49,13 +50,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
+from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack, cast
 from uuid import uuid4
 
 import gymnasium as gym
@@ -96,8 +97,18 @@ from literate_rl.workshop.makers import (
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.nests import form, hollow, refused
-from literate_rl.workshop.signatures import Count, NotFiniteError, checked
+from literate_rl.workshop.nests import (
+    as_space,
+    form,
+    hollow,
+    plain_space,
+    refused,
+)
+from literate_rl.workshop.signatures import (
+    Count,
+    NotFiniteError,
+    checked,
+)
 
 __all__ = [
     "OwnModels",
@@ -756,7 +767,11 @@ class Run:
             "gathered": dict(self.gathered),
             "settings": self.settings,
             "learner": learner.state_dict(),
-            "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
+            "policy": {
+                "recipe": policy.recipe,
+                "weights": policy.state_dict(),
+                **world_of(policy),
+            },
         }
         save_checkpoint(self.checkpoint, state)
         self.saved = learner.step
@@ -780,6 +795,8 @@ class Run:
                 raise ValueError("its policy was made for another environment")
             policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
+            if saved.get("masked"):
+                cast(Any, policy).masked = True
         except Exception as error:
             raise ValueError(
                 f"{self.checkpoint} does not fit the settings: {reason(error)}"
@@ -1254,11 +1271,57 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
         with AtMost(count_stored(weights)):
             policy = getattr(package, name)(**rest, **models)
         policy.load_state_dict(weights)
+        know_world(policy, path, state)
     except Exception as error:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"
         raise ValueError(message) from error
     loaded: PolicyLike = policy.eval()
     return loaded
+
+
+def world_of(policy: Any) -> dict[str, Any]:
+    """Return what a checkpoint keeps of a policy's world beside the recipe."""
+    shown, told = policy.recipe[1].get("observation_space"), None
+    seen = getattr(policy, "observation_space", None)
+    if shown is not None and seen is not None:
+        told = plain_space(seen)
+    return {
+        "masked": bool(getattr(policy, "masked", False)),
+        "observation_space": None if told == shown else told,
+    }
+
+
+def know_world(policy: Any, path: Path, state: dict[str, Any]) -> None:
+    """Tell a policy what its environment shows, and whether that has masks."""
+    if "masked" in state["policy"]:
+        masked, shown = state["policy"]["masked"], state["policy"]["observation_space"]
+        seen = None if shown is None else as_space(shown)
+    else:
+        seen, masked = look_at_env(path, state)
+    # An id may stand for another environment by now.
+    size = spaces.flatdim(policy.observation_space)
+    if seen is not None and spaces.flatdim(seen) == size:
+        policy.observation_space = seen
+    policy.masked = bool(masked)
+
+
+def look_at_env(
+    path: Path, state: dict[str, Any]
+) -> tuple[spaces.Space[Any] | None, bool]:
+    """Return what the environment of an older run shows, and whether it has masks.
+
+    It is None where the environment cannot be made, or not without code of others.
+    """
+    # Then only flat rows are known, and `predict` says so.
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = path / "settings.json"
+        settings = read_settings(file) if path.is_dir() else state["settings"]
+        with closing(flat_env(agreed_env(path, settings))) as env:
+            inner = env.env if isinstance(env, FlattenObservation) else env
+            masked = "action_mask" in env.reset(seed=0)[1]
+            return as_space(plain_space(inner.observation_space)), masked
+    return None, False
 
 
 # %% [markdown]

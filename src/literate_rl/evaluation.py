@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest d34511b6f5e71701
+# Generated from chapters/evaluation.py (edit there); digest 4058d9266b4fbeac
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
+from torch import Tensor
 
 from literate_rl.agents import make_envs
 from literate_rl.workshop.episodes import (
@@ -24,7 +25,7 @@ from literate_rl.workshop.episodes import (
     read_masks,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -35,32 +36,39 @@ Level = Annotated[float, Gt(0), Lt(1)]
 Seed = Annotated[int, Ge(0)]
 
 
-def greedy(policy: PolicyLike, obs: NDArray[Any], mask: Masks | None = None) -> Any:
-    """Return a policy's greedy actions, in the form that environments take."""
+def acted(
+    policy: PolicyLike, obs: NDArray[Any], mask: Masks | None, noise: Tensor | float
+) -> Any:
+    """Return a policy's actions, in the form that environments take."""
     device = next(policy.parameters(), torch.empty(0)).device
-    with torch.no_grad():
+    with torch.no_grad(), eval_mode(policy):
         state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        return policy.to_env(policy.act(state, 0.0, **as_argument(mask)).cpu())
+        noise = noise.to(device) if isinstance(noise, Tensor) else noise
+        return policy.to_env(policy.act(state, noise, **as_argument(mask)).cpu())
 
 
 @checked
-@randomness_kept()
 def evaluate(
     policy: PolicyLike,
     env: str | Callable[..., gym.Env[Any, Any]],
     episodes: Count = 10,
     seed: Seed = 0,
     max_episode_steps: Count = 30_000,
+    greedy: bool = True,
 ) -> Float[np.ndarray, "episodes"]:
-    """Play episodes greedily and return the undiscounted return of each.
+    """Play episodes, greedily or not, and return the undiscounted return of each.
 
     Args:
-        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called.
+        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called, and
+            ``noise`` if it draws.
         env: A registered id, or a function that makes an environment.
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the
             same returns.
         max_episode_steps: After how many steps an episode is cut off, with a warning.
+        greedy: Whether the policy takes the best action. If not, it draws as it did
+            while it learned. It must where states look alike that want different
+            actions: there a greedy policy may turn in circles.
 
     Raises:
         ValueError: If ``env`` cannot be made.
@@ -75,9 +83,10 @@ def evaluate(
     # All play until the last of the first episodes is over.
     returns = np.zeros(episodes)
     playing = np.ones(episodes, dtype=bool)
+    generator = torch.Generator().manual_seed(env_seed(seed, 1))
     for _ in range(max_episode_steps):
-        with eval_mode(policy):
-            action = greedy(policy, obs, mask)
+        noise = 0.0 if greedy else policy.noise(1, episodes, generator)[0]
+        action = acted(policy, obs, mask, noise)
         obs, reward, terminated, truncated, infos = envs.step(action)
         mask, _ = follow_masks(mask, infos, terminated, truncated)
         # An environment that is done starts another episode, which does not count.
@@ -86,7 +95,7 @@ def evaluate(
         if not playing.any():
             break
     else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=4)
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=3)
     envs.close()
     return returns
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 5cbb1b0ae089b9b2
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 1bd54f604b28433b
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from literate_rl.workshop.nests import (
 )
 from literate_rl.workshop.signatures import (
     Bool,
-    Count,
     Float,
     check_finite,
     check_that,
@@ -196,7 +195,7 @@ class HybridActions:
         nest = self.to_env(action)
         batch = len(action if isinstance(action, Tensor) else action["action_type"])
         check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
-        return first_row(nest)
+        return first_row(self.space, nest)
 
 
 class HybridRows(nn.Module):
@@ -219,12 +218,11 @@ class HybridRows(nn.Module):
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
 
-@checked
 def make_hybrid_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
-    mask: ArrayLike | None = None,
-    hidden: Count = 64,
+    mask: ArrayLike | Tensor | None = None,
+    hidden: int = 64,
     normalize: bool = False,
     *,
     share_encoder: bool = False,
@@ -273,4 +271,6 @@ def make_hybrid_policy(
     if encoder is not None:
         recipe["models"] = {"encoder": name_of_model(encoder)}
     policy.recipe = "make_hybrid_policy", recipe
+    for name in ("observation_space", "action_space"):
+        setattr(policy, name, as_space(recipe[name]))
     return policy

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 42fbf4a17a405b0d
+# Generated from chapters/workshop/interfaces.py (edit there); digest 0304a2b7be223dd9
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -98,6 +98,10 @@ class PolicyLike(Stateful, Protocol):
 
     def to_env(self, action: Tensor) -> Any:
         """Return the actions as vector environments take them."""
+        ...
+
+    def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
+        """Return actions for what an environment shows, as its ``step`` takes them."""
         ...
 
     def parameters(self) -> Iterator[nn.Parameter]:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 38e5178dea8865df
+# Generated from chapters/workshop/nests.py (edit there); digest 1b41afb632470b79
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from functools import wraps
-from operator import itemgetter
 from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
@@ -56,11 +55,6 @@ def ends(nest: Any) -> Iterator[Any]:
         yield nest
 
 
-def first_row(nest: Any) -> Any:
-    """Take the first row of each array in a nest."""
-    return map_nest(itemgetter(0), nest)
-
-
 def form(space: spaces.Space[Any]) -> Any:
     """Return a space as a nest, with spaces other than Tuple and Dict at its ends."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
@@ -84,6 +78,16 @@ def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
 def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
     """Put one value at each leaf of a space, in its order; return the nest."""
     return map_nest(lambda _: next(values), form(space))
+
+
+def first_row(space: spaces.Space[Any], nest: Any) -> Any:
+    """Take the first of a batch of actions, as an environment's ``step`` takes it."""
+
+    def first(leaf: spaces.Space[Any], rows: Any) -> Any:
+        # An array stays one, also of the shape ().
+        return int(rows[0]) if isinstance(leaf, spaces.Discrete) else rows[0, ...]
+
+    return map_nest(first, form(space), nest)
 
 
 def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
@@ -256,9 +260,12 @@ def remembered(make: Make) -> Make:
                 continue
             if name in MODELS:
                 arguments.setdefault("models", {})[name] = name_of_model(x)
+            elif name.endswith("_space"):
+                arguments[name] = plain_space(as_space(x))
+                # A plain copy, which other processes can be sent.
+                vars(policy).setdefault(name, as_space(arguments[name]))
             else:
-                space = name.endswith("_space")
-                arguments[name] = plain_space(as_space(x)) if space else x
+                arguments[name] = x
         policy.recipe = make.__name__, arguments
         return policy
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/own_models.py (edit there); digest 81526771caeb3c67
+# Generated from chapters/workshop/own_models.py (edit there); digest d7a59edb7859fefa
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from literate_rl.ddpg import ActorCritics, actions_of
 from literate_rl.discrete_sac import DiscreteCritics
 from literate_rl.dqn import EpsilonGreedy
-from literate_rl.policies import Policy
+from literate_rl.policies import Policy, predicted
 from literate_rl.rainbow import RainbowPolicy
 from literate_rl.sac import roomy_box
 from literate_rl.workshop.interfaces import refuse_mask
@@ -76,7 +76,7 @@ class ContractPolicy(nn.Module):
         super().__init__()
         spec = state_spec(observation_space)
         self.actor = ByName(actor, spec)
-        self.action_space = action_space
+        self.observation_space, self.action_space = observation_space, action_space
         if critic is not None:
             self.critic = ByName(critic, spec)
         if critics is not None:
@@ -119,6 +119,10 @@ class ContractPolicy(nn.Module):
             return names
         inside: NDArray[Any] = action.numpy().clip(space.low, space.high)
         return inside.astype(space.dtype)
+
+    def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
+        """Return actions in the environment's own form, as ``Policy.predict`` does."""
+        return predicted(self, obs, mask, greedy)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations."""
