@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 86143328d95c7ad8
+# Generated from chapters/*.py (edit there); digest 280a88b46677dadb
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -49,6 +49,7 @@ from .ppo import (
 from .a2c import (
     A2C as A2C,
     A2CConfig as A2CConfig,
+    GradientConfig as GradientConfig,
     GradientLearner as GradientLearner,
     a2c_error as a2c_error,
     a2c_gradient as a2c_gradient,
@@ -333,6 +334,7 @@ from .workshop.networks import (
     Critics as Critics,
     GradientClip as GradientClip,
     eval_mode as eval_mode,
+    randomness_kept as randomness_kept,
     squashed_log_prob as squashed_log_prob,
 )
 from .workshop.episodes import (

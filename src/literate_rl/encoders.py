@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest b70a4dfa734ac26f
+# Generated from chapters/encoders.py (edit there); digest 4ea4813758c67b43
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -429,16 +429,20 @@ def off_policy_entrances(
     num_critics: int,
     share_encoder: bool,
     encoder: OwnEncoder | None = None,
+    first: Sequence[nn.Module] = (),
 ) -> Iterator[tuple[list[nn.Module], int]]:
     """Yield what ``entrance`` returns, for an actor and then for each of its critics.
 
-    A shared encoder is that of the critics, and detached for the actor.
+    A shared encoder is that of the critics, and detached for the actor. What is
+    ``first`` stands before all of them.
     """
     front, size = entrance(space, encoder=encoder)
     check_shared(share_encoder, front, space)
-    yield ([Detached(*front)] if share_encoder else front), size
+    yield [*first, *([Detached(*front)] if share_encoder else front)], size
     for _ in range(num_critics):
-        yield (front, size) if share_encoder else entrance(space, encoder=encoder)
+        if not share_encoder:
+            front, _ = entrance(space, encoder=encoder)
+        yield [*first, *front], size
 
 
 def check_shared(
@@ -452,7 +456,7 @@ def check_shared(
 def check_normalize(normalize: bool, encoded: bool, space: spaces.Space[Any]) -> None:
     """Raise if features were to be normalised, and warn of zeros and ones."""
     words = f"normalize must be False with an encoder, got {space}"
-    check_that(not (encoded and normalize), words)
+    check_that(not (encoded and normalize), f"{words}: leave out normalize_obs")
     if not (normalize and isinstance(space, spaces.Box) and space.dtype.kind in "iub"):
         return
     if space.low.min() >= 0 and space.high.max() <= 1:

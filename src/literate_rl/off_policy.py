@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 714786cb4089ea61
+# Generated from chapters/off_policy.py (edit there); digest b3211fde91dcaf33
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def vtrace_error_from_log_prob(
         error, entropy = error * weight.detach(), entropy * weight.detach()
     loss = vtrace_loss(policy_loss, error.mean(), entropy.mean())
     causes = {"log_prob": log_prob, "entropy": entropy, "value": value}
-    check_finite(torch.stack(loss), **causes, weight=weight)
+    check_finite(torch.stack(loss), **causes, target=target, weight=weight)
     return loss
 
 

@@ -1,13 +1,15 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 999406398314e907
+# Generated from chapters/workshop/episodes.py (edit there); digest 9eef309e8b834e71
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -63,22 +65,45 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
 
 @checked
 def env_maker(
-    env: str | Callable[[], gym.Env[Any, Any]],
+    env: str | Callable[[], gym.Env[Any, Any]], copy: int | None = None
 ) -> Callable[[], gym.Env[Any, Any]]:
-    """Return a function that makes an environment, from an id or a function."""
+    """Return a function that makes an environment.
+
+    Args:
+        env: Its id, or a function.
+        copy: Which one it is of several, for the notes of exceptions.
+    """
 
     def make() -> gym.Env[Any, Any]:
-        try:
+        with making(env):
             made = make_one(env)
-        except gym.error.Error as error:
-            raise ValueError(f"env {env!r} cannot be made: {error}") from error
         if not isinstance(made, gym.Env):
             raise TypeError(f"env must make a gymnasium.Env, got {type(made).__name__}")
         # Once is enough: `flat_env` ({doc}`runs`) holds what it makes, then flattens.
         inner = made.env if isinstance(made, FlattenObservation) else made
-        return made if isinstance(inner, Held) else Held(made)
+        if not isinstance(inner, Held):
+            made = inner = Held(made)
+        inner.copy = copy
+        return made
 
     return make
+
+
+@contextmanager
+def making(env: Any) -> Iterator[None]:
+    """Say which environment cannot be made; an exception of its own keeps its type."""
+    words = f"env {env!r} cannot be made: "
+    try:
+        yield
+    except (gym.error.Error, ImportError) as error:
+        raise ValueError(f"{words}{error}") from error
+    except LEAVING as error:
+        raise ValueError(f"{words}{told(error)}") from error
+    except BaseException as error:
+        # Who makes it may be made by somebody else, and has said so already.
+        if not noted(error):
+            error.add_note(f"{words}{told(error)}")
+        raise
 
 
 def check_copies(envs: SyncVectorEnv) -> None:
@@ -258,8 +283,19 @@ def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
         )
 
 
+LEAVING = SystemExit, GeneratorExit  # by which code leaves Python or a generator
+
+
 class Held(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that is held to its interface; errors call it by its name."""
+    """An environment that is held to its interface; errors call it by its name.
+
+    Attributes:
+        copy: Which one it is of several, if somebody knows.
+        steps: Steps of the episode under way.
+    """
+
+    copy: int | None = None
+    steps = 0
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -268,36 +304,73 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
+        self.steps = 0
         obs, infos = self.held("reset", **options)
         return copied(obs), copied(infos)
 
     def step(self, action: Any) -> Any:
         """Take a step."""
+        self.steps += 1
         obs, reward, terminated, truncated, infos = self.held("step", action)
         return copied(obs), reward, terminated, truncated, copied(infos)
 
     def held(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method and look at what it returns."""
-        cause = None
+        answer, cause = self.called(method, *arguments, **options), None
         try:
-            answer = getattr(self.env, method)(*arguments, **options)
             wrong = (
                 wrong_count(method, answer)
                 or wrong_part(*answer, space=self.seen)
                 or wrong_mask(answer[-1].get("action_mask"), self.options)
             )
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # `sys.exit` is no success
+        except Exception as error:  # what came cannot even be looked at
             wrong, cause = told(error), error
         if wrong:
-            name = name_of(self)
-            raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
+            raise self.located(ValueError(self.failed(method) + wrong)) from cause
         return answer
+
+    def called(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method; an exception of its own gets a note."""
+        try:
+            return getattr(self.env, method)(*arguments, **options)
+        except LEAVING as error:
+            words = self.failed(method) + told(error)
+            raise self.located(ValueError(words)) from error
+        except BaseException as error:
+            # One inside of a wrapper has come by here before.
+            if not noted(error):
+                error.add_note(self.failed(method) + told(error))
+            self.located(error)
+            raise
+
+    def failed(self, method: str) -> str:
+        """Return how a sentence on what failed begins."""
+        return f"env {name_of(self)!r} failed in {method}: "
+
+    def located(self, error: BaseException) -> BaseException:
+        """Note in which step and in which copy something happened; return it."""
+        known = getattr(error, "__notes__", [])
+        step = f"in step {self.steps} of its episode" if self.steps else ""
+        copy = "" if self.copy is None else f"in copy {self.copy}"
+        for note in filter(None, (step, copy)):
+            if note not in known:
+                error.add_note(note)
+        return error
 
     def render(self) -> Any:
         """Draw the environment."""
-        return copied(self.env.render())
+        return copied(self.called("render"))
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.called("close")
+
+
+def noted(error: BaseException) -> bool:
+    """Say whether the words or notes of an exception say what it came from."""
+    words = (str(error), *getattr(error, "__notes__", ()))
+    begin = "(env|wrapper) .* (failed in|cannot be made|does not fit)"
+    return any(re.match(begin, x, re.S) for x in words)
 
 
 def name_of(env: gym.Env[Any, Any]) -> str:
@@ -490,6 +563,19 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}{where}"
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return an error and its notes in one line, for a command that ends with it."""
+    # The messages of these are sentences. Others say less, so their place is told.
+    sentence = isinstance(error, ValueError | OSError)
+    words, notes = told(error), getattr(error, "__notes__", [])
+    # What an environment has raised is told with its place in a note.
+    if any(words in note for note in notes):
+        lines = notes
+    else:
+        lines = [str(error) if sentence else words, *notes]
+    return " ".join("; ".join(lines).split())
+
+
 def on_cpu(action: Tensor) -> Tensor:
     """Return an agent's actions on the CPU, where environments run."""
     if not isinstance(action, Tensor):
@@ -561,20 +647,29 @@ class EpisodeCounter:
         return int((self.carried[1] == self.steps).sum()) if self.steps else 0
 
 
-class MeanReturn(float):
-    """A mean of returns, NaN without any.
+class Mean(float):
+    """A mean, NaN of nothing.
 
     Attributes:
-        returns: What it is the mean of.
+        weight: How much it counts where several means become one, such as the number
+            of what it is the mean of.
+        returns: What it is the mean of, if these are returns.
     """
 
+    weight: float
     returns: tuple[float, ...] = ()
 
+    def __new__(cls, mean: float, weight: float) -> Self:
+        self = super().__new__(cls, mean)
+        self.weight = weight
+        return self
 
-def mean_return(episode_return: Tensor) -> MeanReturn:
+
+def mean_return(episode_return: Tensor) -> Mean:
     """Return the mean of the returns in a rollout, which are NaN where none ended."""
-    mean = MeanReturn(episode_return.nanmean().item())
-    mean.returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    mean = Mean(episode_return.nanmean().item(), len(returns))
+    mean.returns = returns
     return mean
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 1bd54f604b28433b
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest da1d975d171e3a44
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from literate_rl.encoders import (
     OwnEncoder,
-    check_normalize,
     check_shared,
     entrance,
 )
@@ -26,7 +25,7 @@ from literate_rl.hybrid_action import (
     HybridSizes,
 )
 from literate_rl.masks import legal
-from literate_rl.policies import ActorCritic, Policy, RunningMoments, behind
+from literate_rl.policies import ActorCritic, Policy, behind, normalizing
 from literate_rl.workshop.fast import hybrid_terms
 from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
 from literate_rl.workshop.nests import (
@@ -37,6 +36,7 @@ from literate_rl.workshop.nests import (
 )
 from literate_rl.workshop.signatures import (
     Bool,
+    Count,
     Float,
     check_finite,
     check_that,
@@ -218,11 +218,12 @@ class HybridRows(nn.Module):
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
 
+@checked
 def make_hybrid_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
-    mask: ArrayLike | Tensor | None = None,
-    hidden: int = 64,
+    mask: ArrayLike | None = None,
+    hidden: Count = 64,
     normalize: bool = False,
     *,
     share_encoder: bool = False,
@@ -243,7 +244,7 @@ def make_hybrid_policy(
     """
     observation_space = as_space(observation_space)
     front, size = entrance(observation_space, encoder=encoder)
-    check_normalize(normalize, bool(front), observation_space)
+    first = normalizing(normalize, observation_space, encoder)
     check_shared(share_encoder, front, observation_space)
     actions = HybridActions.from_space(as_space(action_space), mask)
     seen = spaces.Box(-np.inf, np.inf, (size,))
@@ -254,8 +255,7 @@ def make_hybrid_policy(
     if not share_encoder:
         front, _ = entrance(observation_space, encoder=encoder)
     critic = behind(front, size, hidden, 1, gain=1.0)
-    normalizer = RunningMoments(size) if normalize else None
-    both = ActorCritic(HybridRows(network), critic, normalizer)
+    both = ActorCritic(HybridRows(network), critic, *first)
 
     policy = Policy(both, actions)
     # What a checkpoint needs; the mask may have come from the space, or as an array.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 54029ffa9205d3e2
+# Generated from chapters/workshop/signatures.py (edit there); digest 825c3143a550c80c
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -694,7 +694,14 @@ def at_least(number: int, things: str = "one") -> Check:
 
 
 class NotFiniteError(ValueError):
-    """A result holds NaN or infinity."""
+    """A result holds NaN or infinity.
+
+    Attributes:
+        large: The inputs whose squares have an infinite sum, with the largest number of
+            each.
+    """
+
+    large: dict[str, float] = {}
 
 
 def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
@@ -714,7 +721,10 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
-    raise NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
+    error = NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
+    large = {name: x for name, x in given.items() if x.square().sum() == math.inf}
+    error.large = {name: x.abs().max().item() for name, x in large.items()}
+    raise error
 
 
 def check_that(holds: bool | np.bool_ | Tensor, words: str) -> None:
