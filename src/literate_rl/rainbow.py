@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest f0aefac58af30e2a
+# Generated from chapters/rainbow.py (edit there); digest dade20b0df33bd89
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -383,10 +383,9 @@ class DistributionalQLearning(Exploring):
         prob = of_action(following, best).softmax(-1)
         moved = prob, batch.reward, batch.discount, policy.value_min, policy.value_max
         error = categorical_error(taken.log_softmax(-1), project_distribution(*moved))
-        self.beyond, self.updates = (
-            self.beyond + mass_beyond(*moved).mean(),
-            self.updates + 1,
-        )
+        # Not in place: an actor that judges its steps has a copy of this object.
+        self.beyond = self.beyond + mass_beyond(*moved).mean()
+        self.updates += 1
         return QError(error, error.detach(), policy.mean(taken.detach()))
 
     def metrics(self) -> dict[str, float]:
@@ -402,7 +401,8 @@ class DistributionalQLearning(Exploring):
             warnings.warn(
                 f"{share:.0%} of what the targets expect lies beyond the atoms, from "
                 f"value_min={low:g} to value_max={high:g}, and counts as the last one "
-                "there: set both so that all discounted returns lie in between",
+                "there: set both so that all discounted returns, of rewards times "
+                "reward_scale, lie in between",
                 stacklevel=2,
             )
         return {**super().metrics(), "losses/beyond_atoms": beyond}
