@@ -248,8 +248,8 @@ class OffPolicyConfig:
         iteration_steps: Steps in the environments of one iteration. Its noise is drawn
             at once, and the learning rate and other schedules move on where it begins.
         log_interval: Steps in the environments from one row of the log to the next, a
-            multiple of ``iteration_steps``; None is a row for each iteration. The log
-            alone depends on it.
+            multiple of those of an iteration; None is a row for each. Nothing but the
+            log depends on it.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them, so an episode that takes longer never ends: by default one
             of more than 2,500 steps.

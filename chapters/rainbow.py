@@ -816,10 +816,9 @@ class DistributionalQLearning(Exploring):
         prob = of_action(following, best).softmax(-1)
         moved = prob, batch.reward, batch.discount, policy.value_min, policy.value_max
         error = categorical_error(taken.log_softmax(-1), project_distribution(*moved))
-        self.beyond, self.updates = (
-            self.beyond + mass_beyond(*moved).mean(),
-            self.updates + 1,
-        )
+        # Not in place: an actor that judges its steps has a copy of this object.
+        self.beyond = self.beyond + mass_beyond(*moved).mean()
+        self.updates += 1
         return QError(error, error.detach(), policy.mean(taken.detach()))
 
     def metrics(self) -> dict[str, float]:
@@ -835,7 +834,8 @@ class DistributionalQLearning(Exploring):
             warnings.warn(
                 f"{share:.0%} of what the targets expect lies beyond the atoms, from "
                 f"value_min={low:g} to value_max={high:g}, and counts as the last one "
-                "there: set both so that all discounted returns lie in between",
+                "there: set both so that all discounted returns, of rewards times "
+                "reward_scale, lie in between",
                 stacklevel=2,
             )
         return {**super().metrics(), "losses/beyond_atoms": beyond}
@@ -863,7 +863,8 @@ def draw_noise(
 # with $\gamma = 0.99$ adds up to $1 / (1 - \gamma) = 100$ at most. For another task set
 # `value_min` and `value_max` to the worst and the best return: what lies beyond an atom at the end
 # is counted as that atom. With rewards of −1, as in Acrobot and MountainCar, all values would be 0
-# (set −100 and 0).
+# (set −100 and 0). The metric `losses/beyond_atoms` is the share of the targets' probability that was
+# moved beyond an end, and where it is above a twentieth, there is a warning.
 
 # %% tags=["claims"]
 from literate_rl.c51 import project_distribution

@@ -120,7 +120,7 @@ def test_no_healthy_run_comes_to_a_limit() -> None:
     for row in rows:
         assert int(row["count"]) == RULE[row["rule"]].count
         assert int(row["most_healthy"]) < int(row["count"]) <= int(row["most_sick"])
-        assert int(row["healthy_runs"]) >= 10
+        assert int(row["healthy_runs"]) >= 5
         assert int(row["alarms"]) == 0
         # The stored run is the one of the table, rounded.
         stored = read_record(STORED / row["rule"].replace(" ", "_"))
@@ -164,6 +164,7 @@ LIMITS = {
     "most ratios are clipped": (CLIPPED, 0.49, 0.51),
     "the policy is certain too early": (ENTROPY, 0.011, 0.009),
     "the critic explains nothing": (EXPLAINED, 0.051, 0.049),
+    "returns lie beyond the atoms": ("losses/beyond_atoms", 0.049, 0.051),
 }
 
 

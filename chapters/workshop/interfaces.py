@@ -295,7 +295,9 @@ class Algorithm(Protocol):
 # A **learner** is what the loop around it asks for: `fit` calls `iterate` until all steps are
 # taken, and stores what a resumed run needs ({doc}`runs`). A learner in the table of
 # {doc}`training` has one thing more: its environments, as `collector.envs` or
-# `runner.collector.envs`, or a method `close` if actors have them. There they are closed in the end.
+# `runner.collector.envs`, or a method `close` if actors have them. There they are closed in the end. A
+# learner whose iterations are short may also have a property `log_due`: whether the last one completes
+# a row of the log.
 
 
 # %% tags=["export"]

@@ -345,7 +345,7 @@ class Log:
     """The rows of a log, each about all iterations since the row before.
 
     Args:
-        run: Where the rows are kept too, or None. Its checkpoints keep what is gathered.
+        run: Where rows and, at checkpoints, what is gathered are kept; or None.
         step: Steps taken so far.
     """
 
@@ -736,7 +736,7 @@ class Run:
                 self.events.add_scalar(name, x, step)
 
     def add_columns(self, names: list[str]) -> None:
-        """Give the table a column for each metric; what it has no number of is empty."""
+        """Give the table a column for each metric; older rows have no number of it."""
         known = self.columns[1:]
         if known and not {*known} & {*names}:
             raise ValueError(f"metrics must be {known}, got {names}")

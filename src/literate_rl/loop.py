@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 6d508bcbfa059418
+# Generated from chapters/loop.py (edit there); digest 85828774164d42ba
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.agents import Collector
-from literate_rl.policies import normalizer_of, take_in
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.episodes import (
     Mean,
@@ -99,14 +98,12 @@ class OffPolicyConfig:
         beta: How far the importance weights undo that preference at the start, where
             there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
-        normalize_obs: Whether the policy sees observations with mean 0 and standard
-            deviation 1. It has to be built so too.
         max_grad_norm: Bound of the gradient's norm.
         iteration_steps: Steps in the environments of one iteration. Its noise is drawn
             at once, and the learning rate and other schedules move on where it begins.
         log_interval: Steps in the environments from one row of the log to the next, a
-            multiple of ``iteration_steps``; None is a row for each iteration. The log
-            alone depends on it.
+            multiple of those of an iteration; None is a row for each. Nothing but the
+            log depends on it.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them, so an episode that takes longer never ends: by default one
             of more than 2,500 steps.
@@ -129,7 +126,6 @@ class OffPolicyConfig:
     priority_exponent: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
-    normalize_obs: bool = False
     max_grad_norm: Positive = 10.0
     iteration_steps: Count = 1000
     log_interval: Count | None = None
@@ -185,7 +181,6 @@ class OffPolicy:
     ) -> None:
         check_num_envs(envs, config.num_envs)
         self.algorithm, self.policy, self.config = algorithm, algorithm.policy, config
-        self.normalizer = normalizer_of(self.policy, config.normalize_obs)
         # The plain forms, unless somebody has handed in others.
         self.act = act or self.policy.act
         self.error = partial(error, algorithm) if error else algorithm.error
@@ -222,7 +217,6 @@ class OffPolicy:
             with eval_mode(self.policy):
                 rollout = self.collector.collect(act, config.rollout_len)
             self.buffer.push(rollout)
-            take_in(self.normalizer, rollout.obs, rollout.real)
             returns.append(rollout.episode_return)
             # Then the updates that are due.
             if self.step >= config.learning_starts:
@@ -318,7 +312,7 @@ class OffPolicy:
         if errors:
             loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
             means = [x.mean().item() for x in (loss, td_error.abs(), value)]
-            check_finite(means[0], values=value, td_error=td_error)
+            check_finite(means[0], values=value)
         names = ("losses/loss", "losses/td_error", "losses/q_value")
         return {
             name: Mean(x, len(errors)) for name, x in zip(names, means, strict=True)

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 0f224aba69ff534c
+# Generated from chapters/rainbow.py (edit there); digest dade20b0df33bd89
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from literate_rl.encoders import (
     has_pictures,
 )
 from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import Policy, normalizing
+from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import ActionDistribution
@@ -303,7 +303,6 @@ def make_rainbow_policy(
     sigma: NonNegative = 0.1,
     hold: Count = 1,
     *,
-    normalize: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> RainbowPolicy:
     """Build the policy that fits the spaces of one environment.
@@ -320,7 +319,6 @@ def make_rainbow_policy(
         noisy: Whether the last two layers are noisy.
         sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
-        normalize: Whether the policy normalises its observations; vectors only.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     seen, discrete = as_space(observation_space), as_discrete(action_space)
@@ -330,8 +328,6 @@ def make_rainbow_policy(
         inputs: Any = picture_layer(seen, hidden, encoder)
     else:
         inputs = as_vectors(seen).shape[0]
-    if first := normalizing(normalize, seen, encoder):
-        inputs = nn.Sequential(*first, nn.Linear(inputs, hidden))
     network = RainbowNetwork(
         inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )
@@ -387,10 +383,9 @@ class DistributionalQLearning(Exploring):
         prob = of_action(following, best).softmax(-1)
         moved = prob, batch.reward, batch.discount, policy.value_min, policy.value_max
         error = categorical_error(taken.log_softmax(-1), project_distribution(*moved))
-        self.beyond, self.updates = (
-            self.beyond + mass_beyond(*moved).mean(),
-            self.updates + 1,
-        )
+        # Not in place: an actor that judges its steps has a copy of this object.
+        self.beyond = self.beyond + mass_beyond(*moved).mean()
+        self.updates += 1
         return QError(error, error.detach(), policy.mean(taken.detach()))
 
     def metrics(self) -> dict[str, float]:
@@ -406,7 +401,8 @@ class DistributionalQLearning(Exploring):
             warnings.warn(
                 f"{share:.0%} of what the targets expect lies beyond the atoms, from "
                 f"value_min={low:g} to value_max={high:g}, and counts as the last one "
-                "there: set both so that all discounted returns lie in between",
+                "there: set both so that all discounted returns, of rewards times "
+                "reward_scale, lie in between",
                 stacklevel=2,
             )
         return {**super().metrics(), "losses/beyond_atoms": beyond}

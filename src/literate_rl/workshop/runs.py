@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 03bdafd2ec414404
+# Generated from chapters/workshop/runs.py (edit there); digest ed6a86a8717c257f
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import socket
 import sys
 import threading
 import time
-import warnings
 import zipfile
 from collections import deque
 from collections.abc import (
@@ -31,13 +30,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
 from uuid import uuid4
 
 import gymnasium as gym
@@ -63,13 +62,12 @@ from literate_rl.workshop.episodes import (
     env_seed,
     follow_masks,
     make_one,
-    making,
     name_of,
     read_masks,
     told,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -78,18 +76,8 @@ from literate_rl.workshop.makers import (
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.nests import (
-    as_space,
-    form,
-    hollow,
-    plain_space,
-    refused,
-)
-from literate_rl.workshop.signatures import (
-    Count,
-    NotFiniteError,
-    checked,
-)
+from literate_rl.workshop.nests import form, hollow, refused
+from literate_rl.workshop.signatures import Count, NotFiniteError, checked
 
 __all__ = [
     "OwnModels",
@@ -129,12 +117,14 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
             "env must be an id, a class or a function that makes one environment, got "
             f"{type(env).__name__}"
         )
-    with making(env):
-        one = make_one(env, **arguments)
-        try:
-            made = Held(one)
-        except Exception as error:  # it has no spaces
-            raise ValueError(f"env {env!r} cannot be made: {told(error)}") from error
+    try:
+        made = Held(make_one(env, **arguments))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also one that calls `sys.exit`
+        known = isinstance(error, gym.error.Error | ImportError)
+        why = error if known else told(error)
+        raise ValueError(f"env {env!r} cannot be made: {why}") from error
     for name in ("observation_space", "action_space"):
         came = getattr(made, name)
         if not isinstance(came, spaces.Space):
@@ -173,7 +163,7 @@ class Log:
     """The rows of a log, each about all iterations since the row before.
 
     Args:
-        run: Where the rows are kept too, or None. Its checkpoints keep what is gathered.
+        run: Where rows and, at checkpoints, what is gathered are kept; or None.
         step: Steps taken so far.
     """
 
@@ -263,8 +253,6 @@ def fit(
         log.end_row()
         if run is not None:
             run.save(learner)
-    if learner.step < total:
-        print(f"interrupted at step {learner.step} of {total}")
     return log.rows
 
 
@@ -273,34 +261,18 @@ def keep_what_is_whole(
 ) -> None:
     """Keep what was learned and measured before an iteration failed."""
     if isinstance(error, NotFiniteError):
-        error.add_note(advice(error, learner))
+        error.add_note(
+            f"the numbers exploded near step {learner.step}: "
+            "try a third of learning_rate"
+        )
     if run is None:
         return
-    others_failed = ChildProcessError in (type(error), type(error.__cause__))
+    others_failed = isinstance(error, ChildProcessError)
     # What the last checkpoint has gathered is written by the run that goes on there.
     if others_failed or log.step > run.saved:
         log.end_row()
     if others_failed:
         run.save(learner)
-
-
-def advice(error: NotFiniteError, learner: Learner) -> str:
-    """Say what may help where numbers have exploded."""
-    large, at = error.large, f"near step {learner.step}"
-    # Where values are of the usual size and what they should become is not, the
-    # rewards are to blame.
-    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
-        return f"the numbers exploded {at}: try a third of learning_rate"
-    ways = {
-        "scale_reward": "scale_reward=True",
-        "reward_scale": "a smaller reward_scale",
-    }
-    known = (way for name, way in ways.items() if hasattr(learner.config, name))
-    name = max(large, key=large.__getitem__)
-    return (
-        f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
-        f"a float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
-    )
 
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
@@ -498,7 +470,7 @@ class Run:
                 self.events.add_scalar(name, x, step)
 
     def add_columns(self, names: list[str]) -> None:
-        """Give the table a column for each metric; what it has no number of is empty."""
+        """Give the table a column for each metric; older rows have no number of it."""
         known = self.columns[1:]
         if known and not {*known} & {*names}:
             raise ValueError(f"metrics must be {known}, got {names}")
@@ -529,11 +501,7 @@ class Run:
             "gathered": dict(self.gathered),
             "settings": self.settings,
             "learner": learner.state_dict(),
-            "policy": {
-                "recipe": policy.recipe,
-                "weights": policy.state_dict(),
-                **world_of(policy),
-            },
+            "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
         }
         save_checkpoint(self.checkpoint, state)
         self.saved = learner.step
@@ -557,8 +525,6 @@ class Run:
                 raise ValueError("its policy was made for another environment")
             policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
-            if saved.get("masked"):
-                cast(Any, policy).masked = True
         except Exception as error:
             raise ValueError(
                 f"{self.checkpoint} does not fit the settings: {reason(error)}"
@@ -920,7 +886,6 @@ class OwnModels(TypedDict, total=False):
     encoder: OwnEncoder
 
 
-@randomness_kept()
 def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
@@ -965,57 +930,11 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
         with AtMost(count_stored(weights)):
             policy = getattr(package, name)(**rest, **models)
         policy.load_state_dict(weights)
-        know_world(policy, path, state)
     except Exception as error:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"
         raise ValueError(message) from error
     loaded: PolicyLike = policy.eval()
     return loaded
-
-
-def world_of(policy: Any) -> dict[str, Any]:
-    """Return what a checkpoint keeps of a policy's world beside the recipe."""
-    shown, told = policy.recipe[1].get("observation_space"), None
-    seen = getattr(policy, "observation_space", None)
-    if shown is not None and seen is not None:
-        told = plain_space(seen)
-    return {
-        "masked": bool(getattr(policy, "masked", False)),
-        "observation_space": None if told == shown else told,
-    }
-
-
-def know_world(policy: Any, path: Path, state: dict[str, Any]) -> None:
-    """Tell a policy what its environment shows, and whether that has masks."""
-    if "masked" in state["policy"]:
-        masked, shown = state["policy"]["masked"], state["policy"]["observation_space"]
-        seen = None if shown is None else as_space(shown)
-    else:
-        seen, masked = look_at_env(path, state)
-    # An id may stand for another environment by now.
-    size = spaces.flatdim(policy.observation_space)
-    if seen is not None and spaces.flatdim(seen) == size:
-        policy.observation_space = seen
-    policy.masked = bool(masked)
-
-
-def look_at_env(
-    path: Path, state: dict[str, Any]
-) -> tuple[spaces.Space[Any] | None, bool]:
-    """Return what the environment of an older run shows, and whether it has masks.
-
-    It is None where the environment cannot be made, or not without code of others.
-    """
-    # Then only flat rows are known, and `predict` says so.
-    with suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        file = path / "settings.json"
-        settings = read_settings(file) if path.is_dir() else state["settings"]
-        with closing(flat_env(agreed_env(path, settings))) as env:
-            inner = env.env if isinstance(env, FlattenObservation) else env
-            masked = "action_mask" in env.reset(seed=0)[1]
-            return as_space(plain_space(inner.observation_space)), masked
-    return None, False
 
 
 def trained_folder() -> Path:
@@ -1198,7 +1117,6 @@ def load_env(
 
 
 @checked
-@randomness_kept()
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -1240,7 +1158,6 @@ def has_screen() -> bool:
     return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
 
 
-@randomness_kept()
 def show(
     policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
@@ -1296,7 +1213,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps, calls=6)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
     return total
 
 
