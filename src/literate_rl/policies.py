@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest b07997c492dad7ba
+# Generated from chapters/policies.py (edit there); digest 738afea98932a1f9
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -563,7 +563,7 @@ def normalizing(
     return [RunningMoments(*as_vectors(space).shape)] if normalize else []
 
 
-def normalizer_of(policy: Any, wanted: bool) -> RunningMoments | None:
+def normalizer_of(policy: PolicyLike, wanted: bool) -> RunningMoments | None:
     """Return what normalises a policy's observations, or None.
 
     Raises:
