@@ -955,7 +955,7 @@ def normalizing(
     return [RunningMoments(*as_vectors(space).shape)] if normalize else []
 
 
-def normalizer_of(policy: Any, wanted: bool) -> RunningMoments | None:
+def normalizer_of(policy: PolicyLike, wanted: bool) -> RunningMoments | None:
     """Return what normalises a policy's observations, or None.
 
     Raises:

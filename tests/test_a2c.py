@@ -460,7 +460,8 @@ def learners(
     ppo = PPOConfig(num_envs=3, num_steps=10, num_minibatches=2, anneal=False, **run)
     impala = IMPALAConfig(n_sample=3, unroll_len=5, batch_size=3, **run)
     alone = replace(ALONE, entropy_weight=0.01, **run)
-    remote = A3CConfig(**asdict(alone), slots=2)
+    shared = {name: x for name, x in asdict(alone).items() if name != "scale_reward"}
+    remote = A3CConfig(**shared, slots=2)
     return {
         "A2C": A2C(policy, build(), alone),
         "A3C": A3C(policy, build, remote),

@@ -23,7 +23,7 @@ from torch.nn.functional import one_hot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import encoders_learning, minatar_frames, minatar_learning
-from benchmarks.learning import LEARNING, settings_in
+from benchmarks.learning import LEARNING, defaults_of, settings_in
 from benchmarks.store import read_table
 from literate_rl.encoders import (
     MINATAR_LAYERS,
@@ -627,12 +627,10 @@ EXPERIMENTS = encoders_learning.EXPERIMENTS | minatar_learning.EXPERIMENTS
 def test_runs_on_pictures_were_made_with_the_settings_of_today(name: str) -> None:
     experiment = EXPERIMENTS[name]
     config = asdict(experiment.config)
-    # The seeds are told apart, and some runs are older than the sharing of encoders.
+    # The seeds are told apart, and some runs are older than some settings.
     del config["seed"]
     _, origin = read_table(LEARNING / f"{name}.csv")
-    found = settings_in(origin)
-    if "share_encoder" in config:
-        found.setdefault("share_encoder", "False")
+    found = {**defaults_of(experiment.config), **settings_in(origin)}
     assert found == {name: str(value) for name, value in config.items()}
     assert origin["seeds"] == f"1 to {experiment.seeds}"
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from worlds import Fenced
 
-from benchmarks.learning import LEARNING, settings_in
+from benchmarks.learning import LEARNING, defaults_of, settings_in
 from benchmarks.masks_learning import EXPERIMENTS, WhileActing
 from benchmarks.store import read_table
 from literate_rl.agents import Collector, make_envs
@@ -714,7 +714,8 @@ def test_the_runs_of_the_chapter_were_made_with_the_settings_of_today(name) -> N
     config = asdict(EXPERIMENTS[name].config)
     del config["seed"]
     _, origin = read_table(LEARNING / f"{name}.csv")
-    assert settings_in(origin) == {name: str(value) for name, value in config.items()}
+    found = {**defaults_of(EXPERIMENTS[name].config), **settings_in(origin)}
+    assert found == {name: str(value) for name, value in config.items()}
     assert origin["seeds"] == "1 to 10"
 
 
