@@ -367,8 +367,7 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** how far apart they are: after a fifth of the steps the choices have reached more than the
-# list at the end. A step teaches the list about *one* of 256 actions, and the choices about eight
+# **Notice** how far apart they are, with the same steps. A step teaches the list about *one* of 256 actions, and the choices about eight
 # times one of two. And it is not because each switch is paid by itself: where only all eight together
 # pay, chance is hardly ever right, and the choices learn it all the same. (One seed each: a
 # demonstration.)
@@ -376,9 +375,8 @@ fig.tight_layout()
 # %% tags=["claims"]
 choices, listed = (dict(curves[name]) for name in ("eight choices", "a list of 256"))
 at_the_end = max(listed)
-assert choices[at_the_end // 5] > listed[at_the_end], "a fifth of the steps"
-assert choices[at_the_end] > 9.9
-assert strict["a list of 256"] < 1 < 5 < strict["eight choices"], "all the same"
+assert choices[at_the_end] > listed[at_the_end], "far apart"
+assert strict["eight choices"] > strict["a list of 256"] + 2, "all the same"
 
 # %% [markdown]
 # ## Traps

@@ -860,8 +860,8 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that both learn: from about twenty steps an episode they climb to more than 150 at
-# their best, with the same code. Only the policy knows what its actions are. (One seed each: a
+# **Notice** that both learn: from about twenty steps an episode they climb to several times as many
+# at their best, with the same code. Only the policy knows what its actions are. (One seed each: a
 # demonstration, not a comparison. The curves are restless, and a clip would not help: with one
 # update for each rollout it has nothing to hold. {doc}`a2c` has ten seeds, and what calms them.)
 
@@ -869,7 +869,7 @@ fig.tight_layout()
 for _, (_, ended) in trained.values():
     assert 15 < ended[:50].mean() < 30, "about twenty steps an episode"
     later = np.convolve(ended, np.full(50, 1 / 50), "valid")
-    assert later.max() > 150, "to more than 150"
+    assert later.max() > 3 * ended[:50].mean(), "several times as many"
 
 # %% [markdown]
 # ## Normalisation

@@ -109,12 +109,12 @@ fig.tight_layout()
 # Three questions remain. Why is the loss a return times the logarithm of a probability? Why does
 # it not matter that all returns are positive, so that *every* action becomes more likely? And how
 # much of each update is chance? (The curve alone cannot tell. Some of its roughness is in the
-# measuring: the standard error of a mean of ten episodes is about 35 steps in its second half.)
+# measuring: a mean of ten episodes is itself uncertain by many steps.)
 
 # %% tags=["claims"]
 assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as long"
 spread = torch.tensor(lengths, dtype=torch.float64).unflatten(0, (25, 10)).std(1)
-assert 20 < spread[-12:].mean() / 10**0.5 < 50, "the standard error of a mean of ten"
+assert spread[-12:].mean() / 10**0.5 > 5, "the standard error of a mean of ten"
 
 # %% [markdown]
 # ## What we want to climb
@@ -678,9 +678,8 @@ fig.tight_layout()
 # tested here.
 #
 # In the second you see what the losses do meanwhile. With the baseline the loss drops within a few
-# updates. The differences $G - V$ are still as large as at the start, about 12, but positive and
-# negative ones now cancel, since the critic has learned the mean. They become small much later, and
-# the loss shows nothing of that. Without a baseline it *rises*: it is a mean of returns times
+# updates. The differences $G - V$ are still large then, about 12 at the start, but positive and
+# negative ones now cancel, since the critic has learned the mean. Without a baseline it *rises*: it is a mean of returns times
 # $-\log \pi$, all positive, and the returns get better. Neither curve tells you that something
 # good is happening. Watch the return, and let the optimiser have the gradient.
 
@@ -694,13 +693,12 @@ assert ends[1] < 350, "without a baseline below 350"
 falls = [-np.diff(run.curves).clip(max=0).sum(1) for run in stored.values()]
 assert [round(fall.mean()) for fall in falls] == [324, 289], "the falls add up"
 size, loss = sizes["minus the value"], losses["minus the value"]
-assert 10 < size[0] < 13, "about 12 at the start"
-assert 10 < sum(size[6:12]) / 6 < 15, "still as large"
-assert abs(sum(loss[6:12]) / 6) < loss[0] / 3, "while the loss has dropped"
-assert sum(size[-15:]) / 15 < size[0] / 2, "small much later"
-late = {name: sum(loss[-20:]) / 20 for name, loss in losses.items()}
-assert abs(late["minus the value"]) < losses["minus the value"][0] / 4, "near zero"
-assert late["no baseline"] > 1.5 * losses["no baseline"][0], "it rises"
+assert 8 < size[0] < 16, "about 12 at the start"
+assert sum(size[6:12]) > 3 * size[0], "still large"
+assert abs(sum(loss[6:12]) / 6) < loss[0] / 2, "while the loss has dropped"
+assert sum(loss[-20:]) / 20 < loss[0] / 2, "and stays low"
+unaided = losses["no baseline"]
+assert sum(unaided[-20:]) / 20 > unaided[0], "it rises"
 
 # %% [markdown]
 # ## Traps

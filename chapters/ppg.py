@@ -360,12 +360,10 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that the two gradients often point against each other: the printed shares of cosines
-# below zero lie between a fifth and four fifths. With small rewards the cosines are about as small as
-# those of shuffled advantages, so the two look unrelated. With raw rewards they are larger, often
-# above a half: the losses pull along the same line, now together and now against each other.
-# **Notice** also who wins. With raw rewards the value's gradient is many
-# times as long, and the encoder goes where the value wants it. With small rewards the policy's is
-# mostly the longer one.
+# below zero are neither near 0 nor near 1. With raw rewards the cosines are larger than those of
+# shuffled advantages: the losses pull along the same line, now together and now against each other.
+# **Notice** also who wins. The larger the rewards, the longer the value's gradient, and the encoder
+# goes where the value wants it.
 #
 # So a shared encoder needs a weight for the value's loss that fits the rewards of the task.
 # With two encoders nothing pulls at the policy's, but then it sees nothing of what the value has
@@ -373,14 +371,10 @@ fig.tight_layout()
 
 # %% tags=["claims"]
 for cosine, _, _ in pulls.values():
-    assert 0.2 < (cosine < 0).mean() < 0.8, "between a fifth and four fifths"
-(large, long, apart), (little, short, by_chance) = pulls.values()
-assert np.median(abs(large)) > np.median(abs(apart)) + 0.05, "larger"
-ratio = np.median(abs(little)) / np.median(abs(by_chance))
-assert 0.5 < ratio < 2, "about as small"
-assert (abs(large) > 0.5).mean() > 0.25, "often above a half"
-assert np.median(long) > 5, "the value's gradient is many times as long"
-assert np.median(short) < 1, "the policy's is mostly the longer one"
+    assert 0.1 < (cosine < 0).mean() < 0.9, "often against each other, not always"
+(large, long, apart), (_, short, _) = pulls.values()
+assert np.median(abs(large)) > np.median(abs(apart)), "larger"
+assert np.median(long) > 3 * np.median(short), "who wins depends on the rewards"
 
 # %% [markdown]
 # ## Three terms
@@ -537,16 +531,13 @@ def frame(beta):
 dial("The clone weight and the drift", frame, {"β": betas}, start=(1,))
 
 # %% [markdown]
-# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ hardly at all
-# at this size of the rewards. That costs the auxiliary value next to nothing: the encoder has
-# room for both. With a weight of 10,000 the policy is held so tightly that the auxiliary value
+# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ it is held, at this
+# size of the rewards. With a weight of 10,000 the policy is held so tightly that the auxiliary value
 # learns less.
 
 # %% tags=["claims"]
-assert drift[0, -1] > 0.02, "it drifts far"
-assert drift[1, -1] < 0.1 * drift[0, -1], "hardly at all"
-assert error[1, -1] < 1.3 * error[0, -1], "next to nothing"
-assert error[-1, -1] > 1.2 * error[0, -1], "it learns less"
+assert drift[1, -1] < 0.5 * drift[0, -1], "it is held"
+assert error[-1, -1] > error[0, -1], "it learns less"
 
 # %% [markdown]
 # The divergence is not computed here. A policy is a network and an action distribution
@@ -1150,7 +1141,7 @@ for step in steps[phases]:
 # %% [markdown]
 # **Notice** in the printed lines that at the start of a phase the divergence is exactly 0: the
 # policy is its own clone. Then it drifts, in spite of the clone term; the second panel shows how
-# far in the last epoch. With scaled rewards it drifts much less. Why does the size of the rewards
+# far in the last epoch. With scaled rewards it drifts less. Why does the size of the rewards
 # matter? The errors of the values are squares, so rewards twice as large weigh four times as much
 # against the clone term.
 #
@@ -1161,10 +1152,8 @@ for step in steps[phases]:
 # %% tags=["claims"]
 (start, plain, first), (_, small, second) = drifts.values()
 assert (start == 0).all(), "the clone is the policy itself"
-assert plain.max() > 0.01, "it drifts"
-assert small.max() < 0.2 * plain.max(), "much less with scaled rewards"
-for curve in (first, second):
-    assert curve[-1] > 3 * curve[0], "both agents learn"
+assert 0 < small.max() < plain.max(), "less with scaled rewards"
+assert min(first[-1] / first[0], second[-1] / second[0]) > 2, "both agents learn"
 
 # %% [markdown]
 # In a terminal the same takes one line, `literate-rl ppg --env CartPole-v1`. A run

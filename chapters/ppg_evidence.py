@@ -494,19 +494,16 @@ for index, name in enumerate(("without", "with")):
     print(f"{name:16s}", np.round(table[index, :, 3, 2], 4))
 
 # %% [markdown]
-# **Notice** in the first panel that both values fit better with each epoch. Before the phase they are
-# worse than a constant, the grey line. The auxiliary value starts from much further away,
-# because nothing has trained it in the policy phases. After six epochs both are below the line,
-# on average. **Notice** in the second that without the clone term the policy drifts, although no
-# loss asks it to. With it the drift is several times smaller, for each of the three seeds.
+# **Notice** in the first panel that both values fit better after the phase. The grey line is a constant.
+# The auxiliary value starts from further away, because nothing has trained it in the policy phases.
+# **Notice** in the second that without the clone term the policy drifts, although no loss asks it to.
+# With it the drift is less than half, on average.
 
 # %% tags=["claims"]
 fits, drift = table[1, :, :, :2], table[:, :, -1, 2]
-assert (np.diff(fits.mean(0), axis=0) < 0).all(), "both fit better with each epoch"
-assert (fits[:, 0] > 1).all(), "worse than the grey line before"
-assert (fits[:, -1].mean(0) < 1).all(), "below it after six epochs, on average"
-assert (fits[:, 0, 1] > 2 * fits[:, 0, 0]).all(), "from much further away"
-assert (drift[1] < 0.4 * drift[0]).all(), "several times smaller, for each seed"
+assert (fits[:, -1] < fits[:, 0]).all(), "both fit better"
+assert (fits[:, 0, 1] > fits[:, 0, 0]).all(), "from further away"
+assert drift[1].mean() < drift[0].mean() / 2, "smaller with the clone term"
 
 # %% [markdown]
 # ### Trap: the clone of a policy that is gone
@@ -538,17 +535,14 @@ for name, way in ways.items():
     print(f"{name:16s}", *(f"{x:.2f}" for x in way))
 
 # %% [markdown]
-# **Notice** that the rollouts' policy is a few tenths of a nat away. Six epochs that clone the snapshot
-# leave the policy about there. Six epochs that clone the rollouts take most of the way back, towards what
-# the policy was before PPO improved it. The term of the snapshot starts at zero, and so does its
+# **Notice** that six epochs that clone the rollouts take the policy far back, towards what it was
+# before PPO improved it. Six epochs that clone the snapshot do not. The term of the snapshot starts at zero, and so does its
 # gradient: it grows only as the policy moves.
 
 # %% tags=["claims"]
 assert max(map(abs, starts["snapshot"])) < 1e-6, "zero"
-assert 0.1 < np.mean(ways["before"]) < 0.9, "a few tenths of a nat"
-before, stays, back = map(np.array, ways.values())
-assert (abs(stays / before - 1) < 0.3).all(), "about there"
-assert (back < 0.5 * before).all(), "most of the way back"
+before, stays, back = map(np.mean, ways.values())
+assert back < stays / 2, "far back"
 
 # %% [markdown]
 # ## Which of the two can stand more training?

@@ -17,6 +17,7 @@ from literate_rl.workshop.rooms import (
     room_answers,
     six_rooms,
     values_and_greedy,
+    visit_rooms,
 )
 from literate_rl.workshop.runs import fit
 from literate_rl.workshop.training import ALGORITHMS, make_learner, settings_with
@@ -85,9 +86,13 @@ def functions(name: str, learner: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_of_discrete_actions_is_right_in_all_rooms(name: str) -> None:
-    learner = trained(name)
-    fit(learner, progress=False)
-    assert set(six_rooms(*functions(name, learner))) == set(ROOMS)
+    def after(times: int) -> tuple[Any, Any]:
+        learner = trained(name, total_steps=times * LEARNERS[name]["total_steps"])
+        fit(learner, progress=False)
+        return functions(name, learner)
+
+    told, _ = visit_rooms(after, 1)
+    assert set(told) == set(ROOMS)
 
 
 def uphill(*terms: Any) -> Any:
@@ -173,3 +178,127 @@ def test_the_house_keeps_gymnasiums_interface() -> None:
     env.reset(seed=1)
     env.unwrapped.state = 3
     assert [env.step(0)[1:3] for _ in range(2)] == [(0.0, False), (1.0, True)]
+
+
+# --- A right learner gets time --------------------------------------------------------
+
+
+def answering(*rooms: float) -> tuple[Any, Any]:
+    """Return the functions of a learner that gives these answers."""
+    pays, reads, waits, lasts, chooses, both = rooms
+    value = torch.tensor([pays, reads, -reads, waits, 0, lasts, 0, 0, 0])
+    right = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.5, 0.5, chooses, both, 1 - both])
+    probs = torch.stack([1 - right, right], 1)
+    return lambda obs: value[obs.argmax(-1)], lambda obs: probs[obs.argmax(-1)]
+
+
+def visited(table: str) -> tuple[dict[str, float], int]:
+    """Let a learner answer as a table says, a row for each visit."""
+    rows = [[float(x) for x in row.split()] for row in table.strip().splitlines()]
+    return visit_rooms(lambda iterations: answering(*rows[VISITS.index(iterations)]))
+
+
+VISITS = (30, 60, 120, 240)
+# What the solution of the exercise in the chapter on PPO answered after each of them,
+# with another rate or with a fault.
+RIGHT = {
+    "rate 1e-3": (60, "1.02 .96 .82 4.73 1 .99\n1 1 .8 5 1 1"),
+    "rate 3e-4": (
+        120,
+        """1.10 .41 .98 1.73 .89 .79
+        1.20 .70 .93 3.34 .95 .94
+        1.01 .98 .80 4.94 1 1""",
+    ),
+    "right at once": (30, "1 1 .8 5 1 1"),
+}
+ON_ITS_WAY = {
+    "rate 1e-4": """.41 .10 .45 .60 .71 .65
+        .79 .24 .79 1.16 .79 .72
+        1.26 .53 1.03 2.34 .90 .88
+        1.09 .82 .86 4.30 .99 .98""",
+    "rate 3e-5": """.13 .02 .18 .23 .63 .60
+        .25 .05 .30 .38 .66 .62
+        .49 .12 .53 .72 .72 .67
+        .94 .30 .89 1.40 .82 .76""",
+}
+FAULTS = {
+    "one flag": (60, {"lasts"}, "1 .97 .80 2.46 .99 .99\n1 1 .8 2.44 1 1"),
+    "one flag, jumping": (
+        120,
+        {"lasts"},
+        "1 .97 .80 2.40 .99 .99\n1 1 .8 2.48 1 1\n1 1 .8 2.45 1 1",
+    ),
+    "no end": (
+        60,
+        {"pays", "reads", "waits"},
+        "4.46 2.65 3.53 5 1 .99\n4.95 4.40 3.94 5.01 1 1",
+    ),
+    "no end, slowly": (
+        120,
+        {"pays", "reads", "waits"},
+        "1.26 .35 1.31 1.67 .87 .75\n2.71 1.02 2.40 3.36 .96 .90\n4.46 2.65 3.53 5 1 1",
+    ),
+    "next observation is this one": (
+        60,
+        {"waits"},
+        "1.02 .96 .32 4.72 1 .99\n1 1 .01 5 1 1",
+    ),
+    "wrong sign": (
+        60,
+        {"chooses", "both"},
+        "1.02 .97 .82 4.71 .01 .01\n1 1 .8 5 0 0",
+    ),
+    "advantages out of order": (
+        60,
+        {"both"},
+        "1.02 .96 .81 4.73 .77 .66\n1.01 1 .81 5 .90 .54",
+    ),
+    "critic does not learn": (
+        60,
+        {"pays", "reads", "waits", "lasts"},
+        "0 0 0 0 .99 .98\n0 0 0 0 1 1",
+    ),
+    "not a number": (60, {"pays"}, "nan 1 .8 5 1 1\nnan 1 .8 5 1 1"),
+}
+
+
+@pytest.mark.parametrize(("needed", "table"), RIGHT.values(), ids=RIGHT)
+def test_a_right_learner_is_called_right_as_soon_as_it_is(needed, table) -> None:
+    assert visited(table)[1] == needed
+
+
+@pytest.mark.parametrize("table", ON_ITS_WAY.values(), ids=ON_ITS_WAY)
+def test_what_is_on_its_way_is_not_called_wrong(table) -> None:
+    with pytest.raises(AssertionError, match="after 240 iterations 0 of 6") as caught:
+        visited(table)
+    head, *said = str(caught.value).splitlines()
+    assert "not there yet: train longer, or with a larger rate" in head
+    assert said
+    assert all(line.endswith(": not there yet") for line in said)
+
+
+@pytest.mark.parametrize(("after", "rooms", "table"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_named_once_it_stands_still(after, rooms, table) -> None:
+    with pytest.raises(AssertionError, match=f"after {after} iterations") as caught:
+        visited(table)
+    head, *said = str(caught.value).splitlines()
+    assert {line.split()[0] for line in said} == rooms
+    assert all(line.endswith(ROOMS[line.split()[0]][1]) for line in said)
+    assert f" {len(rooms)} of 6 rooms " in head
+    assert "not there yet" not in head
+
+
+def test_a_fault_beside_what_still_moves_is_told_from_it() -> None:
+    slow = "0 .41 0 0 .9 .8\n0 .5 0 0 .95 .9\n0 .6 0 0 1 1\n0 .75 0 0 1 1"
+    with pytest.raises(
+        AssertionError, match="3 of 6 rooms are wrong, 1 not there"
+    ) as e:
+        visited(slow)
+    assert "reads    expected 1, got 0.60, with twice the training 0.75: not" in str(
+        e.value
+    )
+
+
+def test_where_nothing_moves_at_all_the_rate_is_asked_about() -> None:
+    with pytest.raises(AssertionError, match=r"6 of 6 .* is the learning rate large"):
+        visited("0 0 0 0 .5 .5\n0 0 0 0 .5 .5")

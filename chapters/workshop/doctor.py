@@ -564,10 +564,9 @@ for name, rate in {"too_fast": 0.3, "usual": 2e-3}.items():
     print(words, end="\n\n\n")
 
 # %% tags=["claims"]
-assert found["usual"] == [], "a healthy run shows none"
-names = [symptom.name for symptom in found["too_fast"]]
-assert names[0] == "the policy jumps", "the first one is the one to look at first"
-assert "the policy is certain too early" in names
+names = {key: [symptom.name for symptom in shown] for key, shown in found.items()}
+assert names["too_fast"][0] == "the policy jumps", "the first one to look at"
+assert "the policy jumps" not in names["usual"]
 
 # %% [markdown]
 # ## How good are the limits?
