@@ -236,7 +236,7 @@ assert batch.mask.gather(-1, batch.action.unsqueeze(-1)).all(), "only legal ones
 #
 # A rollout has the fields `mask` and `next_mask`, and so have the memory and its batches
 # ({doc}`replay`); both are None where the environment says nothing. Without a loop around it a policy is
-# called with `policy.act(obs, 0.0, mask=mask)`.
+# called with `policy.predict(obs, mask)`.
 #
 # ## See it learn
 #

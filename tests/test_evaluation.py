@@ -13,6 +13,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch import nn
 from worlds import Counting, left_alone, moody
 
 from literate_rl.agents import make_envs
@@ -55,6 +56,50 @@ def weights(module):
 
 
 # --- Episodes -------------------------------------------------------------------------
+
+
+class Undecided(nn.Module):
+    """A policy that draws each action, and always says 1 if it is greedy."""
+
+    def noise(self, num_steps, num_envs, generator):
+        return torch.rand(num_steps, num_envs, generator=generator)
+
+    def act(self, obs, noise):
+        return (noise + 0 * obs[:, 0] < 0.5).long()
+
+    def to_env(self, action):
+        return action.numpy()
+
+
+class Paid(gym.Env):
+    """Pays for the action 1, ten times."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 10
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(2, np.float32), float(action), self.left == 0, False, {}
+
+
+def test_a_policy_that_draws_is_repeated_by_the_seed_alone():
+    assert evaluate(Undecided(), Paid, 50).tolist() == [10.0] * 50
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    drawn = evaluate(Undecided(), Paid, 50, seed=3, greedy=False)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    again = evaluate(Undecided(), Paid, 50, seed=3, greedy=False)
+    assert drawn.tolist() == again.tolist()
+    assert 4 < drawn.mean() < 6, "half of the steps are paid"
+    assert len({*drawn}) > 3, "each episode draws its own"
+    other = evaluate(Undecided(), Paid, 50, seed=4, greedy=False)
+    assert drawn.tolist() != other.tolist()
 
 
 def one_by_one(policy, env, episodes, seed):

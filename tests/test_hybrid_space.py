@@ -54,7 +54,7 @@ def test_types_and_columns_fill_the_space(
     )
     np.testing.assert_allclose(joined, args, atol=1e-6)
     for row in range(size):
-        one = first_row(map_nest(lambda x, row=row: x[row:], nest))
+        one = first_row(space, map_nest(lambda x, row=row: x[row:], nest))
         assert space.contains(one)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -236,14 +238,15 @@ def test_every_algorithm_predicts(algorithm: str, tmp_path: Path) -> None:
 # --- Masks ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "PPG", "IMPALA", "A2C", "A3C", "DQN"])
-@pytest.mark.parametrize("handed_over", [False, True])
+@pytest.mark.parametrize(
+    ("algorithm", "handed_over"),
+    # The workers of A3C make environments of their own.
+    [*product(["PPO", "PPG", "IMPALA", "A2C", "DQN"], [False, True]), ("A3C", False)],
+)
 def test_who_has_learned_with_masks_asks_for_one_once(
     algorithm: str, handed_over: bool, tmp_path: Path
 ) -> None:
     make = partial(World, ROW, spaces.Discrete(4), 4)
-    if handed_over and algorithm == "A3C":
-        pytest.skip("its workers make their own environments")
     same_step = gym.vector.AutoresetMode.SAME_STEP
     envs = SyncVectorEnv([make] * 2, autoreset_mode=same_step)
     agent = brief(algorithm, envs if handed_over else make)
@@ -252,7 +255,9 @@ def test_who_has_learned_with_masks_asks_for_one_once(
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert policy.predict(obs, mask) == 2
-        with pytest.warns(UserWarning, match="learned with masks .* pass mask=") as got:
+        with pytest.warns(
+            UserWarning, match=r"learned with masks .* pass mask="
+        ) as got:
             policy.predict(obs)
         assert Path(got[0].filename).name == "test_predict.py"
         with warnings.catch_warnings():
@@ -316,7 +321,11 @@ def test_a_model_of_ones_own_reads_its_states_by_name(tmp_path: Path) -> None:
     ("algorithm", "space", "models"),
     [
         ("DQN", TWO, lambda: {"qnet": QNetwork(3, 2)}),
-        ("PPO", TWO, lambda: {"actor": CategoricalActor(3, 2), "critic": StateValue(3)}),
+        (
+            "PPO",
+            TWO,
+            lambda: {"actor": CategoricalActor(3, 2), "critic": StateValue(3)},
+        ),
         (
             "SAC",
             SMALL,
@@ -402,7 +411,7 @@ def test_a_wrong_observation_is_named() -> None:
             agent.predict([*obs])
     with pytest.raises(ValueError, match=r"obs must have shape \(3,\), got \(\)"):
         agent.predict(None)
-    with pytest.raises(ValueError, match="obs must hold numbers, .* got a tuple"):
+    with pytest.raises(ValueError, match=r"obs must hold numbers, .* got a tuple"):
         agent.predict(World().reset())
     with pytest.raises(ValueError, match=r"one at least, got \[0\]"):
         agent.predict(np.zeros((0, 3)))
@@ -486,7 +495,9 @@ def test_a_run_from_before_looks_at_its_environment(tmp_path: Path) -> None:
     finally:
         gym.registry.pop("Shown-v0", None)
     assert unknown.predict([0, 0, 1, 0, 0]) in (0, 1)
-    with pytest.raises(ValueError, match="in rows as gymnasium.spaces.flatten makes"):
+    with pytest.raises(
+        ValueError, match=r"in rows as gymnasium\.spaces\.flatten makes"
+    ):
         unknown.predict(3)
 
 
@@ -502,21 +513,51 @@ def test_a_policy_that_was_built_by_hand_predicts() -> None:
     assert policy.predict(np.zeros((2, 3))).shape == (2,)
 
 
+# --- The loop of the pages -------------------------------------------------------------
+
+PAGES = ["README.md", "docs/your_environment.md", "docs/faq.md"]
+LOOP = """obs, infos = env.reset()
+done = False
+while not done:
+    action = agent.predict(obs, infos.get("action_mask"))
+    obs, reward, terminated, truncated, infos = env.step(action)
+    done = terminated or truncated
+"""
+
+
+@pytest.mark.parametrize("options", [0, 2])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/your_environment.md", "docs/faq.md"]
+)
+def test_the_six_lines_of_the_pages_play(page: str, options: int) -> None:
+    text = (Path(__file__).parents[1] / page).read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    (lines,) = [block for block in blocks if "predict" in block]
+    assert lines.endswith(LOOP)
+    make = partial(World, ROW, spaces.Discrete(2, start=5), options)
+    names: dict[str, Any] = {"agent": brief(env=make), "env": make()}
+    exec(lines.removeprefix(lines.removesuffix(LOOP)), names)
+    assert names["env"].time == 5
+
+
+def test_only_one_of_two_says_whose_units_it_returns() -> None:
+    first = (Agent.act.__doc__ or "").splitlines()[0]
+    assert "in the policy's own units" in first
+    agent = brief(env=partial(World, ROW, SMALL))
+    own = agent.act({"state": torch.zeros(1, 3)}).numpy()[0]
+    assert np.allclose(agent.predict(np.zeros(3)), 5 + 5 * own)
+
+
 # --- Copies ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN", "A3C"])
 @pytest.mark.parametrize("how", [copy.deepcopy, copy.copy, "pickle"])
-def test_a_copy_outlives_its_agent(
-    how: Any, algorithm: str, tmp_path: Path
-) -> None:
+def test_a_copy_outlives_its_agent(how: Any, algorithm: str, tmp_path: Path) -> None:
     agent = brief(algorithm)
     obs: NDArray[Any] = np.zeros((3, 3))
     wanted, folder, history = agent.predict(obs), agent.folder, agent.history
-    if how == "pickle":
-        twin = pickle.loads(pickle.dumps(agent))
-    else:
-        twin = how(agent)
+    twin = pickle.loads(pickle.dumps(agent)) if how == "pickle" else how(agent)
     twin.learner.policy.requires_grad_(False)
     assert all(x.requires_grad for x in agent.policy.parameters()) or how is copy.copy
     del agent
