@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 9547506be191813c
+# Generated from chapters/workshop/episodes.py (edit there); digest a177a285420b5111
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ def making(env: Any) -> Iterator[None]:
         raise ValueError(f"{words}{error}") from error
     except LEAVING as error:
         raise ValueError(f"{words}{told(error)}") from error
+    except KeyboardInterrupt:
+        raise  # it is not the environment's fault
     except BaseException as error:
         # Who makes it may be made by somebody else, and has said so already.
         if not noted(error):
@@ -336,6 +338,8 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         except LEAVING as error:
             words = self.failed(method) + told(error)
             raise self.located(ValueError(words)) from error
+        except KeyboardInterrupt:
+            raise  # it is not the environment's fault
         except BaseException as error:
             # One inside of a wrapper has come by here before.
             if not noted(error):
