@@ -955,7 +955,7 @@ def test_a_run_that_names_no_models_can_be_interrupted_and_says_how_to_go_on(
     (directory / "settings.json").write_text(json.dumps(settings))
     monkeypatch.setattr(cli, "fit", lambda *_: None)
     main(["ppo", "--resume", "runs/b"])
-    assert f"at step {STEPS}, go on with --resume runs/b\n" in capsys.readouterr().out
+    assert "go on with --resume runs/b\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("models", [[1], 5, {"qnet": 5}, {"other": "a:b"}])

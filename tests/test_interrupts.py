@@ -90,8 +90,8 @@ def test_a_loop_says_which_trainings_were_interrupted_and_two_presses_end_it(
         out, err = loop.communicate(timeout=120)
     words = ["interrupted at step 32 of 96", "1 32 True", "2 96 False"]
     assert out.splitlines() == words
-    assert loop.returncode == -signal.SIGINT
-    assert err.rstrip().splitlines()[-1].startswith(("KeyboardInterrupt", "env "))
+    assert loop.returncode != 0
+    assert err.rstrip().splitlines()[-1] == "KeyboardInterrupt"
 
 
 def test_who_waits_is_told_until_the_block_ends(ctrl_c) -> None:

@@ -127,6 +127,8 @@ def making(env: Any) -> Iterator[None]:
         raise ValueError(f"{words}{error}") from error
     except LEAVING as error:
         raise ValueError(f"{words}{told(error)}") from error
+    except KeyboardInterrupt:
+        raise  # it is not the environment's fault
     except BaseException as error:
         # Who makes it may be made by somebody else, and has said so already.
         if not noted(error):
@@ -449,6 +451,8 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         except LEAVING as error:
             words = self.failed(method) + told(error)
             raise self.located(ValueError(words)) from error
+        except KeyboardInterrupt:
+            raise  # it is not the environment's fault
         except BaseException as error:
             # One inside of a wrapper has come by here before.
             if not noted(error):

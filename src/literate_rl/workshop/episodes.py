@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 9eef309e8b834e71
+# Generated from chapters/workshop/episodes.py (edit there); digest a177a285420b5111
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Self
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,8 +21,8 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.workshop.nests import as_space, leaves, pack
-from literate_rl.workshop.signatures import Float, Fraction, check_that, checked
+from literate_rl.workshop.nests import as_space, leaves
+from literate_rl.workshop.signatures import Float, Fraction, checked
 
 __all__ = [
     "EpisodeCounter",
@@ -99,6 +99,8 @@ def making(env: Any) -> Iterator[None]:
         raise ValueError(f"{words}{error}") from error
     except LEAVING as error:
         raise ValueError(f"{words}{told(error)}") from error
+    except KeyboardInterrupt:
+        raise  # it is not the environment's fault
     except BaseException as error:
         # Who makes it may be made by somebody else, and has said so already.
         if not noted(error):
@@ -177,14 +179,14 @@ def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
 Masks = NDArray[np.bool_]
 
 
-def as_masks(given: Any, name: str = "action_mask") -> Masks:
+def as_masks(given: Any) -> Masks:
     """Return masks ``(B, N)`` of zeros and ones as booleans."""
     # Where there are several choices, a mask may have a part for each.
     rows = [np.hstack(x) if isinstance(x, tuple) else np.asarray(x) for x in given]
     numbers = np.array(rows) if len({row.shape for row in rows}) == 1 else np.zeros(0)
     if numbers.ndim != 2 or not ((numbers == 0) | (numbers == 1)).all():
         got = [row.tolist() for row in rows]
-        raise ValueError(f"{name} must be (B, N) zeros and ones, got {got}")
+        raise ValueError(f"action_mask must be (B, N) zeros and ones, got {got}")
     return numbers.astype(bool)
 
 
@@ -336,6 +338,8 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
         except LEAVING as error:
             words = self.failed(method) + told(error)
             raise self.located(ValueError(words)) from error
+        except KeyboardInterrupt:
+            raise  # it is not the environment's fault
         except BaseException as error:
             # One inside of a wrapper has come by here before.
             if not noted(error):
@@ -464,65 +468,6 @@ def wrong_kind(seen: NDArray[Any], wanted: Any, name: str) -> str:
     return ""
 
 
-def seen_parts(space: gym.Space[Any], obs: Any, name: str) -> Iterator[NDArray[Any]]:
-    """Yield what stands at the leaves of an observation, or of a batch, as arrays."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        named = isinstance(space, spaces.Dict)
-        keys = [*space.spaces] if named else [*range(len(space))]
-        if named:
-            fits = isinstance(obs, dict) and obs.keys() >= {*keys}
-        else:
-            fits = isinstance(obs, tuple | list) and len(obs) == len(keys)
-        if not fits:
-            raise ValueError(wrong_obs(obs, space, name))
-        for key in keys:
-            yield from seen_parts(space[key], obs[key], f"{name}[{key!r}]")
-        return
-    try:
-        part = np.asarray(obs.numpy(force=True) if isinstance(obs, Tensor) else obs)
-    except ValueError as error:
-        kind = type(obs).__name__
-        words = f"{name} must hold numbers, in rows of one length, got a {kind}"
-        raise ValueError(words) from error
-    # A list of whole numbers has no size of its own.
-    whole = part.dtype.kind in "iu" and not isinstance(space, spaces.Box)
-    small = part.astype(space.dtype) if whole else part
-    yield small if (small == part).all() else part
-
-
-def as_rows(space: gym.Space[Any], obs: Any) -> tuple[NDArray[Any], bool]:
-    """Return observations as flat rows, and whether there is one and no batch of them.
-
-    Args:
-        space: The space of one observation.
-        obs: What an environment shows, or a vector environment.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    parts = [*seen_parts(space, obs, "obs")]
-    shapes = [leaf.shape or () for leaf in leaves(space)]
-    pairs = [*zip(parts, shapes, strict=True)]
-    # A batch has a dimension more, in front of each part.
-    alone = all(part.ndim != len(shape) + 1 for part, shape in pairs)
-    if alone:
-        each = [pack(space, iter(parts))]
-    else:
-        sizes = [len(part) if part.ndim else 0 for part in parts]
-        wanted = "obs must have as many rows in each part, and one at least"
-        check_that(len({*sizes}) == 1 and sizes[0] > 0, f"{wanted}, got {sizes}")
-        each = [pack(space, iter([x[i] for x in parts])) for i in range(sizes[0])]
-    for index, one in enumerate(each):
-        if wrong := wrong_obs(one, space, "obs" if alone else f"obs[{index}]"):
-            flat = isinstance(space, spaces.Box) and len(space.shape) == 1
-            rows = ", in rows as gymnasium.spaces.flatten makes them" if flat else ""
-            raise ValueError(f"{wrong}: give one observation or a batch{rows}")
-    table = np.stack([np.asarray(spaces.flatten(space, one)) for one in each])
-    finite = bool(np.isfinite(table).all())
-    check_that(finite, "obs must be finite, got NaN or infinity")
-    return table, alone
-
-
 def wrong_mask(mask: Any, number: int) -> str:
     """Return what is wrong with the form of a mask, or an empty text."""
     if mask is None or not number:
@@ -647,29 +592,20 @@ class EpisodeCounter:
         return int((self.carried[1] == self.steps).sum()) if self.steps else 0
 
 
-class Mean(float):
-    """A mean, NaN of nothing.
+class MeanReturn(float):
+    """A mean of returns, NaN without any.
 
     Attributes:
-        weight: How much it counts where several means become one, such as the number
-            of what it is the mean of.
-        returns: What it is the mean of, if these are returns.
+        returns: What it is the mean of.
     """
 
-    weight: float
     returns: tuple[float, ...] = ()
 
-    def __new__(cls, mean: float, weight: float) -> Self:
-        self = super().__new__(cls, mean)
-        self.weight = weight
-        return self
 
-
-def mean_return(episode_return: Tensor) -> Mean:
+def mean_return(episode_return: Tensor) -> MeanReturn:
     """Return the mean of the returns in a rollout, which are NaN where none ended."""
-    returns = tuple(episode_return[~episode_return.isnan()].tolist())
-    mean = Mean(episode_return.nanmean().item(), len(returns))
-    mean.returns = returns
+    mean = MeanReturn(episode_return.nanmean().item())
+    mean.returns = tuple(episode_return[~episode_return.isnan()].tolist())
     return mean
 
 
