@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest fa01d5a49ae46877
+# Generated from chapters/loop.py (edit there); digest a4942236c192d68e
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from literate_rl.workshop.episodes import (
     mean_return,
     warn_cut_off,
 )
+from literate_rl.workshop.memory import check_fits
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
 from literate_rl.workshop.signatures import (
@@ -170,6 +171,8 @@ class OffPolicy:
         error: Callable[..., Error] | None = None,
     ) -> None:
         check_num_envs(envs, config.num_envs)
+        size, space = config.buffer_size, envs.single_observation_space
+        check_fits("buffer_size", size, size, config.total_steps, space)
         self.algorithm, self.policy, self.config = algorithm, algorithm.policy, config
         # The plain forms, unless somebody has handed in others.
         self.act = act or self.policy.act
