@@ -213,9 +213,7 @@ def test_what_a_short_run_leaves_empty_takes_nothing(monkeypatch) -> None:
     space = Screen.observation_space
     monkeypatch.setattr("literate_rl.workshop.memory.memory_left", lambda: 1e9)
     check_fits("buffer_size", 10_000, 10_000, 400, space)
-    with pytest.raises(
-        ValueError, match=r"steps need 18\.6 GiB, and 0\.9 GiB are"
-    ):
+    with pytest.raises(ValueError, match=r"steps need 18\.6 GiB, and 0\.9 GiB are"):
         check_fits("buffer_size", 10_000, 10_000, 600, space)
 
 
