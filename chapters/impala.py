@@ -40,7 +40,12 @@ from literate_rl.workshop.episodes import (
 )
 from literate_rl.workshop.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
-from literate_rl.workshop.memory import BufferConfig, UnrollBuffer, distances
+from literate_rl.workshop.memory import (
+    BufferConfig,
+    UnrollBuffer,
+    check_fits,
+    distances,
+)
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -865,6 +870,9 @@ class IMPALA:
         config: IMPALAConfig,
     ) -> None:
         check_num_envs(envs, config.n_sample)
+        size, space = config.replay_buffer_size, envs.single_observation_space
+        steps = size * config.unroll_len
+        check_fits("replay_buffer_size", size, steps, config.total_steps, space)
         self.policy, self.config = policy, config
         self.learner = VTraceLearner(policy, config)
         self.device = self.learner.parameters[0].device

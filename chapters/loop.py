@@ -42,6 +42,7 @@ from literate_rl.workshop.episodes import (
     mean_return,
     warn_cut_off,
 )
+from literate_rl.workshop.memory import check_fits
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
 from literate_rl.workshop.signatures import (
@@ -337,6 +338,8 @@ class OffPolicy:
         error: Callable[..., Error] | None = None,
     ) -> None:
         check_num_envs(envs, config.num_envs)
+        size, space = config.buffer_size, envs.single_observation_space
+        check_fits("buffer_size", size, size, config.total_steps, space)
         self.algorithm, self.policy, self.config = algorithm, algorithm.policy, config
         self.normalizer = normalizer_of(self.policy, config.normalize_obs)
         # The plain forms, unless somebody has handed in others.

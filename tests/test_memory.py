@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.workshop.memory import UnrollBuffer
+from literate_rl.workshop.memory import UnrollBuffer, check_fits, memory_left
+from literate_rl.workshop.training import ALGORITHMS, train
 
 
 @pytest.mark.equation("replay-priority")
@@ -159,3 +165,69 @@ def test_the_state_is_a_copy_and_comes_back() -> None:
     other.sample(2, torch.Generator())
     assert [entry["sample"] for entry in other.entries] == [1, 2]
     assert [entry["use"] for entry in state] == [0, 0]
+
+
+class Screen(gym.Env):
+    """Shows pictures of 1 MB, and counts what is asked of it."""
+
+    observation_space = gym.spaces.Box(0, 255, (1000, 1000), np.uint8)
+    asked = 0
+
+    def __init__(self, action_space: gym.spaces.Space[Any]) -> None:
+        self.action_space = action_space
+
+    def reset(self, **_: Any) -> Any:
+        Screen.asked += 1
+        raise NotImplementedError
+
+    step = reset
+
+
+MEMORIES = [
+    name for name, x in ALGORITHMS.items() if "buffer_size" in str(fields(x.config))
+]
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+@pytest.mark.parametrize("free", ["little", "nobody tells"])
+def test_a_buffer_that_does_not_fit_is_refused_before_the_first_step(
+    name: str, free: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = name in ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
+    action = gym.spaces.Box(-1, 1, (1,)) if boxes else gym.spaces.Discrete(2)
+    setting = "buffer_size"
+    if name == "impala":
+        setting = "replay_buffer_size"
+    # A thousand steps are 2 GB. 10**15 are more than any address space.
+    size, left = (1000, 1e9) if free == "little" else (10**15, math.inf)
+    monkeypatch.setattr("literate_rl.workshop.memory.memory_left", lambda: left)
+    options: Any = {setting: size, "progress": False}
+    if "apex" in name:
+        options["actors"] = 1
+    with pytest.raises(ValueError, match=f"^{setting} must be smaller, got {size}: "):
+        train(name, partial(Screen, action), **options)
+    assert not Screen.asked
+
+
+def test_what_a_short_run_leaves_empty_takes_nothing(monkeypatch) -> None:
+    space = Screen.observation_space
+    monkeypatch.setattr("literate_rl.workshop.memory.memory_left", lambda: 1e9)
+    check_fits("buffer_size", 10_000, 10_000, 400, space)
+    with pytest.raises(ValueError, match=r"steps need 18\.6 GiB, and 0\.9 GiB are"):
+        check_fits("buffer_size", 10_000, 10_000, 600, space)
+
+
+def test_memory_is_what_is_available_or_what_a_container_allows(monkeypatch) -> None:
+    texts = {"meminfo": "MemTotal: 9 kB\nMemAvailable:   5 kB\n", "memory.max": "max"}
+
+    def read(path: Path, *_: Any) -> str:
+        if path.name not in texts:
+            raise FileNotFoundError
+        return texts[path.name]
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert memory_left() == 5 * 1024
+    texts["memory.max"] = "4096\n"
+    assert memory_left() == 4096
+    texts.clear()
+    assert memory_left() == math.inf

@@ -25,7 +25,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import (
     Any,
@@ -38,12 +38,11 @@ import tyro
 
 from literate_rl.actors import TransportConfig
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import in_one_line
+from literate_rl.workshop.episodes import in_one_line, without_folder
 from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.runs import (
-    RENAMED,
     Run,
     about,
     fit,
@@ -63,6 +62,7 @@ from literate_rl.workshop.training import (
     address_option,
     ended,
     import_model,
+    models_of,
     opening,
     placing,
     settings_of_run,
@@ -88,7 +88,7 @@ class Command(Generic[Config]):
 
     Attributes:
         env: Id of a Gymnasium environment, or module:name of a class or function that
-            makes one; module:id imports a module that registers it first. What imports
+            makes one, or file.py:name; module:id imports a module that registers it first. What imports
             a module has to be named again to resume. The default is CartPole-v1.
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
@@ -113,6 +113,7 @@ class Command(Generic[Config]):
         encoder: An encoder of your own for our networks: a class without arguments, or
             a function from the space of observations. It is named again likewise.
         config: Settings of the algorithm.
+        typed: Which of them were typed.
     """
 
     config: tyro.conf.OmitArgPrefixes[Config]
@@ -128,6 +129,7 @@ class Command(Generic[Config]):
     actor: str | None = None
     critic: str | None = None
     encoder: str | None = None
+    typed: tyro.conf.Suppress[tuple[str, ...]] = ()
 
     @property
     def models(self) -> dict[str, str]:
@@ -141,11 +143,7 @@ class Command(Generic[Config]):
         models = {name: import_model(name, x) for name, x in self.models.items()}
         if self.mask:
             models["mask"] = mask_of(self.mask)
-        # What equals the default was probably not typed.
-        default = ALGORITHMS[algorithm].settings(env)
-        names = [field.name for field in fields(default)]
-        typed = {name: getattr(self.config, name) for name in names}
-        changes = {x: y for x, y in typed.items() if y != getattr(default, x)}
+        changes = {name: getattr(self.config, name) for name in self.typed}
         wanted = env if self.resume is None else self.env
         asked = algorithm, wanted, self.wrappers, models, changes, self.fast
         return Asked(*asked, dash="--")
@@ -164,7 +162,7 @@ def mask_of(words: Sequence[str]) -> list[list[int]]:
 
 # %% [markdown]
 # The defaults of many settings depend on the environment. So `--env` is read first. An option that
-# has another name today is answered with that name.
+# has another name here is answered with that name.
 
 
 # %% tags=["export"]
@@ -176,9 +174,10 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
     env = first.parse_known_args(arguments)[0].env
     config_class, settings = ALGORITHMS[algorithm][:2]
     known = {field.name for field in fields(config_class)}
-    for name in RENAMED.keys() - known:
-        words, option = about(name, known), f"--{name}"
-        if words and option in (argument.partition("=")[0] for argument in arguments):
+    options = [x.partition("=")[0] for x in arguments if x.startswith("--")]
+    names = [option[2:].replace("-", "_") for option in options]
+    for option, name in zip(options, names, strict=True):
+        if name not in known and (words := about(name, known, "--")):
             first.error(f"there is no option {option}{words}")
     command: Any = Command[config_class]  # type: ignore[valid-type]
     parsed: Command[Any] = tyro.cli(
@@ -187,7 +186,9 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
         args=arguments,
         default=Command(env=env, config=settings(DEFAULT_ENV if env is None else env)),
     )
-    return parsed
+    # A value that was typed counts, also where it is the default.
+    typed = {x if x in known else x.removeprefix("no_") for x in names} & known
+    return replace(parsed, typed=tuple(sorted(typed)))
 
 
 # %% [markdown]
@@ -225,6 +226,17 @@ def check_watch(command: Command[Any], world: Any) -> None:
         make_visible(world, "human" if has_screen() else "rgb_array").close()
 
 
+def check_models(command: Command[Any], run: Run) -> None:
+    """Raise if a model was typed that is not the one of a run."""
+    stored = models_of(run.settings, run.directory / "settings.json")
+    for name, typed in command.models.items():
+        kept = stored.get(name, "none of your own")
+        # What a script or a notebook has defined has another name here.
+        same = without_folder(kept) == without_folder(typed)
+        if not same and not kept.startswith("__main__:"):
+            raise ValueError(f"the run has --{name} {kept}, not {typed}")
+
+
 def start(
     algorithm: str, command: Command[Any], place: Place
 ) -> tuple[Run, Learner, World]:
@@ -235,6 +247,7 @@ def start(
                 f"a resumed run keeps its name: leave out {command.name!r}"
             )
         run = Run(command.resume, resume=True)
+        check_models(command, run)
         learner, world = command.asked(algorithm).again(run, True, place)
         check_watch(command, world)
         return run, learner, world

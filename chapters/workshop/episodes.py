@@ -22,13 +22,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, get_origin
 
 import gymnasium as gym
 import numpy as np
@@ -73,10 +76,12 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     Args:
         env: A registered id, ``module:id``, ``module:name`` of a class or function, or
             what makes an environment: a class, a function or a spec of Gymnasium's.
+            A module may be a file, as in ``rooms.py:Room``.
         arguments: Passed on to ``gym.make`` or to what makes it.
     """
     if isinstance(env, str):
-        module, _, name = env.rpartition(":")
+        module, _, name = from_file(with_name(env)).rpartition(":")
+        env = f"{module}:{name}" if module else name
         found = import_module(module) if module else None
         make = getattr(found, name, None)
         env = make if callable(make) and name not in gym.registry else env
@@ -89,6 +94,84 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
                 raise gym.error.NameNotFound(words) from error
             raise
     return env(**arguments)
+
+
+# %% [markdown]
+# Who has written `rooms.py` types `rooms.py:Room` or `./rooms:Room`, and means the module `rooms`. Then
+# its folder is one that Python imports from, as if the file had been started. With the file alone,
+# `rooms.py`, the only environment in it is meant. Ids with a slash, such as `ALE/Pong-v5`, are no files.
+
+
+# %% tags=["export"]
+FILE = re.compile(r"(.+)\.py(?::(.+))?|(.*[/\\][^:]*):(.+)")
+
+
+def in_file(text: str) -> tuple[Path, str] | None:
+    """Return the file that a text names, without its ending, and what stands in it."""
+    match = FILE.fullmatch(text)
+    if match is None:
+        return None
+    path, name, short, of = match.groups(default="")
+    return Path(path or short), name or of
+
+
+def from_file(text: str) -> str:
+    """Return ``module:name`` for what stands in a file; other texts as they are.
+
+    Raises:
+        ImportError: If there is no such file, or if its module is another one.
+    """
+    if not (parts := in_file(text)):
+        return text
+    path, name = parts
+    files = [x for x in (Path(f"{path}.py"), path / "__init__.py") if x.is_file()]
+    if not files:
+        raise ImportError(f"there is no file {path}.py")
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)
+    found = getattr(import_module(path.name), "__file__", None)
+    if found is None or not files[0].samefile(found):
+        words = f"{path.name} is the name of another module: rename {files[0]}"
+        raise ImportError(words)
+    return f"{path.name}:{name}" if name else path.name
+
+
+def without_folder(text: str) -> str:
+    """Return ``module:name`` for what stands in a file, without looking at it."""
+    parts = in_file(text)
+    return f"{parts[0].name}:{parts[1]}" if parts else text
+
+
+def with_name(text: str) -> str:
+    """Return ``rooms.py:Room`` for a file in which ``Room`` is the only environment."""
+    parts = in_file(text)
+    if parts is None or parts[1]:
+        return text
+    name = from_file(text)
+    inside = vars(import_module(name))
+    makers = [f"{text}:{x}" for x, thing in inside.items() if makes_env(thing, name)]
+    if len(makers) == 1:
+        return makers[0]
+    wanted = " or ".join(makers) or f"a class or function in it, as in {text}:MyEnv"
+    raise ImportError(f"it has {len(makers) or 'no'} environments, so name {wanted}")
+
+
+def makes_env(thing: Any, module: str) -> bool:
+    """Say whether a module defines something that makes environments."""
+    if getattr(thing, "__module__", None) != module or not callable(thing):
+        return False
+    hints = getattr(thing, "__annotations__", {})
+    made = thing if isinstance(thing, type) else hints.get("return")
+    kind = get_origin(made) or made
+    if not (
+        issubclass(kind, gym.Env) if isinstance(kind, type) else "Env" in str(kind)
+    ):
+        return False
+    try:
+        inspect.signature(thing).bind()
+    except TypeError:  # it needs arguments, such as an environment to wrap
+        return False
+    return True
 
 
 @checked

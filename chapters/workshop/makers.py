@@ -32,7 +32,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from literate_rl.workshop.episodes import Held, Make, make_one, told
+from literate_rl.workshop.episodes import Held, Make, from_file, make_one, told
 
 __all__ = ["Wrapped", "make_wrapped"]
 
@@ -71,7 +71,7 @@ def read_wrapper(text: str) -> Call:
         ValueError: If there is none, or if its arguments cannot be read.
     """
     where, bracket, rest = text.partition("(")
-    module, _, name = where.strip().rpartition(":")
+    module, _, name = from_file(where.strip()).rpartition(":")
     try:
         call = ast.parse(f"_({rest}" if bracket else "_()", mode="eval").body
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):

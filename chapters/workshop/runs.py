@@ -87,6 +87,8 @@ from literate_rl.workshop.episodes import (
     read_masks,
     told,
     warn_unended,
+    with_name,
+    without_folder,
 )
 from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.interfaces import Learner, PolicyLike
@@ -200,6 +202,12 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         return made
     check_flat(space)
     return FlattenObservation(made)
+
+
+def known_env(env: Any) -> Any:
+    """Return what makes an environment; a file alone becomes ``file.py:Name``."""
+    with making(env):
+        return with_name(env) if isinstance(env, str) else env
 
 
 def check_flat(space: spaces.Space[Any]) -> None:
@@ -873,12 +881,15 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 # %% [markdown]
 # A setting may get a better name, but files keep the old one. So the old names stand in a table,
-# with the new one and with what to tell somebody who types the old one. One name has another meaning
-# now: in files without `iteration_steps`, `log_interval` is what this is today.
+# with the new one and with what to tell somebody who types the old one. Names of other libraries
+# stand there too, and where nothing is to be told, no file has them. Which of several names is
+# meant, depends on the algorithm. One name has another meaning now: in files without
+# `iteration_steps`, `log_interval` is what this is today.
 
 
 # %% tags=["export"]
-RENAMED = {
+SIZE = "PPO and its relatives have networks of their own: hand over others, with "
+RENAMED: dict[str, tuple[str, str]] = {
     "alpha": (
         "priority_exponent",
         "priority_exponent is the replay buffer's alpha, temperature is SAC's",
@@ -888,15 +899,54 @@ RENAMED = {
         "rmsprop_epsilon",
         "RMSProp's epsilon is rmsprop_epsilon, and no action is epsilon-greedy",
     ),
+    "hidden": ("", SIZE + "actor and critic, or as PPO(make_policy(…, hidden=64), …)"),
+} | {
+    name: (ours, "")
+    for ours, others in {
+        "learning_rate": "lr actor_lr critic_lr lr_actor lr_critic step_size",
+        "total_steps": "total_timesteps num_timesteps timesteps n_timesteps max_steps",
+        "num_envs n_sample": "n_envs num_env nenvs num_envs collector_env_num",
+        "num_steps unroll_len": "n_steps nsteps n_step rollout_fragment_length",
+        "num_epochs": "n_epochs noptepochs update_epochs num_sgd_iter repeat_per_collect",
+        "num_minibatches batch_size": "nminibatches minibatch_size batch_size",
+        "gamma discount_factor": "gamma discount discount_factor",
+        "lambda_": "lambda gae_lambda lam",
+        "clip_ratio": "clip_range clip_coef clip_param clip_epsilon cliprange",
+        "value_clip": "clip_range_vf vf_clip_param",
+        "entropy_weight temperature": "ent_coef entropy_coef entropy_coeff",
+        "value_weight": "vf_coef value_coef vf_loss_coeff",
+        "max_grad_norm": "grad_clip grad_norm",
+        "normalize_advantage": "norm_adv adv_norm",
+        "anneal": "anneal_lr",
+        "epsilon_start": "exploration_initial_eps start_e",
+        "epsilon_end": "exploration_final_eps end_e",
+        "epsilon_steps": "exploration_fraction",
+        "learning_starts": "random_collect_size start_steps warmup_steps",
+        "train_interval": "train_freq train_frequency",
+        "target_interval": "target_update_interval target_network_frequency",
+        "target_interval tau": "target_update_freq polyak target_update_theta",
+        "buffer_size replay_buffer_size": "buffer_size replay_buffer_size replay_size",
+        "num_atoms": "n_atoms n_atom",
+        "value_min": "v_min",
+        "value_max": "v_max",
+        "hidden": "hidden_size net_arch policy_kwargs fcnet_hiddens",
+    }.items()
+    for name in others.split()
 }
+
+
+def ours_of(name: str, known: Container[str]) -> str:
+    """Return what a setting is called here, or an empty text."""
+    names = RENAMED.get(name, ("", ""))[0].split()
+    return next((ours for ours in names if ours in known), "")
 
 
 def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
     """Return stored settings by the names that their class knows today."""
 
     def name_of(old: str) -> str:
-        new = RENAMED.get(old, (old, ""))[0]
-        return new if old not in known and new in known and new not in values else old
+        new = ours_of(old, known) if RENAMED.get(old, ("", ""))[1] else ""
+        return new if new and old not in known and new not in values else old
 
     today = {name_of(name): value for name, value in values.items()}
     new, old = "iteration_steps", "log_interval"
@@ -905,10 +955,21 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
     return today
 
 
-def about(name: str, known: Container[str]) -> str:
-    """Return what to say of a setting that is not known: what it is called today."""
-    new, words = RENAMED.get(name, ("", ""))
-    return f" ({words})" if new in known else ""
+def about(name: str, known: Container[str], dash: str = "") -> str:
+    """Return what to say of a setting that is not known: what it is called here."""
+    names, words = RENAMED.get(name, ("", ""))
+    ours = ours_of(name, known)
+    if names == "hidden" and not ours:
+        return about(names, known)
+    if names and not ours:
+        return ""
+    words = words or (f"is it {as_typed(ours, dash)}?" if ours else "")
+    return f" ({words})" if words else ""
+
+
+def as_typed(name: str, dash: str) -> str:
+    """Return the name of a setting as it is typed, in Python or behind dashes."""
+    return dash + (name.replace("_", "-") if dash and name[-1] != "_" else name)
 
 
 # %% tags=["export", "hide-input"]
@@ -1477,6 +1538,7 @@ def agreed_env(
         dash: What stands before the name of an option.
     """
     source, stored = directory / "settings.json", settings.get("env")
+    env = known_env(env)
     around = settings.get("wrappers", [])
     if not isinstance(stored, str):
         raise ValueError(f"{source}: env must be a string, got {stored!r}")
@@ -1484,7 +1546,10 @@ def agreed_env(
         raise ValueError(f"{source}: wrappers must be texts, got {around!r}")
     if has_name(stored):
         named = None if env is None else name_of_maker(env)
-        check_named(f"{dash}env", stored, named, ":" in stored)
+        # The same file, wherever it lies now.
+        if named is not None and without_folder(named) == without_folder(stored):
+            named = stored
+        check_named(f"{dash}env", stored, named, is_command(stored))
     elif env is None:
         raise ValueError(
             f"{source}: env is {stored}, which has no name that leads to it: hand it "
@@ -1493,7 +1558,7 @@ def agreed_env(
         )
     given = [*map(name_of_maker, wrappers)]
     if given:
-        pairs = zip(around, given, strict=False)
+        pairs = zip(map(without_folder, around), map(without_folder, given))  # noqa: B905
         same = all(old == new or not has_name(old) for old, new in pairs)
         if not same or len(around) != len(given):
             raise ValueError(f"the run has the wrappers {around}, not {given}")
@@ -1507,9 +1572,9 @@ def agreed_env(
     return make_wrapped(world, wrappers or around)
 
 
-def is_command(wrapper: str) -> bool:
-    """Say whether a wrapper runs other people's code, or writes files."""
-    return ":" in wrapper or wrapper.startswith("RecordVideo")
+def is_command(stored: str) -> bool:
+    """Say whether a name runs other people's code, or writes files."""
+    return ":" in stored or ".py" in stored or stored.startswith("RecordVideo")
 
 
 def load_env(

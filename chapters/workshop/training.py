@@ -128,6 +128,7 @@ from literate_rl.workshop.commands import OFFERED
 from literate_rl.workshop.episodes import (
     Make,
     as_masks,
+    from_file,
     make_one,
     resets_later,
 )
@@ -163,10 +164,12 @@ from literate_rl.workshop.runs import (
     Run,
     about,
     agreed_env,
+    as_typed,
     check_flat,
     check_named,
     fit,
     flat_env,
+    known_env,
     sync,
     todays_names,
 )
@@ -1469,7 +1472,7 @@ class Asked:
 
     def new(self, check: bool, place: Place) -> tuple[Learner, World]:
         """Build a learner for a new run."""
-        changes, world = self.changes, self.env
+        changes, world = self.changes, known_env(self.env)
         default = ALGORITHMS[self.algorithm].settings(
             world if isinstance(world, str) else ""
         )
@@ -1511,9 +1514,8 @@ class Asked:
         for name in self.changes:
             stored, typed = getattr(config, name), getattr(wanted, name)
             if typed != stored:
-                option = name.replace("_", "-") if self.dash else name
                 raise ValueError(
-                    f"a resumed run keeps its settings: {self.dash}{option} is "
+                    f"a resumed run keeps its settings: {as_typed(name, self.dash)} is "
                     f"{stored!r}, not {typed!r}; edit settings.json to change it"
                 )
 
@@ -1623,8 +1625,8 @@ def import_model(role: str, where: str) -> Any:
 
     A function that makes an encoder is returned as it is: it waits for the space.
     """
-    module, _, name = where.partition(":")
     try:
+        module, _, name = from_file(where).partition(":")
         make = getattr(importlib.import_module(module), name)
         return make if role == "encoder" and not isinstance(make, type) else make()
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest a0447be6d83a394d
+# Generated from chapters/workshop/cli.py (edit there); digest db3fffa65c0359dd
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import (
     Any,
@@ -21,12 +21,10 @@ import tyro
 
 from literate_rl.actors import TransportConfig
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import in_one_line
+from literate_rl.workshop.episodes import told, without_folder
 from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.nests import MODELS
-from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.runs import (
-    RENAMED,
     Run,
     about,
     fit,
@@ -46,6 +44,7 @@ from literate_rl.workshop.training import (
     address_option,
     ended,
     import_model,
+    models_of,
     opening,
     placing,
     settings_of_run,
@@ -64,7 +63,7 @@ class Command(Generic[Config]):
 
     Attributes:
         env: Id of a Gymnasium environment, or module:name of a class or function that
-            makes one; module:id imports a module that registers it first. What imports
+            makes one, or file.py:name; module:id imports a module that registers it first. What imports
             a module has to be named again to resume. The default is CartPole-v1.
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
@@ -89,6 +88,7 @@ class Command(Generic[Config]):
         encoder: An encoder of your own for our networks: a class without arguments, or
             a function from the space of observations. It is named again likewise.
         config: Settings of the algorithm.
+        typed: Which of them were typed.
     """
 
     config: tyro.conf.OmitArgPrefixes[Config]
@@ -104,6 +104,7 @@ class Command(Generic[Config]):
     actor: str | None = None
     critic: str | None = None
     encoder: str | None = None
+    typed: tyro.conf.Suppress[tuple[str, ...]] = ()
 
     @property
     def models(self) -> dict[str, str]:
@@ -117,11 +118,7 @@ class Command(Generic[Config]):
         models = {name: import_model(name, x) for name, x in self.models.items()}
         if self.mask:
             models["mask"] = mask_of(self.mask)
-        # What equals the default was probably not typed.
-        default = ALGORITHMS[algorithm].settings(env)
-        names = [field.name for field in fields(default)]
-        typed = {name: getattr(self.config, name) for name in names}
-        changes = {x: y for x, y in typed.items() if y != getattr(default, x)}
+        changes = {name: getattr(self.config, name) for name in self.typed}
         wanted = env if self.resume is None else self.env
         asked = algorithm, wanted, self.wrappers, models, changes, self.fast
         return Asked(*asked, dash="--")
@@ -145,9 +142,10 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
     env = first.parse_known_args(arguments)[0].env
     config_class, settings = ALGORITHMS[algorithm][:2]
     known = {field.name for field in fields(config_class)}
-    for name in RENAMED.keys() - known:
-        words, option = about(name, known), f"--{name}"
-        if words and option in (argument.partition("=")[0] for argument in arguments):
+    options = [x.partition("=")[0] for x in arguments if x.startswith("--")]
+    names = [option[2:].replace("-", "_") for option in options]
+    for option, name in zip(options, names, strict=True):
+        if name not in known and (words := about(name, known, "--")):
             first.error(f"there is no option {option}{words}")
     command: Any = Command[config_class]  # type: ignore[valid-type]
     parsed: Command[Any] = tyro.cli(
@@ -156,7 +154,9 @@ def parse(algorithm: str, arguments: list[str]) -> Command[Any]:
         args=arguments,
         default=Command(env=env, config=settings(DEFAULT_ENV if env is None else env)),
     )
-    return parsed
+    # A value that was typed counts, also where it is the default.
+    typed = {x if x in known else x.removeprefix("no_") for x in names} & known
+    return replace(parsed, typed=tuple(sorted(typed)))
 
 
 def apex_of(options: list[str]) -> tuple[str, list[str]]:
@@ -182,6 +182,17 @@ def check_watch(command: Command[Any], world: Any) -> None:
         make_visible(world, "human" if has_screen() else "rgb_array").close()
 
 
+def check_models(command: Command[Any], run: Run) -> None:
+    """Raise if a model was typed that is not the one of a run."""
+    stored = models_of(run.settings, run.directory / "settings.json")
+    for name, typed in command.models.items():
+        kept = stored.get(name, "none of your own")
+        # What a script or a notebook has defined has another name here.
+        same = without_folder(kept) == without_folder(typed)
+        if not same and not kept.startswith("__main__:"):
+            raise ValueError(f"the run has --{name} {kept}, not {typed}")
+
+
 def start(
     algorithm: str, command: Command[Any], place: Place
 ) -> tuple[Run, Learner, World]:
@@ -192,6 +203,7 @@ def start(
                 f"a resumed run keeps its name: leave out {command.name!r}"
             )
         run = Run(command.resume, resume=True)
+        check_models(command, run)
         learner, world = command.asked(algorithm).again(run, True, place)
         check_watch(command, world)
         return run, learner, world
@@ -217,7 +229,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[World, Run, Learne
                 print(f"run directory: {run.directory}")
                 print(opening(learner), flush=True)
                 fit(learner, run)
-        except BaseException as error:
+        except Exception as error:
             # Before anything was learned there is nothing to go on with.
             if run.held is not None and run.saved:
                 words = again(run, learner)
@@ -250,7 +262,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
-        print(f"go on with {again(run, learner)}")
+        print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
     mean, deviation = returns.mean(), returns.std()
@@ -274,7 +286,6 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     print(f"load it:       literate_rl.load({arguments})")
 
 
-@randomness_kept()
 def main(arguments: list[str] | None = None) -> None:
     """Train with the algorithm that comes first, as the options behind it say."""
     algorithm, *options = sys.argv[1:] if arguments is None else arguments
@@ -284,9 +295,11 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*carry_out(algorithm, command), command.watch)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a simulator may raise what is no `Exception`
+    except Exception as error:
         if sys.flags.dev_mode:
             raise
-        sys.exit(f"error: {in_one_line(error)}")
+        # The messages of these are sentences. Others say less, so their place is told.
+        sentence = isinstance(error, ValueError | OSError)
+        words = [str(error) if sentence else told(error)]
+        words += getattr(error, "__notes__", [])
+        sys.exit("error: " + " ".join("; ".join(words).split()))

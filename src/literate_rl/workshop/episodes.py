@@ -1,15 +1,17 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest a177a285420b5111
+# Generated from chapters/workshop/episodes.py (edit there); digest be1c112ef4b17e71
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, get_origin
 
 import gymnasium as gym
 import numpy as np
@@ -45,10 +47,12 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     Args:
         env: A registered id, ``module:id``, ``module:name`` of a class or function, or
             what makes an environment: a class, a function or a spec of Gymnasium's.
+            A module may be a file, as in ``rooms.py:Room``.
         arguments: Passed on to ``gym.make`` or to what makes it.
     """
     if isinstance(env, str):
-        module, _, name = env.rpartition(":")
+        module, _, name = from_file(with_name(env)).rpartition(":")
+        env = f"{module}:{name}" if module else name
         found = import_module(module) if module else None
         make = getattr(found, name, None)
         env = make if callable(make) and name not in gym.registry else env
@@ -63,49 +67,95 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     return env(**arguments)
 
 
+FILE = re.compile(r"(.+)\.py(?::(.+))?|(.*[/\\][^:]*):(.+)")
+
+
+def in_file(text: str) -> tuple[Path, str] | None:
+    """Return the file that a text names, without its ending, and what stands in it."""
+    match = FILE.fullmatch(text)
+    if match is None:
+        return None
+    path, name, short, of = match.groups(default="")
+    return Path(path or short), name or of
+
+
+def from_file(text: str) -> str:
+    """Return ``module:name`` for what stands in a file; other texts as they are.
+
+    Raises:
+        ImportError: If there is no such file, or if its module is another one.
+    """
+    if not (parts := in_file(text)):
+        return text
+    path, name = parts
+    files = [x for x in (Path(f"{path}.py"), path / "__init__.py") if x.is_file()]
+    if not files:
+        raise ImportError(f"there is no file {path}.py")
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)
+    found = getattr(import_module(path.name), "__file__", None)
+    if found is None or not files[0].samefile(found):
+        words = f"{path.name} is the name of another module: rename {files[0]}"
+        raise ImportError(words)
+    return f"{path.name}:{name}" if name else path.name
+
+
+def without_folder(text: str) -> str:
+    """Return ``module:name`` for what stands in a file, without looking at it."""
+    parts = in_file(text)
+    return f"{parts[0].name}:{parts[1]}" if parts else text
+
+
+def with_name(text: str) -> str:
+    """Return ``rooms.py:Room`` for a file in which ``Room`` is the only environment."""
+    parts = in_file(text)
+    if parts is None or parts[1]:
+        return text
+    name = from_file(text)
+    inside = vars(import_module(name))
+    makers = [f"{text}:{x}" for x, thing in inside.items() if makes_env(thing, name)]
+    if len(makers) == 1:
+        return makers[0]
+    wanted = " or ".join(makers) or f"a class or function in it, as in {text}:MyEnv"
+    raise ImportError(f"it has {len(makers) or 'no'} environments, so name {wanted}")
+
+
+def makes_env(thing: Any, module: str) -> bool:
+    """Say whether a module defines something that makes environments."""
+    if getattr(thing, "__module__", None) != module or not callable(thing):
+        return False
+    hints = getattr(thing, "__annotations__", {})
+    made = thing if isinstance(thing, type) else hints.get("return")
+    kind = get_origin(made) or made
+    if not (
+        issubclass(kind, gym.Env) if isinstance(kind, type) else "Env" in str(kind)
+    ):
+        return False
+    try:
+        inspect.signature(thing).bind()
+    except TypeError:  # it needs arguments, such as an environment to wrap
+        return False
+    return True
+
+
 @checked
 def env_maker(
-    env: str | Callable[[], gym.Env[Any, Any]], copy: int | None = None
+    env: str | Callable[[], gym.Env[Any, Any]],
 ) -> Callable[[], gym.Env[Any, Any]]:
-    """Return a function that makes an environment.
-
-    Args:
-        env: Its id, or a function.
-        copy: Which one it is of several, for the notes of exceptions.
-    """
+    """Return a function that makes an environment, from an id or a function."""
 
     def make() -> gym.Env[Any, Any]:
-        with making(env):
+        try:
             made = make_one(env)
+        except gym.error.Error as error:
+            raise ValueError(f"env {env!r} cannot be made: {error}") from error
         if not isinstance(made, gym.Env):
             raise TypeError(f"env must make a gymnasium.Env, got {type(made).__name__}")
         # Once is enough: `flat_env` ({doc}`runs`) holds what it makes, then flattens.
         inner = made.env if isinstance(made, FlattenObservation) else made
-        if not isinstance(inner, Held):
-            made = inner = Held(made)
-        inner.copy = copy
-        return made
+        return made if isinstance(inner, Held) else Held(made)
 
     return make
-
-
-@contextmanager
-def making(env: Any) -> Iterator[None]:
-    """Say which environment cannot be made; an exception of its own keeps its type."""
-    words = f"env {env!r} cannot be made: "
-    try:
-        yield
-    except (gym.error.Error, ImportError) as error:
-        raise ValueError(f"{words}{error}") from error
-    except LEAVING as error:
-        raise ValueError(f"{words}{told(error)}") from error
-    except KeyboardInterrupt:
-        raise  # it is not the environment's fault
-    except BaseException as error:
-        # Who makes it may be made by somebody else, and has said so already.
-        if not noted(error):
-            error.add_note(f"{words}{told(error)}")
-        raise
 
 
 def check_copies(envs: SyncVectorEnv) -> None:
@@ -285,19 +335,8 @@ def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
         )
 
 
-LEAVING = SystemExit, GeneratorExit  # by which code leaves Python or a generator
-
-
 class Held(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that is held to its interface; errors call it by its name.
-
-    Attributes:
-        copy: Which one it is of several, if somebody knows.
-        steps: Steps of the episode under way.
-    """
-
-    copy: int | None = None
-    steps = 0
+    """An environment that is held to its interface; errors call it by its name."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -306,75 +345,36 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
-        self.steps = 0
         obs, infos = self.held("reset", **options)
         return copied(obs), copied(infos)
 
     def step(self, action: Any) -> Any:
         """Take a step."""
-        self.steps += 1
         obs, reward, terminated, truncated, infos = self.held("step", action)
         return copied(obs), reward, terminated, truncated, copied(infos)
 
     def held(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method and look at what it returns."""
-        answer, cause = self.called(method, *arguments, **options), None
+        cause = None
         try:
+            answer = getattr(self.env, method)(*arguments, **options)
             wrong = (
                 wrong_count(method, answer)
                 or wrong_part(*answer, space=self.seen)
                 or wrong_mask(answer[-1].get("action_mask"), self.options)
             )
-        except Exception as error:  # what came cannot even be looked at
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # `sys.exit` is no success
             wrong, cause = told(error), error
         if wrong:
-            raise self.located(ValueError(self.failed(method) + wrong)) from cause
+            name = name_of(self)
+            raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
         return answer
-
-    def called(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method; an exception of its own gets a note."""
-        try:
-            return getattr(self.env, method)(*arguments, **options)
-        except LEAVING as error:
-            words = self.failed(method) + told(error)
-            raise self.located(ValueError(words)) from error
-        except KeyboardInterrupt:
-            raise  # it is not the environment's fault
-        except BaseException as error:
-            # One inside of a wrapper has come by here before.
-            if not noted(error):
-                error.add_note(self.failed(method) + told(error))
-            self.located(error)
-            raise
-
-    def failed(self, method: str) -> str:
-        """Return how a sentence on what failed begins."""
-        return f"env {name_of(self)!r} failed in {method}: "
-
-    def located(self, error: BaseException) -> BaseException:
-        """Note in which step and in which copy something happened; return it."""
-        known = getattr(error, "__notes__", [])
-        step = f"in step {self.steps} of its episode" if self.steps else ""
-        copy = "" if self.copy is None else f"in copy {self.copy}"
-        for note in filter(None, (step, copy)):
-            if note not in known:
-                error.add_note(note)
-        return error
 
     def render(self) -> Any:
         """Draw the environment."""
-        return copied(self.called("render"))
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.called("close")
-
-
-def noted(error: BaseException) -> bool:
-    """Say whether the words or notes of an exception say what it came from."""
-    words = (str(error), *getattr(error, "__notes__", ()))
-    begin = "(env|wrapper) .* (failed in|cannot be made|does not fit)"
-    return any(re.match(begin, x, re.S) for x in words)
+        return copied(self.env.render())
 
 
 def name_of(env: gym.Env[Any, Any]) -> str:
@@ -506,19 +506,6 @@ def told(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = f" ({place[0].filename}:{place[0].lineno})" if place else ""
     return f"{type(error).__name__}: {words}{where}"
-
-
-def in_one_line(error: BaseException) -> str:
-    """Return an error and its notes in one line, for a command that ends with it."""
-    # The messages of these are sentences. Others say less, so their place is told.
-    sentence = isinstance(error, ValueError | OSError)
-    words, notes = told(error), getattr(error, "__notes__", [])
-    # What an environment has raised is told with its place in a note.
-    if any(words in note for note in notes):
-        lines = notes
-    else:
-        lines = [str(error) if sentence else words, *notes]
-    return " ".join("; ".join(lines).split())
 
 
 def on_cpu(action: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/makers.py (edit there); digest 48127a7934444566
+# Generated from chapters/workshop/makers.py (edit there); digest 0fafd3a744dd75e7
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from literate_rl.workshop.episodes import Held, Make, make_one, told
+from literate_rl.workshop.episodes import Held, Make, from_file, make_one
 
 __all__ = ["Wrapped", "make_wrapped"]
 
@@ -44,7 +44,7 @@ def read_wrapper(text: str) -> Call:
         ValueError: If there is none, or if its arguments cannot be read.
     """
     where, bracket, rest = text.partition("(")
-    module, _, name = where.strip().rpartition(":")
+    module, _, name = from_file(where.strip()).rpartition(":")
     try:
         call = ast.parse(f"_({rest}" if bracket else "_()", mode="eval").body
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
@@ -103,8 +103,7 @@ class Wrapped:
                 made = put(made)
             except Exception as error:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
-                error.add_note(f"{words}: {told(error)}")
-                raise
+                raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
             if not isinstance(made, gym.Env):
                 kind = type(made).__name__
                 words = f"wrapper {name_of_maker(wrapper)} must return an environment"

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest f87a12dc1521baca
+# Generated from chapters/workshop/trained.py (edit there); digest c8c18ccec2143276
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import in_one_line
 from literate_rl.workshop.runs import (
+    agreed_env,
+    found,
     has_screen,
     load,
-    load_env,
     read_settings,
     record_video,
     show,
@@ -76,9 +76,18 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-def play(name: str, env: str | None, episodes: int, seed: int, film: bool) -> None:
+def play(
+    name: str,
+    env: str | None,
+    wrappers: Sequence[str],
+    episodes: int,
+    seed: int,
+    film: bool,
+) -> None:
     """Evaluate an agent, and show an episode."""
-    policy, world = load(name), cast(Any, load_env(name, env))
+    path = found(name)
+    settings = read_settings(path / "settings.json")
+    policy, world = load(path), agreed_env(path, settings, env, wrappers, "--")
     if not Path(name).exists():  # so it is a name
         agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
@@ -113,11 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="decides how they start")
     parser.add_argument("--film", action="store_true", help="write a film in any case")
     parser.add_argument("--env", help="that of a run, where it has to be named")
+    parser.add_argument("--wrappers", nargs="*", default=(), help="likewise")
     given = parser.parse_args(arguments)
     if given.list or given.name is None:
         print(listing())
         return
     try:
-        play(given.name, given.env, given.episodes, given.seed, given.film)
-    except Exception as error:
-        sys.exit(f"error: {in_one_line(error)}")
+        named = given.name, given.env, given.wrappers
+        play(*named, given.episodes, given.seed, given.film)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
