@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 8da5dea41a1b67a7
+# Generated from chapters/impala.py (edit there); digest 2a646d0821e9a889
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.agents import Collector, Rollout
-from literate_rl.policies import kept_dtype
+from literate_rl.policies import kept_dtype, normalizer_of, take_in
 from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.workshop.episodes import (
     check_num_envs,
@@ -115,6 +115,7 @@ class VTraceLearner:
 
     def __init__(self, policy: ActorCriticLike, config: IMPALAConfig) -> None:
         self.policy, self.config = policy, config
+        self.normalizer = normalizer_of(policy, config.normalize_obs)
         self.parameters = list(policy.parameters())
         optimizer: Any = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
         self.optimizer: torch.optim.Optimizer = optimizer[config.optim](
@@ -243,7 +244,7 @@ class IMPALA:
         """Collect a sample from each environment, learn, and return metrics."""
         config = self.config
         self.learner.anneal(self.step)
-        returned = self.collect()
+        batch = self.collect()
         # A few updates, each on samples from the memory, until all of them have been
         # used as often as they may.
         for _ in range(config.update_per_collect):
@@ -253,16 +254,17 @@ class IMPALA:
             losses = self.learner.learn(self.batch(entries))
             if config.priority:
                 self.memory.update(entries, self.learner.priority)
+        take_in(self.learner.normalizer, batch.obs, batch.real)
 
         # Now and then an actor that falls behind gets new weights.
         self.iteration += 1
         if config.lag and self.iteration % (config.lag + 1) == 0:
             self.actor.load_state_dict(self.policy.state_dict())
         named = {f"losses/{name}": number for name, number in losses.items()}
-        return {"charts/episodic_return": returned, **named}
+        return {"charts/episodic_return": mean_return(batch.episode_return), **named}
 
-    def collect(self) -> float:
-        """Act for T steps and store the samples; return the mean return."""
+    def collect(self) -> Rollout:
+        """Act for T steps and store the samples; return what happened."""
         config = self.config
         # A run that is resumed starts with fresh environments. So that it is the same
         # run, they are fresh at each checkpoint anyway.
@@ -288,7 +290,7 @@ class IMPALA:
                 for b in range(config.n_sample)
             ]
         )
-        return mean_return(batch.episode_return)
+        return batch
 
     def batch(self, entries: list[dict[str, Any]]) -> Unroll:
         """Put stored samples side by side."""
@@ -361,6 +363,8 @@ class IMPALAConfig(BufferConfig, ClipConfig):
         total_steps: Steps in the environments, all of them together.
         anneal: Whether the learning rate falls to zero in a straight line.
         reward_scale: Factor of the rewards that are learned from.
+        normalize_obs: Whether the policy sees observations with mean 0 and standard
+            deviation 1. It has to be built so too.
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
@@ -386,6 +390,7 @@ class IMPALAConfig(BufferConfig, ClipConfig):
     total_steps: Count = 100_000
     anneal: bool = False
     reward_scale: Scale = 1.0
+    normalize_obs: bool = False
     lag: Annotated[int, Ge(0)] = 0
     checkpoint_interval: Count = 50
 

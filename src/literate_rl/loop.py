@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest a4942236c192d68e
+# Generated from chapters/loop.py (edit there); digest f71d5daa663b0c34
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.agents import Collector
+from literate_rl.policies import normalizer_of, take_in
 from literate_rl.replay import Batch, ReplayBuffer
 from literate_rl.workshop.episodes import (
+    Mean,
     as_argument,
     check_num_envs,
     env_seed,
@@ -98,9 +100,14 @@ class OffPolicyConfig:
         beta: How far the importance weights undo that preference at the start, where
             there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
+        normalize_obs: Whether the policy sees observations with mean 0 and standard
+            deviation 1. It has to be built so too.
         max_grad_norm: Bound of the gradient's norm.
-        log_interval: Steps in the environments from one row of metrics to the next.
-            The learning rate and other schedules move on there.
+        iteration_steps: Steps in the environments of one iteration. Its noise is drawn
+            at once, and the learning rate and other schedules move on where it begins.
+        log_interval: Steps in the environments from one row of the log to the next, a
+            multiple of those of an iteration; None is a row for each. Nothing but the
+            log depends on it.
         checkpoint_interval: Iterations between checkpoints. The environments are reset
             at each of them, so an episode that takes longer never ends: by default one
             of more than 2,500 steps.
@@ -123,8 +130,10 @@ class OffPolicyConfig:
     priority_exponent: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
+    normalize_obs: bool = False
     max_grad_norm: Positive = 10.0
-    log_interval: Count = 1000
+    iteration_steps: Count = 1000
+    log_interval: Count | None = None
     checkpoint_interval: Count = 10
 
     def __post_init__(self) -> None:
@@ -132,6 +141,11 @@ class OffPolicyConfig:
             raise ValueError(
                 "train_interval must divide num_envs or be a multiple of it, got "
                 f"{self.train_interval} for {self.num_envs}"
+            )
+        if self.log_interval is not None and self.log_interval % self.iteration_steps:
+            raise ValueError(
+                "log_interval must be a multiple of iteration_steps, "
+                f"{self.iteration_steps}, got {self.log_interval}"
             )
 
     @property
@@ -147,7 +161,7 @@ class OffPolicyConfig:
     @property
     def rounds(self) -> int:
         """Rollouts of one iteration."""
-        return max(1, self.log_interval // (self.rollout_len * self.num_envs))
+        return max(1, self.iteration_steps // (self.rollout_len * self.num_envs))
 
 
 class OffPolicy:
@@ -174,6 +188,7 @@ class OffPolicy:
         size, space = config.buffer_size, envs.single_observation_space
         check_fits("buffer_size", size, size, config.total_steps, space)
         self.algorithm, self.policy, self.config = algorithm, algorithm.policy, config
+        self.normalizer = normalizer_of(self.policy, config.normalize_obs)
         # The plain forms, unless somebody has handed in others.
         self.act = act or self.policy.act
         self.error = partial(error, algorithm) if error else algorithm.error
@@ -210,6 +225,7 @@ class OffPolicy:
             with eval_mode(self.policy):
                 rollout = self.collector.collect(act, config.rollout_len)
             self.buffer.push(rollout)
+            take_in(self.normalizer, rollout.obs, rollout.real)
             returns.append(rollout.episode_return)
             # Then the updates that are due.
             if self.step >= config.learning_starts:
@@ -301,13 +317,15 @@ class OffPolicy:
 
     def mean_losses(self, errors: list[QError]) -> dict[str, float]:
         """Return the means of an iteration; NaN before the first update."""
-        means = [float("nan")] * 3
+        means = [math.nan] * 3
         if errors:
             loss, td_error, value = map(torch.stack, zip(*errors, strict=True))
             means = [x.mean().item() for x in (loss, td_error.abs(), value)]
-            check_finite(means[0], values=value)
+            check_finite(means[0], values=value, td_error=td_error)
         names = ("losses/loss", "losses/td_error", "losses/q_value")
-        return dict(zip(names, means, strict=True))
+        return {
+            name: Mean(x, len(errors)) for name, x in zip(names, means, strict=True)
+        }
 
     # The rest is for checkpoints and for `fit`, the loop around the learner
     # ({doc}`workshop/runs`).
@@ -320,6 +338,12 @@ class OffPolicy:
     def checkpoint_due(self) -> bool:
         """Whether the next iteration starts with fresh environments."""
         return self.iteration % self.config.checkpoint_interval == 0
+
+    @property
+    def log_due(self) -> bool:
+        """Whether the last iteration completes a row of the log."""
+        each = self.config.iteration_steps
+        return self.iteration % ((self.config.log_interval or each) // each) == 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, except for the policy's weights."""

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest dade20b0df33bd89
+# Generated from chapters/rainbow.py (edit there); digest 0d4f9dc06ee8f688
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from literate_rl.encoders import (
     has_pictures,
 )
 from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import Policy
+from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import ActionDistribution
@@ -303,6 +303,7 @@ def make_rainbow_policy(
     sigma: NonNegative = 0.1,
     hold: Count = 1,
     *,
+    normalize: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> RainbowPolicy:
     """Build the policy that fits the spaces of one environment.
@@ -319,6 +320,7 @@ def make_rainbow_policy(
         noisy: Whether the last two layers are noisy.
         sigma: As in ``NoisyLinear``.
         hold: Steps that one noise of the layers lasts.
+        normalize: Whether the policy normalises its observations; vectors only.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     seen, discrete = as_space(observation_space), as_discrete(action_space)
@@ -328,6 +330,8 @@ def make_rainbow_policy(
         inputs: Any = picture_layer(seen, hidden, encoder)
     else:
         inputs = as_vectors(seen).shape[0]
+    if first := normalizing(normalize, seen, encoder):
+        inputs = nn.Sequential(*first, nn.Linear(inputs, hidden))
     network = RainbowNetwork(
         inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest db3fffa65c0359dd
+# Generated from chapters/workshop/cli.py (edit there); digest 1fda80924ce2a987
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import tyro
 
 from literate_rl.actors import TransportConfig
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import told, without_folder
+from literate_rl.workshop.episodes import in_one_line, without_folder
 from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.nests import MODELS
+from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.runs import (
     Run,
     about,
@@ -229,7 +230,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[World, Run, Learne
                 print(f"run directory: {run.directory}")
                 print(opening(learner), flush=True)
                 fit(learner, run)
-        except Exception as error:
+        except BaseException as error:
             # Before anything was learned there is nothing to go on with.
             if run.held is not None and run.saved:
                 words = again(run, learner)
@@ -262,7 +263,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
-        print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
+        print(f"go on with {again(run, learner)}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
     mean, deviation = returns.mean(), returns.std()
@@ -286,6 +287,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     print(f"load it:       literate_rl.load({arguments})")
 
 
+@randomness_kept()
 def main(arguments: list[str] | None = None) -> None:
     """Train with the algorithm that comes first, as the options behind it say."""
     algorithm, *options = sys.argv[1:] if arguments is None else arguments
@@ -295,11 +297,9 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*carry_out(algorithm, command), command.watch)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a simulator may raise what is no `Exception`
         if sys.flags.dev_mode:
             raise
-        # The messages of these are sentences. Others say less, so their place is told.
-        sentence = isinstance(error, ValueError | OSError)
-        words = [str(error) if sentence else told(error)]
-        words += getattr(error, "__notes__", [])
-        sys.exit("error: " + " ".join("; ".join(words).split()))
+        sys.exit(f"error: {in_one_line(error)}")

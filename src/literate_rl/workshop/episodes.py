@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest be1c112ef4b17e71
+# Generated from chapters/workshop/episodes.py (edit there); digest daf86305437c7028
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, Self, get_origin
 
 import gymnasium as gym
 import numpy as np
@@ -23,8 +24,8 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.workshop.nests import as_space, leaves
-from literate_rl.workshop.signatures import Float, Fraction, checked
+from literate_rl.workshop.nests import as_space, leaves, pack
+from literate_rl.workshop.signatures import Float, Fraction, check_that, checked
 
 __all__ = [
     "EpisodeCounter",
@@ -140,22 +141,47 @@ def makes_env(thing: Any, module: str) -> bool:
 
 @checked
 def env_maker(
-    env: str | Callable[[], gym.Env[Any, Any]],
+    env: str | Callable[[], gym.Env[Any, Any]], copy: int | None = None
 ) -> Callable[[], gym.Env[Any, Any]]:
-    """Return a function that makes an environment, from an id or a function."""
+    """Return a function that makes an environment.
+
+    Args:
+        env: Its id, or a function.
+        copy: Which one it is of several, for the notes of exceptions.
+    """
 
     def make() -> gym.Env[Any, Any]:
-        try:
+        with making(env):
             made = make_one(env)
-        except gym.error.Error as error:
-            raise ValueError(f"env {env!r} cannot be made: {error}") from error
         if not isinstance(made, gym.Env):
             raise TypeError(f"env must make a gymnasium.Env, got {type(made).__name__}")
         # Once is enough: `flat_env` ({doc}`runs`) holds what it makes, then flattens.
         inner = made.env if isinstance(made, FlattenObservation) else made
-        return made if isinstance(inner, Held) else Held(made)
+        if not isinstance(inner, Held):
+            made = inner = Held(made)
+        inner.copy = copy
+        return made
 
     return make
+
+
+@contextmanager
+def making(env: Any) -> Iterator[None]:
+    """Say which environment cannot be made; an exception of its own keeps its type."""
+    words = f"env {env!r} cannot be made: "
+    try:
+        yield
+    except (gym.error.Error, ImportError) as error:
+        raise ValueError(f"{words}{error}") from error
+    except LEAVING as error:
+        raise ValueError(f"{words}{told(error)}") from error
+    except KeyboardInterrupt:
+        raise  # it is not the environment's fault
+    except BaseException as error:
+        # Who makes it may be made by somebody else, and has said so already.
+        if not noted(error):
+            error.add_note(f"{words}{told(error)}")
+        raise
 
 
 def check_copies(envs: SyncVectorEnv) -> None:
@@ -229,14 +255,14 @@ def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
 Masks = NDArray[np.bool_]
 
 
-def as_masks(given: Any) -> Masks:
+def as_masks(given: Any, name: str = "action_mask") -> Masks:
     """Return masks ``(B, N)`` of zeros and ones as booleans."""
     # Where there are several choices, a mask may have a part for each.
     rows = [np.hstack(x) if isinstance(x, tuple) else np.asarray(x) for x in given]
     numbers = np.array(rows) if len({row.shape for row in rows}) == 1 else np.zeros(0)
     if numbers.ndim != 2 or not ((numbers == 0) | (numbers == 1)).all():
         got = [row.tolist() for row in rows]
-        raise ValueError(f"action_mask must be (B, N) zeros and ones, got {got}")
+        raise ValueError(f"{name} must be (B, N) zeros and ones, got {got}")
     return numbers.astype(bool)
 
 
@@ -335,8 +361,19 @@ def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
         )
 
 
+LEAVING = SystemExit, GeneratorExit  # by which code leaves Python or a generator
+
+
 class Held(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that is held to its interface; errors call it by its name."""
+    """An environment that is held to its interface; errors call it by its name.
+
+    Attributes:
+        copy: Which one it is of several, if somebody knows.
+        steps: Steps of the episode under way.
+    """
+
+    copy: int | None = None
+    steps = 0
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -345,36 +382,75 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
+        self.steps = 0
         obs, infos = self.held("reset", **options)
         return copied(obs), copied(infos)
 
     def step(self, action: Any) -> Any:
         """Take a step."""
+        self.steps += 1
         obs, reward, terminated, truncated, infos = self.held("step", action)
         return copied(obs), reward, terminated, truncated, copied(infos)
 
     def held(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method and look at what it returns."""
-        cause = None
+        answer, cause = self.called(method, *arguments, **options), None
         try:
-            answer = getattr(self.env, method)(*arguments, **options)
             wrong = (
                 wrong_count(method, answer)
                 or wrong_part(*answer, space=self.seen)
                 or wrong_mask(answer[-1].get("action_mask"), self.options)
             )
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # `sys.exit` is no success
+        except Exception as error:  # what came cannot even be looked at
             wrong, cause = told(error), error
         if wrong:
-            name = name_of(self)
-            raise ValueError(f"env {name!r} failed in {method}: {wrong}") from cause
+            raise self.located(ValueError(self.failed(method) + wrong)) from cause
         return answer
+
+    def called(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method; an exception of its own gets a note."""
+        try:
+            return getattr(self.env, method)(*arguments, **options)
+        except LEAVING as error:
+            words = self.failed(method) + told(error)
+            raise self.located(ValueError(words)) from error
+        except KeyboardInterrupt:
+            raise  # it is not the environment's fault
+        except BaseException as error:
+            # One inside of a wrapper has come by here before.
+            if not noted(error):
+                error.add_note(self.failed(method) + told(error))
+            self.located(error)
+            raise
+
+    def failed(self, method: str) -> str:
+        """Return how a sentence on what failed begins."""
+        return f"env {name_of(self)!r} failed in {method}: "
+
+    def located(self, error: BaseException) -> BaseException:
+        """Note in which step and in which copy something happened; return it."""
+        known = getattr(error, "__notes__", [])
+        step = f"in step {self.steps} of its episode" if self.steps else ""
+        copy = "" if self.copy is None else f"in copy {self.copy}"
+        for note in filter(None, (step, copy)):
+            if note not in known:
+                error.add_note(note)
+        return error
 
     def render(self) -> Any:
         """Draw the environment."""
-        return copied(self.env.render())
+        return copied(self.called("render"))
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.called("close")
+
+
+def noted(error: BaseException) -> bool:
+    """Say whether the words or notes of an exception say what it came from."""
+    words = (str(error), *getattr(error, "__notes__", ()))
+    begin = "(env|wrapper) .* (failed in|cannot be made|does not fit)"
+    return any(re.match(begin, x, re.S) for x in words)
 
 
 def name_of(env: gym.Env[Any, Any]) -> str:
@@ -468,6 +544,65 @@ def wrong_kind(seen: NDArray[Any], wanted: Any, name: str) -> str:
     return ""
 
 
+def seen_parts(space: gym.Space[Any], obs: Any, name: str) -> Iterator[NDArray[Any]]:
+    """Yield what stands at the leaves of an observation, or of a batch, as arrays."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        named = isinstance(space, spaces.Dict)
+        keys = [*space.spaces] if named else [*range(len(space))]
+        if named:
+            fits = isinstance(obs, dict) and obs.keys() >= {*keys}
+        else:
+            fits = isinstance(obs, tuple | list) and len(obs) == len(keys)
+        if not fits:
+            raise ValueError(wrong_obs(obs, space, name))
+        for key in keys:
+            yield from seen_parts(space[key], obs[key], f"{name}[{key!r}]")
+        return
+    try:
+        part = np.asarray(obs.numpy(force=True) if isinstance(obs, Tensor) else obs)
+    except ValueError as error:
+        kind = type(obs).__name__
+        words = f"{name} must hold numbers, in rows of one length, got a {kind}"
+        raise ValueError(words) from error
+    # A list of whole numbers has no size of its own.
+    whole = part.dtype.kind in "iu" and not isinstance(space, spaces.Box)
+    small = part.astype(space.dtype) if whole else part
+    yield small if (small == part).all() else part
+
+
+def as_rows(space: gym.Space[Any], obs: Any) -> tuple[NDArray[Any], bool]:
+    """Return observations as flat rows, and whether there is one and no batch of them.
+
+    Args:
+        space: The space of one observation.
+        obs: What an environment shows, or a vector environment.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    parts = [*seen_parts(space, obs, "obs")]
+    shapes = [leaf.shape or () for leaf in leaves(space)]
+    pairs = [*zip(parts, shapes, strict=True)]
+    # A batch has a dimension more, in front of each part.
+    alone = all(part.ndim != len(shape) + 1 for part, shape in pairs)
+    if alone:
+        each = [pack(space, iter(parts))]
+    else:
+        sizes = [len(part) if part.ndim else 0 for part in parts]
+        wanted = "obs must have as many rows in each part, and one at least"
+        check_that(len({*sizes}) == 1 and sizes[0] > 0, f"{wanted}, got {sizes}")
+        each = [pack(space, iter([x[i] for x in parts])) for i in range(sizes[0])]
+    for index, one in enumerate(each):
+        if wrong := wrong_obs(one, space, "obs" if alone else f"obs[{index}]"):
+            flat = isinstance(space, spaces.Box) and len(space.shape) == 1
+            rows = ", in rows as gymnasium.spaces.flatten makes them" if flat else ""
+            raise ValueError(f"{wrong}: give one observation or a batch{rows}")
+    table = np.stack([np.asarray(spaces.flatten(space, one)) for one in each])
+    finite = bool(np.isfinite(table).all())
+    check_that(finite, "obs must be finite, got NaN or infinity")
+    return table, alone
+
+
 def wrong_mask(mask: Any, number: int) -> str:
     """Return what is wrong with the form of a mask, or an empty text."""
     if mask is None or not number:
@@ -506,6 +641,19 @@ def told(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = f" ({place[0].filename}:{place[0].lineno})" if place else ""
     return f"{type(error).__name__}: {words}{where}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return an error and its notes in one line, for a command that ends with it."""
+    # The messages of these are sentences. Others say less, so their place is told.
+    sentence = isinstance(error, ValueError | OSError)
+    words, notes = told(error), getattr(error, "__notes__", [])
+    # What an environment has raised is told with its place in a note.
+    if any(words in note for note in notes):
+        lines = notes
+    else:
+        lines = [str(error) if sentence else words, *notes]
+    return " ".join("; ".join(lines).split())
 
 
 def on_cpu(action: Tensor) -> Tensor:
@@ -579,20 +727,29 @@ class EpisodeCounter:
         return int((self.carried[1] == self.steps).sum()) if self.steps else 0
 
 
-class MeanReturn(float):
-    """A mean of returns, NaN without any.
+class Mean(float):
+    """A mean, NaN of nothing.
 
     Attributes:
-        returns: What it is the mean of.
+        weight: How much it counts where several means become one, such as the number
+            of what it is the mean of.
+        returns: What it is the mean of, if these are returns.
     """
 
+    weight: float
     returns: tuple[float, ...] = ()
 
+    def __new__(cls, mean: float, weight: float) -> Self:
+        self = super().__new__(cls, mean)
+        self.weight = weight
+        return self
 
-def mean_return(episode_return: Tensor) -> MeanReturn:
+
+def mean_return(episode_return: Tensor) -> Mean:
     """Return the mean of the returns in a rollout, which are NaN where none ended."""
-    mean = MeanReturn(episode_return.nanmean().item())
-    mean.returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    returns = tuple(episode_return[~episode_return.isnan()].tolist())
+    mean = Mean(episode_return.nanmean().item(), len(returns))
+    mean.returns = returns
     return mean
 
 

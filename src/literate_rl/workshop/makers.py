@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/makers.py (edit there); digest 0fafd3a744dd75e7
+# Generated from chapters/workshop/makers.py (edit there); digest e686e5a737e91004
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from literate_rl.workshop.episodes import Held, Make, from_file, make_one
+from literate_rl.workshop.episodes import Held, Make, from_file, make_one, told
 
 __all__ = ["Wrapped", "make_wrapped"]
 
@@ -103,7 +103,8 @@ class Wrapped:
                 made = put(made)
             except Exception as error:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
-                raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
+                error.add_note(f"{words}: {told(error)}")
+                raise
             if not isinstance(made, gym.Env):
                 kind = type(made).__name__
                 words = f"wrapper {name_of_maker(wrapper)} must return an environment"

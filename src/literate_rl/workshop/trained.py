@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest c8c18ccec2143276
+# Generated from chapters/workshop/trained.py (edit there); digest 95fa321ab4c10b08
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from literate_rl.evaluation import evaluate
+from literate_rl.workshop.episodes import in_one_line
 from literate_rl.workshop.runs import (
     agreed_env,
     found,
@@ -130,5 +131,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         named = given.name, given.env, given.wrappers
         play(*named, given.episodes, given.seed, given.film)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    except Exception as error:
+        sys.exit(f"error: {in_one_line(error)}")
