@@ -152,6 +152,16 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+@pytest.mark.filterwarnings("ignore:.*beyond the atoms")
+@pytest.mark.parametrize(("last", "some"), [(100.0, False), (5.0, True)])
+def test_the_learner_tells_what_lies_beyond_its_atoms(last: float, some: bool) -> None:
+    with make_apex(SMALL_RAINBOW, value_max=last, learning_starts=24) as learner:
+        rows = [learner.iterate() for _ in range(2)]
+    for row in rows:
+        assert (row["losses/beyond_atoms"] > 0) == some
+        assert "charts/epsilon" not in row, "the ladder explores"
+
+
 # --- The ladder -----------------------------------------------------------------------
 
 

@@ -769,6 +769,22 @@ def test_a_run_of_before_has_its_old_names_and_goes_on(
     assert "there is no setting" in refusal([algorithm, "--resume=runs/a"])
 
 
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_a_row_of_the_log_may_be_about_several_iterations(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    asked = [name, "--name=a", *OFF_POLICY.split()]
+    with pytest.raises(SystemExit):
+        main([*asked, "--log-interval=48"])
+    said = capsys.readouterr().err
+    assert "log_interval must be a multiple of iteration_steps" in said
+    assert {"32", "48"} <= {*re.findall(r"\d+", said)}
+    main([*asked, "--log-interval=64"])
+    lines = Path("runs/a/metrics.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["step", "64"]
+
+
 # --- A model of one's own -------------------------------------------------------------
 
 MODULE = """

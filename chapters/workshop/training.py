@@ -294,7 +294,7 @@ def train(
 def carried_out(
     learner: Learner, world: World, run: Run, new: bool, progress: bool
 ) -> list[dict[str, float]]:
-    """Run a training to its end, and return the metrics of each iteration."""
+    """Run a training to its end, and return the rows of its log."""
     try:
         with run, ended(learner, world):
             if progress:
@@ -457,7 +457,7 @@ class Agent:
 
     Attributes:
         learner: The learner, with its ``policy`` and its ``config``.
-        history: The metrics of each iteration.
+        history: The rows of the log: the metrics of each iteration, or of several.
         env: What it has learned in, as it was given, with the wrappers around it. For
             ``evaluate``, ``record_video`` and ``show``, unless it is a vector
             environment: they ask for what makes a single one. None in a pickled copy
