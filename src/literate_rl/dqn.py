@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest d9093a656b9991d0
+# Generated from chapters/dqn.py (edit there); digest 5c65214e882ab121
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class TargetNetwork:
     """
 
     def __init__(self, newer: nn.Module) -> None:
-        # Observations have one scale: the copy normalises with the moments of the newer.
+        # Observations have one scale: the copy normalises with the newer one's moments.
         kept: dict[int, Any] = {
             id(m): m for m in newer.modules() if isinstance(m, RunningMoments)
         }

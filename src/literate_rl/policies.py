@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 738afea98932a1f9
+# Generated from chapters/policies.py (edit there); digest 629e98b3c7f441c3
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -362,6 +362,14 @@ def behind(
     return nn.Sequential(*front, *mlp(size, hidden, outputs, gain))
 
 
+def normalizing(
+    normalize: bool, space: spaces.Space[Any], encoder: OwnEncoder | None = None
+) -> list[nn.Module]:
+    """Return the first layer of networks that normalise what they see, or no layer."""
+    check_normalize(normalize, encoder is not None or has_pictures(space), space)
+    return [RunningMoments(*as_vectors(space).shape)] if normalize else []
+
+
 @checked
 @remembered
 def make_policy(
@@ -553,14 +561,6 @@ class RunningMoments(nn.Module):
         wanted, given = self.mean.shape, items.shape
         fits = given[len(given) - len(wanted) :] == wanted
         check_that(fits, f"items must end in {tuple(wanted)}, got {tuple(given)}")
-
-
-def normalizing(
-    normalize: bool, space: spaces.Space[Any], encoder: OwnEncoder | None = None
-) -> list[nn.Module]:
-    """Return the first layer of networks that normalise what they see, or no layer."""
-    check_normalize(normalize, encoder is not None or has_pictures(space), space)
-    return [RunningMoments(*as_vectors(space).shape)] if normalize else []
 
 
 def normalizer_of(policy: PolicyLike, wanted: bool) -> RunningMoments | None:
