@@ -920,7 +920,7 @@ class TargetNetwork:
     """
 
     def __init__(self, newer: nn.Module) -> None:
-        # Observations have one scale: the copy normalises with the moments of the newer.
+        # Observations have one scale: the copy normalises with the newer one's moments.
         kept: dict[int, Any] = {
             id(m): m for m in newer.modules() if isinstance(m, RunningMoments)
         }

@@ -637,6 +637,14 @@ def behind(
     return nn.Sequential(*front, *mlp(size, hidden, outputs, gain))
 
 
+def normalizing(
+    normalize: bool, space: spaces.Space[Any], encoder: OwnEncoder | None = None
+) -> list[nn.Module]:
+    """Return the first layer of networks that normalise what they see, or no layer."""
+    check_normalize(normalize, encoder is not None or has_pictures(space), space)
+    return [RunningMoments(*as_vectors(space).shape)] if normalize else []
+
+
 @checked
 @remembered
 def make_policy(
@@ -947,14 +955,6 @@ class RunningMoments(nn.Module):
 
 
 # %% tags=["export"]
-def normalizing(
-    normalize: bool, space: spaces.Space[Any], encoder: OwnEncoder | None = None
-) -> list[nn.Module]:
-    """Return the first layer of networks that normalise what they see, or no layer."""
-    check_normalize(normalize, encoder is not None or has_pictures(space), space)
-    return [RunningMoments(*as_vectors(space).shape)] if normalize else []
-
-
 def normalizer_of(policy: PolicyLike, wanted: bool) -> RunningMoments | None:
     """Return what normalises a policy's observations, or None.
 
