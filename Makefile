@@ -120,6 +120,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	  sac_cartpole sac_cartpole_sure sac_cartpole_cool sac_cartpole_hoard
 	$(BIN)/python -m benchmarks.apex_learning
 	$(BIN)/python -m benchmarks.programs
+	$(BIN)/python -m benchmarks.live
 
 films: $(READY)  ## Film the agents before and after training; a stopped run goes on
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \

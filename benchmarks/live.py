@@ -1,9 +1,9 @@
 """What the pages train while they run, once more with twenty seeds.
 
 A page that trains an agent asserts a bound, and another processor rounds another way:
-then the run is another one, as with another seed. ``python -m benchmarks.live [PAGE …]``
-runs the cells behind each claim of ``LIVE`` with twenty other seeds, holds the claim
-itself to each of them, and stores the numbers that it is about in
+then the run is another one, as with another seed. So ``python -m benchmarks.live
+[PAGE …]`` runs the cells behind each claim of ``LIVE`` with twenty other seeds, holds
+the claim itself to each of them, and stores the number that it is about in
 ``results/learning/live.csv``. A stopped run goes on; a claim whose cells have changed
 starts over. ``--quick`` runs one seed of each and stores nothing.
 """
@@ -118,11 +118,15 @@ def behind(page: str, claim: str) -> list[Cell]:
         if needed & (cell.makes | cell.changes) and not cell.claims:
             needed = (needed - cell.makes) | cell.uses
             kept.append(cell)
-    # A claim may stand on another one, which has imported something.
-    for cell in reversed(cells[: places[0]]):
-        if cell.claims and needed & cell.makes - set(dir(__builtins__)):
-            imports = [x for x in cell.tree.body if isinstance(x, ast.Import | ast.ImportFrom)]
-            kept.append(Cell(False, ast.Module(imports, [])))
+    # What an earlier cell of claims imports is there, too.
+    imports = [
+        line
+        for cell in cells[: places[0]]
+        if cell.claims
+        for line in cell.tree.body
+        if isinstance(line, ast.Import | ast.ImportFrom) and needed & {*bound([line])}
+    ]
+    kept.append(Cell(False, ast.Module(imports, [])))
     return kept[::-1]
 
 
@@ -136,7 +140,7 @@ class Shifted(ast.NodeTransformer):
         """Return ``node + by``."""
         return ast.BinOp(node, ast.Add(), ast.Constant(self.by))
 
-    def visit_Dict(self, node: ast.Dict) -> ast.AST:  # noqa: N802 (ast's name)
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
         """Move the seed in a dictionary of settings."""
         self.generic_visit(node)
         for place, key in enumerate(node.keys):
@@ -144,7 +148,7 @@ class Shifted(ast.NodeTransformer):
                 node.values[place] = self.moved(node.values[place])
         return node
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 (ast's name)
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         """Move the seed of a call."""
         self.generic_visit(node)
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -158,7 +162,7 @@ class Shifted(ast.NodeTransformer):
 
 def fingerprint(cells: list[Cell]) -> str:
     """Return a digest of code, without comments and line breaks."""
-    text = "\n".join(ast.unparse(cell.tree) for cell in cells)
+    text = "\n".join(filter(None, (ast.unparse(cell.tree) for cell in cells)))
     return sha256(text.encode()).hexdigest()[:16]
 
 

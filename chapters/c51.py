@@ -294,7 +294,7 @@ def project_distribution(
     """
     check_atoms(prob.shape[1], value_min, value_max)
     prob, reward, discount = prob.detach(), reward.detach(), discount.detach()
-    # Where nothing follows, all mass lands at the reward, whatever a network says there.
+    # Where nothing follows, all mass lands at the reward, whatever was said there.
     nothing = (discount == 0).unsqueeze(-1) & ~prob.isfinite()
     prob = prob.masked_fill(nothing, 1 / prob.shape[1])
     return project_atoms(prob, reward, discount, value_min, value_max)

@@ -334,8 +334,8 @@ def expected_soft_value(
 
     Source: Christodoulou 2019, section 3, with the minimum of Fujimoto et al. 2018.
     """
-    # For each action the least optimistic critic counts. An action of probability 0 adds
-    # nothing, although its log-probability is −∞, and whatever its value.
+    # For each action the least optimistic critic counts. An action of probability 0
+    # adds nothing, although its log-probability is −∞, and whatever its value.
     prob = log_prob.exp()
     q, log_prob = (x.masked_fill(prob == 0, 0.0) for x in (q, log_prob))
     # The sum of {eq}`exact-soft-value`.

@@ -641,7 +641,7 @@ def args_divergence(
     sigma = torch.where(often > 0, sigma, 1.0)
     other_sigma = torch.where(often > 0, other_sigma, 1.0)
 
-    # The second line of {eq}`hybrid-kl`. Nor has it a shift, whose square may be infinite.
+    # The second line of {eq}`hybrid-kl`. Nor is there a shift, too large to square.
     shift = torch.where(often > 0, mu - other_mu, 0.0) / other_sigma
     square = (sigma / other_sigma).square() + shift.square()
     divergence = (other_sigma / sigma).log() + 0.5 * (square - 1.0)

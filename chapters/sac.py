@@ -1304,9 +1304,7 @@ def answer():
 def became():
     """Return where the runs ended whose rewards and price are a tenth of these."""
     entropy = reached["fixed", 1]["entropy"].mean()
-    return (
-        "above 0" if entropy > 0 else "0 to -1.5" if entropy > -1.5 else "below -1.5"
-    )
+    return "above 0" if entropy > 0 else "0 to -1.5" if entropy > -1.5 else "below -1.5"
 
 
 grade(answer, became, ())

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -223,7 +224,8 @@ def evaluate():
 def loss_and_gradients(evaluate, monkeypatch, logit, mu, sigma, action):
     leaves = [x.clone().requires_grad_() for x in (logit, mu, sigma)]
     said = SimpleNamespace(
-        action_type=leaves[0], action_args=SimpleNamespace(mu=leaves[1], sigma=leaves[2])
+        action_type=leaves[0],
+        action_args=SimpleNamespace(mu=leaves[1], sigma=leaves[2]),
     )
     monkeypatch.setitem(evaluate.__globals__, "actor", lambda obs: said)
     log_prob, entropy = evaluate(None, action)
@@ -254,8 +256,10 @@ def test_an_argument_that_no_type_uses_counts_nothing(
 
 @pytest.mark.parametrize(
     ("place", "bad"),
-    [("mu", torch.inf), ("mu", torch.nan), ("action", torch.inf), ("action", torch.nan)]
-    + [("sigma", 1e-30), ("sigma", 1e30)],
+    [
+        *product(["mu", "action"], [torch.inf, torch.nan]),
+        *product(["sigma"], [1e-30, 1e30]),
+    ],
 )
 def test_an_argument_of_another_type_has_no_density(place, bad, evaluate, monkeypatch):
     parts = {

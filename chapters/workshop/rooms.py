@@ -201,7 +201,7 @@ def count(rooms: Iterable[str]) -> str:
 
 
 def lines(got: dict[str, str], moving: Container[str]) -> str:
-    """Say of each room what it tests, or, if it still moves, that it is not there yet."""
+    """Say of each room what it tests, or that it is not there yet."""
     return "\n".join(
         f"  {room:8s} expected {ROOMS[room][0]:g}, {words}: "
         + ("not there yet" if room in moving else ROOMS[room][1])

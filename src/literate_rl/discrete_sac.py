@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 39788c32ff3374f1
+# Generated from chapters/discrete_sac.py (edit there); digest e32f7a31e45724e7
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from torch import Tensor, nn
 from literate_rl.dqn import TargetNetwork
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import (
-    CategoricalActions,
-    Policy,
-    mean_surprise,
-    normalizing,
-)
+from literate_rl.policies import CategoricalActions, Policy, mean_surprise
 from literate_rl.replay import Batch
 from literate_rl.sac import SACConfig, Temperature
 from literate_rl.td3 import clipped_double_target, critic_error
@@ -59,8 +54,8 @@ def expected_soft_value(
 
     Source: Christodoulou 2019, section 3, with the minimum of Fujimoto et al. 2018.
     """
-    # For each action the least optimistic critic counts. An action of probability 0 adds
-    # nothing, although its log-probability is −∞, and whatever its value.
+    # For each action the least optimistic critic counts. An action of probability 0
+    # adds nothing, although its log-probability is −∞, and whatever its value.
     prob = log_prob.exp()
     q, log_prob = (x.masked_fill(prob == 0, 0.0) for x in (q, log_prob))
     # The sum of {eq}`exact-soft-value`.
@@ -216,7 +211,6 @@ def make_discrete_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     *,
-    normalize: bool = False,
     share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> DiscreteSoftPolicy:
@@ -228,7 +222,6 @@ def make_discrete_sac_policy(
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
-        normalize: Whether the policy normalises its observations; vectors only.
         share_encoder: Whether actor and critics share an encoder, which the critics'
             loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
@@ -240,8 +233,7 @@ def make_discrete_sac_policy(
     number = int(space.n)
 
     # The policy's row holds a logit for each action, a critic's row a value.
-    first = normalizing(normalize, states, encoder)
-    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
     network, *critics = (
         nn.Sequential(*front, *layers(inputs, hidden, number))
         for front, inputs in entrances
@@ -264,7 +256,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "buffer_size": 4000,
         "tau": 0.02,
         "reward_scale": 0.05,
-        "iteration_steps": 1000,
+        "log_interval": 1000,
         "temperature": 0.05,
     },
 }

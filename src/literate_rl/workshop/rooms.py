@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rooms.py (edit there); digest b6fb4682e2ce7ca3
+# Generated from chapters/workshop/rooms.py (edit there); digest 6a0484def2418fdf
 """Six rooms: a world with known answers, and a check for whoever learned in it."""
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def count(rooms: Iterable[str]) -> str:
 
 
 def lines(got: dict[str, str], moving: Container[str]) -> str:
-    """Say of each room what it tests, or, if it still moves, that it is not there yet."""
+    """Say of each room what it tests, or that it is not there yet."""
     return "\n".join(
         f"  {room:8s} expected {ROOMS[room][0]:g}, {words}: "
         + ("not there yet" if room in moving else ROOMS[room][1])
