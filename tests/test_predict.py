@@ -287,7 +287,7 @@ def test_masks_come_in_the_forms_that_environments_give() -> None:
     }.items():
         with pytest.raises((ValueError, TypeError), match=words):
             agent.predict(obs, [*wrong])
-    with pytest.raises(ValueError, match="mask must have 2 rows, .* got 3"):
+    with pytest.raises(ValueError, match=r"mask must have 2 rows, .* got 3"):
         agent.predict(np.zeros((2, 3)), [row] * 3)
     with pytest.raises(ValueError, match="mask must be None for GaussianActions"):
         brief(env=partial(World, ROW, SMALL)).predict(obs, [1, 1])
@@ -513,7 +513,7 @@ def test_a_policy_that_was_built_by_hand_predicts() -> None:
     assert policy.predict(np.zeros((2, 3))).shape == (2,)
 
 
-# --- The loop of the pages -------------------------------------------------------------
+# --- The loop of the pages ------------------------------------------------------------
 
 PAGES = ["README.md", "docs/your_environment.md", "docs/faq.md"]
 LOOP = """obs, infos = env.reset()

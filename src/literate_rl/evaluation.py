@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 4058d9266b4fbeac
+# Generated from chapters/evaluation.py (edit there); digest 401f35e375b60e2c
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ Seed = Annotated[int, Ge(0)]
 
 
 def acted(
-    policy: PolicyLike, obs: NDArray[Any], mask: Masks | None, noise: Tensor | float
+    policy: PolicyLike,
+    obs: NDArray[Any],
+    mask: Masks | None = None,
+    noise: Tensor | float = 0.0,
 ) -> Any:
     """Return a policy's actions, in the form that environments take."""
     device = next(policy.parameters(), torch.empty(0)).device

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 5d1e9ddd42eac29a
+# Generated from chapters/workshop/training.py (edit there); digest d13f6a0fbe34628b
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -497,7 +497,8 @@ class Agent:
                 *rest,
             )
         if "state" not in states:
-            raise ValueError(f"states must have the key 'state', got {[*states]}")
+            words = f"states must have the key 'state', got {[*states]}"
+            raise ValueError(f"{words}: predict takes observations as they are")
         state = torch.as_tensor(states["state"]).to(device_of(policy), torch.float32)
         arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
         if plain := arguments.get("observation_space"):
