@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from elsewhere import ELSEWHERE, elsewhere
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
@@ -238,10 +239,18 @@ def test_every_algorithm_predicts(algorithm: str, tmp_path: Path) -> None:
 # --- Masks ----------------------------------------------------------------------------
 
 
+# Their actors make environments of their own.
+APART = [("A3C", False), ("DQNApex", False), ("RainbowApex", False)]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "handed_over"),
-    # The workers of A3C make environments of their own.
-    [*product(["PPO", "PPG", "IMPALA", "A2C", "DQN"], [False, True]), ("A3C", False)],
+    [
+        *product(
+            ["PPO", "PPG", "IMPALA", "A2C", "DQN", "Rainbow", "SAC"], [False, True]
+        ),
+        *APART,
+    ],
 )
 def test_who_has_learned_with_masks_asks_for_one_once(
     algorithm: str, handed_over: bool, tmp_path: Path
@@ -454,6 +463,14 @@ def test_a_call_leaves_no_trace() -> None:
     assert torch.equal(before[2], after[2])
     assert all(part.training for part in policy.modules())
     assert obs.tolist() == [1.0] * 3
+
+
+def test_it_acts_where_the_policy_is() -> None:
+    policy, mask = make_policy(ROW, spaces.Discrete(3, start=1)), [[0, 0, 1]] * 2
+    with elsewhere():
+        policy.to(ELSEWHERE)
+        for greedy in (True, False):
+            assert policy.predict(np.zeros((2, 3)), mask, greedy).tolist() == [3, 3]
 
 
 def test_what_is_drawn_comes_from_pytorchs_generator() -> None:

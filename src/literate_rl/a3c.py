@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 82f8dffb1f135137
+# Generated from chapters/a3c.py (edit there); digest 729d0a17d9ed3ebb
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -152,8 +152,8 @@ class A3C(RemoteLearner):
         # Make the environments once here, to check how many there are.
         envs = make_envs()
         check_num_envs(envs, config.num_envs)
-        # Only the workers see masks, on copies.
-        cast(Any, policy).masked = "action_mask" in envs.reset(seed=0)[1]
+        # Only copies act, so that only they see masks.
+        vars(policy)["masked"] = "action_mask" in envs.reset(seed=0)[1]
         envs.close()
         self.layout = gradient_layout(policy, config)
         # How to make a worker; only its seed is missing.

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest e8db9685a5957128
+# Generated from chapters/apex.py (edit there); digest e3cdeb5098a7d13d
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -257,6 +257,8 @@ class Apex(RemoteLearner):
         # The learner's own environments only show what a step looks like.
         self.layout = experience_layout(acting, envs, config.rollout_len)
         envs.close()
+        # Only copies act, so that only they see masks.
+        vars(learner.policy)["masked"] = getattr(acting, "masked", False)
         # A function that makes an actor, given its seed.
         algorithm = of_one_policy(explorer, acting)
         self.make_actor = partial(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 6fd8fa8bfd6bf3a6
+# Generated from chapters/workshop/runs.py (edit there); digest 1ddb82394f92727d
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
 from uuid import uuid4
 
 import gymnasium as gym
@@ -472,7 +472,7 @@ class Run:
             policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
             if saved.get("masked"):
-                cast(Any, policy).masked = True
+                vars(policy)["masked"] = True
         except Exception as error:
             raise ValueError(
                 f"{self.checkpoint} does not fit the settings: {reason(error)}"
