@@ -25,7 +25,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -525,8 +525,8 @@ class A3C(RemoteLearner):
         # Make the environments once here, to check how many there are.
         envs = make_envs()
         check_num_envs(envs, config.num_envs)
-        # Only the workers see masks, on copies.
-        cast(Any, policy).masked = "action_mask" in envs.reset(seed=0)[1]
+        # Only copies act, so that only they see masks.
+        vars(policy)["masked"] = "action_mask" in envs.reset(seed=0)[1]
         envs.close()
         self.layout = gradient_layout(policy, config)
         # How to make a worker; only its seed is missing.

@@ -667,6 +667,8 @@ class Apex(RemoteLearner):
         # The learner's own environments only show what a step looks like.
         self.layout = experience_layout(acting, envs, config.rollout_len)
         envs.close()
+        # Only copies act, so that only they see masks.
+        vars(learner.policy)["masked"] = getattr(acting, "masked", False)
         # A function that makes an actor, given its seed.
         algorithm = of_one_policy(explorer, acting)
         self.make_actor = partial(

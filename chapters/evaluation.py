@@ -183,7 +183,10 @@ assert round(with_baseline.mean()) == 494, "greedily"
 
 # %% tags=["export"]
 def acted(
-    policy: PolicyLike, obs: NDArray[Any], mask: Masks | None, noise: Tensor | float
+    policy: PolicyLike,
+    obs: NDArray[Any],
+    mask: Masks | None = None,
+    noise: Tensor | float = 0.0,
 ) -> Any:
     """Return a policy's actions, in the form that environments take."""
     device = next(policy.parameters(), torch.empty(0)).device
@@ -627,7 +630,7 @@ def first_to_end(policy, episodes, seed):
     obs, _ = envs.reset(seed=env_seed(seed, 0))
     total, ended = np.zeros(episodes), []
     while len(ended) < episodes:
-        obs, reward, terminated, truncated, _ = envs.step(greedy(policy, obs))
+        obs, reward, terminated, truncated, _ = envs.step(acted(policy, obs))
         total += reward
         done = terminated | truncated
         ended.extend(total[done])

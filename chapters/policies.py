@@ -590,10 +590,10 @@ def predicted(policy: PolicyLike, obs: Any, mask: Any, greedy: bool) -> Any:
     return first_row(done, actions) if alone else actions
 
 
-def ask_for_mask(policy: Any) -> None:
+def ask_for_mask(policy: PolicyLike) -> None:
     """Warn once if a policy has been told before which actions are legal."""
-    if getattr(policy, "masked", False) and not getattr(policy, "has_asked", False):
-        policy.has_asked = True
+    if getattr(policy, "masked", False) and "has_asked" not in vars(policy):
+        vars(policy)["has_asked"] = True
         words = "this policy has learned with masks of legal actions and got none"
         warnings.warn(f'{words}: pass mask=infos["action_mask"]', stacklevel=5)
 

@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from elsewhere import ELSEWHERE, elsewhere
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
@@ -238,10 +239,18 @@ def test_every_algorithm_predicts(algorithm: str, tmp_path: Path) -> None:
 # --- Masks ----------------------------------------------------------------------------
 
 
+# Their actors make environments of their own.
+APART = [("A3C", False), ("DQNApex", False), ("RainbowApex", False)]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "handed_over"),
-    # The workers of A3C make environments of their own.
-    [*product(["PPO", "PPG", "IMPALA", "A2C", "DQN"], [False, True]), ("A3C", False)],
+    [
+        *product(
+            ["PPO", "PPG", "IMPALA", "A2C", "DQN", "Rainbow", "SAC"], [False, True]
+        ),
+        *APART,
+    ],
 )
 def test_who_has_learned_with_masks_asks_for_one_once(
     algorithm: str, handed_over: bool, tmp_path: Path
@@ -287,7 +296,7 @@ def test_masks_come_in_the_forms_that_environments_give() -> None:
     }.items():
         with pytest.raises((ValueError, TypeError), match=words):
             agent.predict(obs, [*wrong])
-    with pytest.raises(ValueError, match="mask must have 2 rows, .* got 3"):
+    with pytest.raises(ValueError, match=r"mask must have 2 rows, .* got 3"):
         agent.predict(np.zeros((2, 3)), [row] * 3)
     with pytest.raises(ValueError, match="mask must be None for GaussianActions"):
         brief(env=partial(World, ROW, SMALL)).predict(obs, [1, 1])
@@ -456,6 +465,14 @@ def test_a_call_leaves_no_trace() -> None:
     assert obs.tolist() == [1.0] * 3
 
 
+def test_it_acts_where_the_policy_is() -> None:
+    policy, mask = make_policy(ROW, spaces.Discrete(3, start=1)), [[0, 0, 1]] * 2
+    with elsewhere():
+        policy.to(ELSEWHERE)
+        for greedy in (True, False):
+            assert policy.predict(np.zeros((2, 3)), mask, greedy).tolist() == [3, 3]
+
+
 def test_what_is_drawn_comes_from_pytorchs_generator() -> None:
     agent, obs = brief(), np.zeros((200, 3))
     torch.manual_seed(3)
@@ -513,7 +530,7 @@ def test_a_policy_that_was_built_by_hand_predicts() -> None:
     assert policy.predict(np.zeros((2, 3))).shape == (2,)
 
 
-# --- The loop of the pages -------------------------------------------------------------
+# --- The loop of the pages ------------------------------------------------------------
 
 PAGES = ["README.md", "docs/your_environment.md", "docs/faq.md"]
 LOOP = """obs, infos = env.reset()

@@ -56,7 +56,7 @@ from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
 from uuid import uuid4
 
 import gymnasium as gym
@@ -804,7 +804,7 @@ class Run:
             policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
             if saved.get("masked"):
-                cast(Any, policy).masked = True
+                vars(policy)["masked"] = True
         except Exception as error:
             raise ValueError(
                 f"{self.checkpoint} does not fit the settings: {reason(error)}"

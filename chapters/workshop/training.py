@@ -415,7 +415,8 @@ class Options(OwnModels, total=False):
 # The agent keeps its run in a temporary directory until it is saved. The saved directory is like
 # that of any other run: `load` reads it, and `--resume` continues it ({doc}`runs`). Its `env` has the
 # wrappers around it, so `evaluate(agent.policy, agent.env)` and `show(agent.policy, agent.env)` play in
-# the world that the policy knows. For a saved run `load_env` makes that world again.
+# the world that the policy knows. For a saved run `load_env` makes that world again. In a loop of your
+# own `predict` takes what the environment shows and returns what its `step` takes ({doc}`../policies`).
 
 
 # %% tags=["export"]
@@ -573,7 +574,8 @@ class Agent:
                 *rest,
             )
         if "state" not in states:
-            raise ValueError(f"states must have the key 'state', got {[*states]}")
+            words = f"states must have the key 'state', got {[*states]}"
+            raise ValueError(f"{words}: predict takes observations as they are")
         state = torch.as_tensor(states["state"]).to(device_of(policy), torch.float32)
         arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
         if plain := arguments.get("observation_space"):
@@ -1671,7 +1673,7 @@ with tempfile.TemporaryDirectory() as place:
     again = load(Path(place) / "my_agent", qnet=MyQNet())
 after = evaluate(again, "CartPole-v1", episodes=20).mean()
 print(f"return of 20 episodes: {before:.0f}, and after saving and loading: {after:.0f}")
-print("actions in two states:", agent.act({"state": torch.zeros(2, 4)}).tolist())
+print("actions in two states:", agent.predict([[0.0] * 4, [0.1] * 4]))
 
 # %% tags=["claims"]
 assert before == after

@@ -1,24 +1,24 @@
-# Generated from chapters/a3c.py (edit there); digest 994630753adda8e1
+# Generated from chapters/a3c.py (edit there); digest 729d0a17d9ed3ebb
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
 from literate_rl.a2c import (
-    SETTINGS,
-    GradientConfig,
+    A2CConfig,
     GradientLearner,
     a2c_gradient,
     a2c_loss,
+    a2c_settings,
     named,
     returned,
 )
@@ -31,7 +31,6 @@ from literate_rl.actors import (
     Weights,
     weights_of,
 )
-from literate_rl.policies import normalizer_of, take_in
 from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
 from literate_rl.workshop.signatures import Count, checked
@@ -47,8 +46,8 @@ __all__ = [
 
 @checked
 @dataclass(frozen=True)
-class A3CConfig(TransportConfig, GradientConfig):
-    """Settings of A3C: nearly those of A2C, and those of workers and their transport.
+class A3CConfig(TransportConfig, A2CConfig):
+    """Settings of A3C: those of A2C, and those of the workers and their transport.
 
     Each worker has ``num_envs`` environments. The default is two workers with one slot
     each, so each has one gradient under way.
@@ -60,15 +59,15 @@ class A3CConfig(TransportConfig, GradientConfig):
 
 def a3c_settings(env: str) -> A3CConfig:
     """Return A2C's settings for the id of an environment, with two workers."""
-    return A3CConfig(**SETTINGS.get(env, {}))
+    return A3CConfig(**asdict(a2c_settings(env)))
 
 
-def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.void]:
+def gradient_layout(policy: PolicyLike, config: A2CConfig) -> np.dtype[np.void]:
     """Describe the memory of a slot whose result is a gradient.
 
     Its ``result`` holds the ``gradient``, one array for each named parameter, the
     returns of the episodes that ended (NaN where none did), the number of steps and
-    the losses. Where observations are normalised, the learner needs them too.
+    the losses.
     """
     weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
     parts = dict(policy.named_parameters())
@@ -78,10 +77,6 @@ def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.v
         ("num_steps", np.int64),
         ("losses", [(name, np.float64) for name in a2c_loss._fields]),
     ]
-    if normalizer := normalizer_of(policy, config.normalize_obs):
-        steps = (config.num_steps, config.num_envs)
-        result += [("obs", np.float32, (*steps, *normalizer.mean.shape))]
-        result += [("real", np.bool_, steps)]
     return np.dtype([("weights", weights), ("result", result)], align=True)
 
 
@@ -100,7 +95,7 @@ class GradientWorker:
         self,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         policy: ActorCriticLike,
-        config: GradientConfig,
+        config: A2CConfig,
         seed: int,
         make_act: MakeAct | None = None,
     ) -> None:
@@ -120,8 +115,6 @@ class GradientWorker:
         out["num_steps"] = batch.reward.numel()
         for name, number in losses.items():
             out["losses"][name] = number
-        if self.config.normalize_obs:
-            out["obs"], out["real"] = batch.obs.numpy(), batch.real.numpy()
 
     def close(self) -> None:
         """Close the environments."""
@@ -159,8 +152,8 @@ class A3C(RemoteLearner):
         # Make the environments once here, to check how many there are.
         envs = make_envs()
         check_num_envs(envs, config.num_envs)
-        # Only the workers see masks, on copies.
-        cast(Any, policy).masked = "action_mask" in envs.reset(seed=0)[1]
+        # Only copies act, so that only they see masks.
+        vars(policy)["masked"] = "action_mask" in envs.reset(seed=0)[1]
         envs.close()
         self.layout = gradient_layout(policy, config)
         # How to make a worker; only its seed is missing.
@@ -178,9 +171,6 @@ class A3C(RemoteLearner):
         )
         taken = self.learner.learn(gradient, self.step)
         self.step += int(result["num_steps"])
-        if self.config.normalize_obs:
-            seen = (torch.from_numpy(result[name]) for name in ("obs", "real"))
-            take_in(self.learner.normalizer, *seen)
         losses = {name: float(result["losses"][name]) for name in a2c_loss._fields}
         ended = torch.from_numpy(result["episode_return"])
         return {**returned(ended), **taken, **named(losses)}

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 840b63a22430d922
+# Generated from chapters/evaluation.py (edit there); digest 401f35e375b60e2c
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.workshop.episodes import (
     read_masks,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
+from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -37,7 +37,10 @@ Seed = Annotated[int, Ge(0)]
 
 
 def acted(
-    policy: PolicyLike, obs: NDArray[Any], mask: Masks | None, noise: Tensor | float
+    policy: PolicyLike,
+    obs: NDArray[Any],
+    mask: Masks | None = None,
+    noise: Tensor | float = 0.0,
 ) -> Any:
     """Return a policy's actions, in the form that environments take."""
     device = next(policy.parameters(), torch.empty(0)).device
@@ -48,7 +51,6 @@ def acted(
 
 
 @checked
-@randomness_kept()
 def evaluate(
     policy: PolicyLike,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -96,7 +98,7 @@ def evaluate(
         if not playing.any():
             break
     else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=4)
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=3)
     envs.close()
     return returns
 

@@ -1,9 +1,10 @@
-# Generated from chapters/policies.py (edit there); digest 629e98b3c7f441c3
+# Generated from chapters/policies.py (edit there); digest 38b1d4b760e09646
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,15 @@ from literate_rl.encoders import (
     check_normalize,
     check_shared,
     entrance,
-    has_pictures,
 )
 from literate_rl.masks import legal
-from literate_rl.workshop.episodes import env_seed, warn_cut_off
+from literate_rl.workshop.episodes import (
+    as_argument,
+    as_masks,
+    as_rows,
+    env_seed,
+    warn_cut_off,
+)
 from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
     Act,
@@ -37,7 +43,7 @@ from literate_rl.workshop.interfaces import (
 from literate_rl.workshop.nests import (
     action_box,
     as_space,
-    as_vectors,
+    first_row,
     open_ended,
     remembered,
 )
@@ -280,12 +286,18 @@ class Policy(nn.Module):
             arguments as plain values, for checkpoints.
         reads_bytes: Whether the network takes bytes as they are. If not, loops make
             floats of all observations.
+        observation_space: What the environment shows, for ``predict``; rows come flat.
+        action_space: What it takes.
+        masked: Whether somebody has said before which actions are legal.
     """
 
     network: Any  # of a class of its own
     actions: Any
     recipe: tuple[str, dict[str, Any]] = ("", {})
     reads_bytes: bool = False
+    observation_space: spaces.Space[Any] | None = None
+    action_space: spaces.Space[Any] | None = None
+    masked: bool = False
 
     def __init__(self, network: nn.Module, actions: ActionDistribution) -> None:
         super().__init__()
@@ -312,6 +324,7 @@ class Policy(nn.Module):
             return row
         if not hasattr(self.actions, "legal"):
             refuse_mask(mask, self.actions)
+        self.masked = True
         return self.actions.legal(row, mask)
 
     def act(
@@ -330,6 +343,65 @@ class Policy(nn.Module):
     def to_env(self, action: Tensor) -> Any:
         """Return the actions as vector environments take them."""
         return self.actions.to_env(action)
+
+    def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
+        """Return actions in the environment's own form, as ``env.step`` takes them.
+
+        Args:
+            obs: One observation or a batch of them, as the environment or the vector
+                environment shows it. Where only its flat form is known, a flat row.
+            mask: Which actions are legal there, as in ``infos["action_mask"]``. None is
+                all, and a policy that has learned with masks warns once.
+            greedy: Whether to take the best action and draw none. What is drawn comes
+                from PyTorch's global generator, so ``torch.manual_seed`` repeats it.
+                Policies that draw only to explore do so with what the training has
+                left them, and are greedy after ``load``.
+
+        Returns:
+            One action for one observation, a batch for a batch.
+
+        Raises:
+            ValueError: If observations or masks do not fit.
+        """
+        return predicted(self, obs, mask, greedy)
+
+
+@torch.no_grad()
+def predicted(policy: PolicyLike, obs: Any, mask: Any, greedy: bool) -> Any:
+    """Return what ``Policy.predict`` returns, for a policy of any class."""
+    seen: Any = getattr(policy, "observation_space", None)
+    done: Any = getattr(policy, "action_space", None)
+    known = seen is not None and done is not None
+    words = "predict needs observation_space and action_space of the policy"
+    check_that(known, f"{words}, which make_policy and train set")
+    rows, alone = as_rows(seen, obs)
+    if mask is None:
+        ask_for_mask(policy)
+    else:
+        mask = as_masks([mask] if alone else mask, "mask")
+        words = f"mask must have {len(rows)} rows, as many as obs, got {len(mask)}"
+        check_that(len(mask) == len(rows), words)
+        # In a batch an episode may be over, and then nothing is legal any more.
+        mask[~mask.any(-1) & (not alone)] = True
+    device = next(policy.parameters(), torch.empty(0)).device
+    if rows.dtype.itemsize > 1 or not getattr(policy, "reads_bytes", False):
+        rows = rows.astype(np.float32)
+    noise: Tensor | float = 0.0
+    if not greedy:
+        noise = policy.noise(1, len(rows), torch.default_generator)[0].to(device)
+    with eval_mode(policy):
+        state = torch.from_numpy(rows).to(device)
+        action = policy.act(state, noise, **as_argument(mask)).cpu()
+    actions = policy.to_env(action)
+    return first_row(done, actions) if alone else actions
+
+
+def ask_for_mask(policy: PolicyLike) -> None:
+    """Warn once if a policy has been told before which actions are legal."""
+    if getattr(policy, "masked", False) and "has_asked" not in vars(policy):
+        vars(policy)["has_asked"] = True
+        words = "this policy has learned with masks of legal actions and got none"
+        warnings.warn(f'{words}: pass mask=infos["action_mask"]', stacklevel=5)
 
 
 def make_actions(
@@ -360,14 +432,6 @@ def behind(
     if front and isinstance(front[0], PictureEncoder | ShapedEncoder):
         return nn.Sequential(*front, orthogonal(nn.Linear(size, outputs), gain))
     return nn.Sequential(*front, *mlp(size, hidden, outputs, gain))
-
-
-def normalizing(
-    normalize: bool, space: spaces.Space[Any], encoder: OwnEncoder | None = None
-) -> list[nn.Module]:
-    """Return the first layer of networks that normalise what they see, or no layer."""
-    check_normalize(normalize, encoder is not None or has_pictures(space), space)
-    return [RunningMoments(*as_vectors(space).shape)] if normalize else []
 
 
 @checked
@@ -401,7 +465,7 @@ def make_policy(
     """
     seen, actions = as_space(observation_space), make_actions(as_space(action_space))
     front, size = entrance(seen, convolutions, encoder)
-    first = normalizing(normalize, seen, encoder)
+    check_normalize(normalize, bool(front), seen)
     check_shared(share_encoder, front, seen)
     if isinstance(actions, GaussianActions):
         outputs = actions.low.size
@@ -415,7 +479,8 @@ def make_policy(
     if not share_encoder:
         front, _ = entrance(seen, convolutions, encoder)
     critic = behind(front, size, hidden, 1, gain=1.0)
-    policy = Policy(ActorCritic(actor, critic, *first), actions)
+    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
+    policy = Policy(network, actions)
     policy.reads_bytes = bool(front)
     return policy
 
@@ -563,30 +628,6 @@ class RunningMoments(nn.Module):
         check_that(fits, f"items must end in {tuple(wanted)}, got {tuple(given)}")
 
 
-def normalizer_of(policy: PolicyLike, wanted: bool) -> RunningMoments | None:
-    """Return what normalises a policy's observations, or None.
-
-    Raises:
-        ValueError: If the policy does not do what is wanted.
-    """
-    # What happens within a model of one's own is its own matter.
-    own = "models" in getattr(policy, "recipe", ("", {}))[1]
-    parts = policy.modules() if isinstance(policy, nn.Module) and not own else ()
-    found = next((x for x in parts if isinstance(x, RunningMoments)), None)
-    words = f"policy must normalise as normalize_obs says: {wanted}"
-    check_that(wanted == (found is not None), words)
-    return found
-
-
-def take_in(normalizer: RunningMoments | None, obs: Tensor, real: Tensor) -> None:
-    """Let a normaliser, if there is one, take in the observations of real steps."""
-    if normalizer is None or not real.any():
-        return
-    # Pictures may come flat.
-    seen = obs[real].reshape(-1, *normalizer.mean.shape)
-    normalizer.update(seen.to(normalizer.mean.device, torch.float32))
-
-
 class RewardScaler(nn.Module):
     """Divides rewards by the standard deviation of the discounted return.
 
@@ -629,8 +670,3 @@ class RewardScaler(nn.Module):
         if real.any():
             self.moments.update(so_far[real])
         return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
-
-    def scaled(self, batch: Rollout) -> Rollout:
-        """Return a rollout with scaled rewards."""
-        done = batch.terminated | batch.truncated
-        return batch._replace(reward=self(batch.reward, done, batch.real))

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 620033d26db4e8f9
+# Generated from chapters/workshop/training.py (edit there); digest d13f6a0fbe34628b
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import importlib
 import math
+import pickle
 import shlex
 import shutil
 import tempfile
@@ -79,7 +80,7 @@ from literate_rl.workshop.hybrid_policy import (
 from literate_rl.impala import IMPALA
 from literate_rl.loop import OffPolicy, OffPolicyConfig
 from literate_rl.masks import WithoutMask
-from literate_rl.policies import make_policy
+from literate_rl.policies import make_policy, predicted
 from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
 from literate_rl.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.ppo_by_hand import AuxiliaryHeads, ByHand
@@ -132,6 +133,7 @@ from literate_rl.workshop.nests import (
     as_space,
     is_hybrid,
     name_of_model,
+    plain_space,
 )
 from literate_rl.workshop.runs import (
     OwnModels,
@@ -222,7 +224,7 @@ def train(
         history = carried_out(learner, world, run, new, progress)
     agent = Agent(learner, run.directory, history, world)
     if new:
-        weakref.finalize(agent, shutil.rmtree, agent.folder, ignore_errors=True)
+        agent.clear_up()
     if progress:
         watch = "watch it with show(agent.policy, agent.env), "
         watch = "" if isinstance(world, VectorEnv) else watch
@@ -236,7 +238,7 @@ def train(
 def carried_out(
     learner: Learner, world: World, run: Run, new: bool, progress: bool
 ) -> list[dict[str, float]]:
-    """Run a training to its end, and return the rows of its log."""
+    """Run a training to its end, and return the metrics of each iteration."""
     try:
         with run, ended(learner, world):
             if progress:
@@ -319,8 +321,7 @@ class Options(OwnModels, total=False):
     tau: float
     priority_exponent: float
     beta: float
-    iteration_steps: int
-    log_interval: int | None
+    log_interval: int
     epsilon_start: float
     epsilon_end: float
     epsilon_steps: int
@@ -360,15 +361,36 @@ def check_states(state: Tensor, space: spaces.Space[Any]) -> None:
         raise ValueError(f"states['state'] must have shape {wanted}, got {given}")
 
 
+def sendable(env: Any) -> Any:
+    """Return an environment, or what makes it, or None if it cannot be pickled."""
+    try:
+        pickle.dumps(env)
+    except Exception:
+        return None
+    return env
+
+
+class Taught(NamedTuple):
+    """What a copy of an agent has of its learner."""
+
+    policy: PolicyLike
+    config: Any
+    step: int
+
+
 class Agent:
     """What ``train`` returns: a policy that has learned, and the run that taught it.
 
+    It can be copied and pickled. A copy acts, and is saved, whatever becomes of the
+    agent. It has no learner to go on with: save it, and ``resume`` that.
+
     Attributes:
         learner: The learner, with its ``policy`` and its ``config``.
-        history: The rows of the log: the metrics of each iteration, or of several.
+        history: The metrics of each iteration.
         env: What it has learned in, as it was given, with the wrappers around it. For
             ``evaluate``, ``record_video`` and ``show``, unless it is a vector
-            environment: they ask for what makes a single one.
+            environment: they ask for what makes a single one. None in a pickled copy
+            where it could not be pickled.
     """
 
     def __init__(
@@ -386,11 +408,63 @@ class Agent:
         """The policy, for ``evaluate``, ``record_video`` and ``show``."""
         return self.learner.policy
 
+    def clear_up(self) -> None:
+        """Remove the folder once nobody has the agent any more."""
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    def taught(self, policy: PolicyLike) -> Taught:
+        """Return what a copy has of the learner, with a policy of its own."""
+        return Taught(policy, self.learner.config, self.learner.step)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickled copy needs, the files of the folder among it."""
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        try:
+            # As bytes it outlives this process, as tensors in shared memory do not.
+            learner = pickle.dumps(self.taught(self.policy))
+        except (AttributeError, TypeError, pickle.PickleError) as error:
+            words = "agent holds a model that cannot be pickled, so keep it with"
+            raise TypeError(f"{words} agent.save(directory): {error}") from error
+        return {
+            **vars(self),
+            "learner": learner,
+            "folder": {str(x.relative_to(self.folder)): x.read_bytes() for x in files},
+            "env": sendable(self.env),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy that was pickled, with a folder of its own."""
+        folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
+        for name, content in state["folder"].items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        learner = pickle.loads(state["learner"])
+        vars(self).update(state, learner=learner, folder=folder)
+        self.clear_up()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
+        """Return a copy with a folder of its own, in the same ``env``."""
+        folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        learner = self.taught(copy.deepcopy(self.policy, memo))
+        history = copy.deepcopy(self.history, memo)
+        twin = Agent.__new__(Agent)
+        vars(twin).update(vars(self), learner=learner, folder=folder, history=history)
+        twin.clear_up()
+        return twin
+
+    def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
+        """Return actions in the environment's own form, as ``Policy.predict`` does."""
+        return predicted(self.policy, obs, mask, greedy)
+
     @torch.no_grad()
     def act(
         self, states: Mapping[str, Any], *, mask: Any = None
     ) -> Tensor | tuple[Any, ...]:
-        """Act in a batch of states, given by name.
+        """Return actions in the policy's own units, for a batch of states by name.
+
+        A box may count from -1 to 1 there, a list from 0. ``predict`` returns what the
+        environment takes.
 
         Args:
             states: The states.
@@ -423,7 +497,8 @@ class Agent:
                 *rest,
             )
         if "state" not in states:
-            raise ValueError(f"states must have the key 'state', got {[*states]}")
+            words = f"states must have the key 'state', got {[*states]}"
+            raise ValueError(f"{words}: predict takes observations as they are")
         state = torch.as_tensor(states["state"]).to(device_of(policy), torch.float32)
         arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
         if plain := arguments.get("observation_space"):
@@ -583,6 +658,8 @@ def make_learner(
     seed_everything(config.seed)
     with named_refusal(algorithm):
         policy = known.policy(view, config, models)
+    # Its own space, where the policy was told that of flat rows.
+    policy.observation_space = as_space(plain_space(view.seen))
     if has_processes(config) and models:
         check_sent(" and ".join(models), policy, [*models.values()])
     policy = place(policy, view.rows, config)
