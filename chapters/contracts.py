@@ -24,7 +24,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -696,7 +695,7 @@ class ContractError(ValueError):
         none = cast(Any, None)
         bare = [x._replace(rule=x.rule._replace(check=none)) for x in self.broken]
         state = {**vars(self), "broken": tuple(bare)}
-        return copyreg.__newobj__, (type(self), *self.args), state
+        return type(self), (self.family, bare), state
 
 
 # %% tags=["export"]

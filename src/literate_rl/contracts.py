@@ -1,9 +1,8 @@
-# Generated from chapters/contracts.py (edit there); digest b0e4d6d32d7a9579
+# Generated from chapters/contracts.py (edit there); digest 3afc69161ebcaf4d
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
 
-import copyreg
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -325,7 +324,7 @@ class ContractError(ValueError):
         none = cast(Any, None)
         bare = [x._replace(rule=x.rule._replace(check=none)) for x in self.broken]
         state = {**vars(self), "broken": tuple(bare)}
-        return copyreg.__newobj__, (type(self), *self.args), state
+        return type(self), (self.family, bare), state
 
 
 def check_model(
