@@ -311,6 +311,13 @@ EXPONENT = "priority_exponent is the replay buffer's alpha, temperature is SAC's
         ("a2c --epsilon=0.1", "no action is epsilon-greedy"),
         ("a2c --decay=0.1", "rmsprop_decay"),
         ("ppo --alpha 0.2", "Unrecognized"),
+        ("ppo --lr 0.1", "no option --lr (is it --learning-rate?)"),
+        ("ppo --gae-lambda=0.9", "no option --gae-lambda (is it --lambda_?)"),
+        ("dqn --total_timesteps 9", "(is it --total-steps?)"),
+        ("sac --ent-coef 0.1", "(is it --temperature?)"),
+        ("impala --gamma 0.9", "(is it --discount-factor?)"),
+        ("ppo --hidden 64", "make_policy(…, hidden=64)"),
+        ("a2c --net-arch 64", "make_policy(…, hidden=64)"),
     ],
 )
 def test_a_wrong_command_exits_with_2_and_says_why(arguments, message, capsys):
@@ -991,6 +998,14 @@ def test_models_of_another_form_are_named(whole, tmp_path, monkeypatch, models):
         (["--total-steps=999999"], f"--total-steps is {STEPS}, not 999999"),
         (["--gamma=0.5"], "--gamma is 0.98, not 0.5"),
         (["--name", "other"], "keeps its name: leave out 'other'"),
+        (["--seed", "1"], "--seed is 3, not 1"),
+        (["--num_steps", "{num_steps}"], "--num-steps is 16, not {num_steps}"),
+        (["--no-normalize-obs"], "--normalize-obs is True, not False"),
+        (["--no_anneal"], "--anneal is True, not False"),
+        (["--target-kl", "0.5"], "--target-kl is None, not 0.5"),
+        (["--mask", "10", "01"], "the run has mask None, not"),
+        (["--wrappers", "ClipReward(0, 1)"], "the run has the wrappers [], not"),
+        (["--encoder", "rooms:Room"], "the run has --encoder none of your own, not"),
     ],
 )
 def test_what_a_resumed_run_cannot_change_is_refused(
@@ -999,8 +1014,104 @@ def test_what_a_resumed_run_cannot_change_is_refused(
     monkeypatch.chdir(tmp_path)
     copied(whole, tmp_path)
     before = snapshot(tmp_path)
+    # The default is named like any other value.
+    default = {"num_steps": ppo_settings("CartPole-v1").num_steps}
+    options = [option.format(**default) for option in options]
+    message = message.format(**default)
     assert message in refusal(["ppo", "--resume", "runs/b", *options])
     assert snapshot(tmp_path) == before
+
+
+ROOMS = """
+import gymnasium as gym
+
+class {room}(gym.Wrapper):
+    def __init__(self, render_mode=None):
+        super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
+
+class Dim(gym.RewardWrapper):
+    def reward(self, reward):
+        return reward / 2
+
+def helper():
+    pass
+"""
+
+
+@pytest.mark.parametrize("folder", ["", "inner"])
+def test_an_environment_may_be_named_by_its_file(tmp_path, monkeypatch, capsys, folder):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    module = f"rooms_{folder}"
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / f"{module}.py").write_text(ROOMS.format(room="Room"))
+    place = str(Path(folder, module))
+    slashed = place if folder else f"./{place}"
+    forms = [f"{place}.py", f"{place}.py:Room", f"{slashed}:Room", f"{module}:Room"]
+    around = ["--wrappers", f"{place}.py:Dim"]
+    short = [*TINY[:-1], "--total-steps=64"]
+    for number, form in enumerate(forms):
+        main(["ppo", "--env", form, *around, "--name", f"n{number}", *short])
+        settings = json.loads(Path(f"runs/n{number}/settings.json").read_text())
+        assert settings["env"] == (f"{form}:Room" if number == 0 else form)
+        named = re.search(
+            "watch it: +literate-rl (.*) --watch", capsys.readouterr().out
+        )
+        main(shlex.split(named[1]))  # what is stored leads back
+        for other in forms:
+            env = load_env(f"runs/n{number}", other, [f"{place}.py:Dim"])
+            assert evaluate(load(f"runs/n{number}"), env, 1).shape == (1,)
+        assert "--env" in refusal(["ppo", "--resume", f"runs/n{number}"])
+        capsys.readouterr()
+    with pytest.raises(SystemExit, match=f"add --env '{re.escape(forms[1])}'"):
+        main(["show", "runs/n1"])
+    assert evaluate(load("runs/n0"), forms[0], 1).shape == (1,)
+
+
+def test_a_file_that_leaves_it_open_is_answered_with_what_to_type(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("two_rooms.py").write_text(ROOMS.format(room="A") + ROOMS.format(room="B"))
+    Path("no_room.py").write_text("def helper(): pass")
+    Path("json.py").write_text(ROOMS.format(room="A"))
+    for env, words in {
+        "two_rooms.py": "2 environments, so name two_rooms.py:A or two_rooms.py:B",
+        "no_room.py": "no environments, so name a class or function in it, as in no_",
+        "nothing.py": "there is no file nothing.py",
+        "gone/nothing.py:A": "there is no file gone/nothing.py",
+        "json.py:A": "json is the name of another module: rename json.py",
+        "ALE/Nothing-v0": "Nothing",
+    }.items():
+        message = refusal(["ppo", "--env", env, *TINY])
+        assert message.startswith(f"error: env {env!r} cannot be made: ")
+        assert words in message
+
+
+def test_a_file_in_the_settings_is_a_command(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    directory = copied(whole, tmp_path)
+    Path("harm.py").write_text("open('harmed', 'w').close()")
+    settings = json.loads((directory / "settings.json").read_text())
+    for env in ("harm.py", "./harm:Room", "harm.py:Room"):
+        settings["env"] = env
+        (directory / "settings.json").write_text(json.dumps(settings))
+        for words in (["ppo", "--resume", "runs/b"], ["show", "runs/b"]):
+            with pytest.raises(SystemExit):
+                main(words)
+        with pytest.raises(ValueError, match="env"):
+            load_env(directory)
+    assert not Path("harmed").exists()
+
+
+def test_another_model_than_that_of_the_run_is_refused(mine):
+    main(["dqn", "--qnet", "mynets:MyQNet", "--name", "a", *TINY_DQN])
+    with Path("mynets.py").open("a") as file:
+        file.write("\nclass Other(MyQNet):\n    pass\n")
+    sys.modules.pop("mynets", None)
+    message = refusal(["dqn", "--resume", "runs/a", "--qnet", "mynets:Other"])
+    assert "the run has --qnet mynets:MyQNet, not mynets:Other" in message
 
 
 def test_what_a_run_has_may_be_typed_again(whole, tmp_path, monkeypatch, capsys):

@@ -168,9 +168,9 @@ def test_the_state_is_a_copy_and_comes_back() -> None:
 
 
 class Screen(gym.Env):
-    """Shows pictures of 1 MB, and counts what is asked of it."""
+    """Shows pictures of 10 kB, and counts what is asked of it."""
 
-    observation_space = gym.spaces.Box(0, 255, (1000, 1000), np.uint8)
+    observation_space = gym.spaces.Box(0, 255, (100, 100), np.uint8)
     asked = 0
 
     def __init__(self, action_space: gym.spaces.Space[Any]) -> None:
@@ -198,8 +198,8 @@ def test_a_buffer_that_does_not_fit_is_refused_before_the_first_step(
     setting = "buffer_size"
     if name == "impala":
         setting = "replay_buffer_size"
-    # A thousand steps are 2 GB. 10**15 are more than any address space.
-    size, left = (1000, 1e9) if free == "little" else (10**15, math.inf)
+    # A thousand steps are 20 MB. 10**15 are more than any address space.
+    size, left = (1000, 1e7) if free == "little" else (10**15, math.inf)
     monkeypatch.setattr("literate_rl.workshop.memory.memory_left", lambda: left)
     options: Any = {setting: size, "progress": False}
     if "apex" in name:
@@ -212,9 +212,9 @@ def test_a_buffer_that_does_not_fit_is_refused_before_the_first_step(
 def test_what_a_short_run_leaves_empty_takes_nothing(monkeypatch) -> None:
     space = Screen.observation_space
     monkeypatch.setattr("literate_rl.workshop.memory.memory_left", lambda: 1e9)
-    check_fits("buffer_size", 10_000, 10_000, 400, space)
-    with pytest.raises(ValueError, match=r"steps need 18\.6 GiB, and 0\.9 GiB are"):
-        check_fits("buffer_size", 10_000, 10_000, 600, space)
+    check_fits("buffer_size", 10**6, 10**6, 40_000, space)
+    with pytest.raises(ValueError, match=r"steps need 18\.7 GiB, and 0\.9 GiB are"):
+        check_fits("buffer_size", 10**6, 10**6, 60_000, space)
 
 
 def test_memory_is_what_is_available_or_what_a_container_allows(monkeypatch) -> None:

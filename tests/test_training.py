@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -1795,3 +1796,85 @@ def test_settings_of_usual_tasks_leave_time_to_end(name):
             steps *= config.rounds
         share = getattr(config, "actors", None) or 1
         assert limit <= steps * config.checkpoint_interval // share, env
+
+
+KINDS = {bool: np.bool_, int: np.int32, float: np.float32, str: np.str_}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_settings_may_be_numbers_of_numpy(name: str) -> None:
+    default = ALGORITHMS[name].settings("CartPole-v1")
+    values = {x: y for x, y in vars(default).items() if type(y) in KINDS}
+    given = {x: KINDS[type(y)](y) for x, y in values.items()}
+    made = replace(default, **given)
+    assert repr(type(default)(**{**vars(default), **given})) == repr(made)
+    for x, y in values.items():
+        assert type(getattr(made, x)) is type(y)
+        assert getattr(made, x) == pytest.approx(y)
+
+
+SWEPT: dict[str, Any] = {
+    "PPO": {
+        "num_envs": np.int32(2),
+        "num_steps": np.array(8),
+        "anneal": np.bool_(True),
+    },
+    "DQN": {"hidden": np.int64(8), "learning_rate": np.logspace(-4, -2, 3)[0]},
+    "Rainbow": {"value_max": np.linspace(50, 100, 2)[0], "num_atoms": np.uint8(5)},
+    "IMPALA": {"seed": torch.tensor(3), "optim": np.str_("rmsprop")},
+    "SAC": {
+        "temperature": np.float32(0.1),
+        "learning_rate": torch.logspace(-4, -2, 3)[0],
+    },
+}
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_a_swept_run_is_kept_and_goes_on(name: str, tmp_path: Path) -> None:
+    options = {"total_steps": np.int64(64), "seed": np.int64(3)} | SWEPT[name]
+    agent = train(name, "CartPole-v1", progress=np.bool_(False), **options)
+    path = agent.save(tmp_path / "kept")
+    stored = json.loads((path / "settings.json").read_text())["config"]
+    for setting, x in options.items():
+        assert stored[setting] == x.item()
+    load(path)
+    train(name, "CartPole-v1", resume=path, progress=False, **options)
+    with pytest.raises(ValueError, match="total_steps is 64, not 65"):
+        train(name, "CartPole-v1", resume=path, total_steps=np.int64(65))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"total_steps": np.float64(1e3)},
+            "total_steps must be an integer, got float64",
+        ),
+        ({"num_envs": np.bool_(True)}, "num_envs must be an integer, got bool"),
+        ({"lr": 0.1}, r"no setting 'lr' \(is it learning_rate\?\)"),
+        ({"gae_lambda": 0.1}, r"no setting 'gae_lambda' \(is it lambda_\?\)"),
+        ({"hidden": 64}, r"no setting 'hidden' \(PPO and its relatives"),
+    ],
+)
+def test_what_is_no_setting_is_told(options: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        train("PPO", "CartPole-v1", progress=False, **options)
+
+
+def test_a_file_may_name_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = "import gymnasium as gym\ndef make() -> gym.Env:\n"
+    (tmp_path / "halls_x.py").write_text(f"{text}    return gym.make('CartPole-v1')\n")
+    small: Any = {"total_steps": 32, "num_steps": 16, "num_envs": 2, "progress": False}
+    small["num_minibatches"] = 1
+    agent = train("PPO", f"{tmp_path}/halls_x.py", **small)
+    stored = json.loads((agent.folder / "settings.json").read_text())
+    assert stored["env"] == f"{tmp_path}/halls_x.py:make"
+    path = agent.save(tmp_path / "kept")
+    for env in (f"{tmp_path}/halls_x.py", f"{tmp_path}/halls_x:make", "halls_x:make"):
+        assert len(evaluate(agent.policy, env, 1)) == 1
+        train("PPO", env, resume=path, progress=False)
+    with pytest.raises(ValueError, match=r"has env '.*halls_x\.py:make', not"):
+        train("PPO", f"{tmp_path}/halls_x.py:other", resume=path)
