@@ -1,11 +1,11 @@
-# Generated from chapters/a3c.py (edit there); digest 729d0a17d9ed3ebb
+# Generated from chapters/a3c.py (edit there); digest e0981c0241044c37
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,11 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from literate_rl.a2c import (
-    A2CConfig,
+    SETTINGS,
+    GradientConfig,
     GradientLearner,
     a2c_gradient,
     a2c_loss,
-    a2c_settings,
     named,
     returned,
 )
@@ -31,6 +31,7 @@ from literate_rl.actors import (
     Weights,
     weights_of,
 )
+from literate_rl.policies import normalizer_of, take_in
 from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
 from literate_rl.workshop.signatures import Count, checked
@@ -46,8 +47,8 @@ __all__ = [
 
 @checked
 @dataclass(frozen=True)
-class A3CConfig(TransportConfig, A2CConfig):
-    """Settings of A3C: those of A2C, and those of the workers and their transport.
+class A3CConfig(TransportConfig, GradientConfig):
+    """Settings of A3C: nearly those of A2C, and those of workers and their transport.
 
     Each worker has ``num_envs`` environments. The default is two workers with one slot
     each, so each has one gradient under way.
@@ -59,15 +60,15 @@ class A3CConfig(TransportConfig, A2CConfig):
 
 def a3c_settings(env: str) -> A3CConfig:
     """Return A2C's settings for the id of an environment, with two workers."""
-    return A3CConfig(**asdict(a2c_settings(env)))
+    return A3CConfig(**SETTINGS.get(env, {}))
 
 
-def gradient_layout(policy: PolicyLike, config: A2CConfig) -> np.dtype[np.void]:
+def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.void]:
     """Describe the memory of a slot whose result is a gradient.
 
     Its ``result`` holds the ``gradient``, one array for each named parameter, the
     returns of the episodes that ended (NaN where none did), the number of steps and
-    the losses.
+    the losses. Where observations are normalised, the learner needs them too.
     """
     weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
     parts = dict(policy.named_parameters())
@@ -77,6 +78,10 @@ def gradient_layout(policy: PolicyLike, config: A2CConfig) -> np.dtype[np.void]:
         ("num_steps", np.int64),
         ("losses", [(name, np.float64) for name in a2c_loss._fields]),
     ]
+    if normalizer := normalizer_of(policy, config.normalize_obs):
+        steps = (config.num_steps, config.num_envs)
+        result += [("obs", np.float32, (*steps, *normalizer.mean.shape))]
+        result += [("real", np.bool_, steps)]
     return np.dtype([("weights", weights), ("result", result)], align=True)
 
 
@@ -95,7 +100,7 @@ class GradientWorker:
         self,
         make_envs: Callable[[], VectorEnv[Any, Any, Any]],
         policy: ActorCriticLike,
-        config: A2CConfig,
+        config: GradientConfig,
         seed: int,
         make_act: MakeAct | None = None,
     ) -> None:
@@ -115,6 +120,8 @@ class GradientWorker:
         out["num_steps"] = batch.reward.numel()
         for name, number in losses.items():
             out["losses"][name] = number
+        if self.config.normalize_obs:
+            out["obs"], out["real"] = batch.obs.numpy(), batch.real.numpy()
 
     def close(self) -> None:
         """Close the environments."""
@@ -171,6 +178,9 @@ class A3C(RemoteLearner):
         )
         taken = self.learner.learn(gradient, self.step)
         self.step += int(result["num_steps"])
+        if self.config.normalize_obs:
+            seen = (torch.from_numpy(result[name]) for name in ("obs", "real"))
+            take_in(self.learner.normalizer, *seen)
         losses = {name: float(result["losses"][name]) for name in a2c_loss._fields}
         ended = torch.from_numpy(result["episode_return"])
         return {**returned(ended), **taken, **named(losses)}

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest e3cdeb5098a7d13d
+# Generated from chapters/apex.py (edit there); digest 64d19e8db98fe19b
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from literate_rl.agents import Collector, Rollout
 from literate_rl.ddpg import DDPGConfig, ddpg_settings
 from literate_rl.dqn import DQNConfig, Exploring, dqn_settings
 from literate_rl.loop import OffPolicy
-from literate_rl.policies import Policy
+from literate_rl.policies import Policy, take_in
 from literate_rl.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.replay import ReplayBuffer
 from literate_rl.workshop.episodes import mean_return
@@ -284,6 +284,7 @@ class Apex(RemoteLearner):
         judged = config.priorities == "actor"
         priority = torch.from_numpy(record["priority"]) if judged else None
         learner.buffer.push(rollout, priority, (first, config.actors * width))
+        take_in(learner.normalizer, rollout.obs, rollout.real)
 
         # The learning rate and the count of steps, as in the loop without actors.
         learner.anneal()
@@ -294,7 +295,16 @@ class Apex(RemoteLearner):
         losses: dict[str, float] = learner.mean_losses(
             [learner.learn() for _ in range(due)]
         )
+        # Of the algorithm's own metrics those about learning: the ladder explores.
+        told = learner.algorithm.metrics().items()
+        losses |= {name: x for name, x in told if name.startswith("losses/")}
         return {"charts/episodic_return": mean_return(rollout.episode_return)} | losses
+
+    @property
+    def log_due(self) -> bool:
+        """Whether the last iteration completes a row of the log."""
+        each = self.config.rollout_len * self.config.num_envs
+        return self.version % ((self.config.log_interval or each) // each) == 0
 
 
 @checked
@@ -303,7 +313,8 @@ class ApexConfig(TransportConfig):
     """Settings of many actors with one memory, beside those of their learner.
 
     Each actor has ``num_envs`` environments. The learner's own exploration schedule and
-    ``log_interval`` play no role: each slot gives a row of metrics.
+    ``iteration_steps`` play no role: an iteration is a slot, so ``log_interval`` is a
+    multiple of its ``rollout_len * num_envs`` steps.
 
     Attributes:
         rollout_len: Steps of each environment in one slot.
@@ -372,6 +383,9 @@ def check_apex(config: ApexSettings) -> None:
     steps, each = config.rollout_len * config.num_envs, config.train_interval
     words = f"train_interval must divide rollout_len * num_envs, {steps}, got {each}"
     check_that(steps % each == 0, words)
+    log = config.log_interval
+    words = f"log_interval must be a multiple of rollout_len * num_envs, {steps}"
+    check_that(log is None or log % steps == 0, f"{words}, got {log}")
 
 
 LEARNERS: dict[str, tuple[Any, Any]] = {

@@ -1,4 +1,4 @@
-# Generated from chapters/c51.py (edit there); digest d946fee3ab99ae98
+# Generated from chapters/c51.py (edit there); digest 54e6e3beaab88b03
 """C51: distributions of returns, moved, projected onto atoms and compared."""
 
 from __future__ import annotations
@@ -72,6 +72,21 @@ def check_atoms(number: int, value_min: float, value_max: float) -> None:
             f"prob needs two atoms or more, and value_min to be below value_max: got "
             f"{number} atoms from {value_min} to {value_max}"
         )
+
+
+def mass_beyond(
+    prob: Tensor, reward: Tensor, discount: Tensor, value_min: float, value_max: float
+) -> Tensor:
+    """Return which share of each moved distribution lies beyond the ends of the atoms.
+
+    The arguments are those of ``project_distribution``.
+    """
+    # Rounding carries no atom a thousandth of a gap away.
+    slack = 1e-3 * (value_max - value_min) / (prob.shape[1] - 1)
+    atoms = torch.linspace(value_min, value_max, prob.shape[1]).to(prob)
+    value = torch.addcmul(reward[:, None], discount[:, None], atoms)
+    inside = value.clamp(value_min - slack, value_max + slack) == value
+    return (prob.detach() * ~inside).sum(-1)
 
 
 @checked

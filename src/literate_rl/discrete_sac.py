@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest e32f7a31e45724e7
+# Generated from chapters/discrete_sac.py (edit there); digest 8095f81bbd9c7418
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from literate_rl.dqn import TargetNetwork
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import CategoricalActions, Policy, mean_surprise
+from literate_rl.policies import (
+    CategoricalActions,
+    Policy,
+    mean_surprise,
+    normalizing,
+)
 from literate_rl.replay import Batch
 from literate_rl.sac import SACConfig, Temperature
 from literate_rl.td3 import clipped_double_target, critic_error
@@ -211,6 +216,7 @@ def make_discrete_sac_policy(
     hidden: Count = 64,
     num_critics: Count = 2,
     *,
+    normalize: bool = False,
     share_encoder: bool = False,
     encoder: OwnEncoder | None = None,
 ) -> DiscreteSoftPolicy:
@@ -222,6 +228,7 @@ def make_discrete_sac_policy(
         action_space: A Discrete space, likewise.
         hidden: Width of the hidden layers.
         num_critics: Number of critics.
+        normalize: Whether the policy normalises its observations; vectors only.
         share_encoder: Whether actor and critics share an encoder, which the critics'
             loss alone moves.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
@@ -233,7 +240,8 @@ def make_discrete_sac_policy(
     number = int(space.n)
 
     # The policy's row holds a logit for each action, a critic's row a value.
-    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder)
+    first = normalizing(normalize, states, encoder)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
     network, *critics = (
         nn.Sequential(*front, *layers(inputs, hidden, number))
         for front, inputs in entrances
@@ -256,7 +264,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "buffer_size": 4000,
         "tau": 0.02,
         "reward_scale": 0.05,
-        "log_interval": 1000,
+        "iteration_steps": 1000,
         "temperature": 0.05,
     },
 }

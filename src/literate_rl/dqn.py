@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 5c65214e882ab121
+# Generated from chapters/dqn.py (edit there); digest 0f34e4b805f502ce
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -268,6 +268,10 @@ class Exploring(Algorithm):
 
 def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
     """Move the target's weights towards the source's, by a share ``tau`` of the way."""
+    for index, (x, y) in enumerate(zip(target, source, strict=True)):
+        if x.shape != y.shape:
+            shapes = f"{tuple(x.shape)} like target's, got {tuple(y.shape)}"
+            raise ValueError(f"source[{index}] must have shape {shapes}")
     old, new = ([x for x in y if x.is_floating_point()] for y in (target, source))
     with torch.no_grad():
         # {eq}`polyak`, in place and for all weights in one call.

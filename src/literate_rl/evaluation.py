@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest 401f35e375b60e2c
+# Generated from chapters/evaluation.py (edit there); digest 0e79e3ebce3e60a4
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.workshop.episodes import (
     read_masks,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.runs import flat_env
 from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
@@ -51,6 +51,7 @@ def acted(
 
 
 @checked
+@randomness_kept()
 def evaluate(
     policy: PolicyLike,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -98,7 +99,7 @@ def evaluate(
         if not playing.any():
             break
     else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=3)
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=4)
     envs.close()
     return returns
 

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 38b1d4b760e09646
+# Generated from chapters/policies.py (edit there); digest 2ca236d362fef66d
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from literate_rl.encoders import (
     check_normalize,
     check_shared,
     entrance,
+    has_pictures,
 )
 from literate_rl.masks import legal
 from literate_rl.workshop.episodes import (
@@ -43,6 +44,7 @@ from literate_rl.workshop.interfaces import (
 from literate_rl.workshop.nests import (
     action_box,
     as_space,
+    as_vectors,
     first_row,
     open_ended,
     remembered,
@@ -434,6 +436,14 @@ def behind(
     return nn.Sequential(*front, *mlp(size, hidden, outputs, gain))
 
 
+def normalizing(
+    normalize: bool, space: spaces.Space[Any], encoder: OwnEncoder | None = None
+) -> list[nn.Module]:
+    """Return the first layer of networks that normalise what they see, or no layer."""
+    check_normalize(normalize, encoder is not None or has_pictures(space), space)
+    return [RunningMoments(*as_vectors(space).shape)] if normalize else []
+
+
 @checked
 @remembered
 def make_policy(
@@ -465,7 +475,7 @@ def make_policy(
     """
     seen, actions = as_space(observation_space), make_actions(as_space(action_space))
     front, size = entrance(seen, convolutions, encoder)
-    check_normalize(normalize, bool(front), seen)
+    first = normalizing(normalize, seen, encoder)
     check_shared(share_encoder, front, seen)
     if isinstance(actions, GaussianActions):
         outputs = actions.low.size
@@ -479,8 +489,7 @@ def make_policy(
     if not share_encoder:
         front, _ = entrance(seen, convolutions, encoder)
     critic = behind(front, size, hidden, 1, gain=1.0)
-    network = ActorCritic(actor, critic, RunningMoments(size) if normalize else None)
-    policy = Policy(network, actions)
+    policy = Policy(ActorCritic(actor, critic, *first), actions)
     policy.reads_bytes = bool(front)
     return policy
 
@@ -628,6 +637,30 @@ class RunningMoments(nn.Module):
         check_that(fits, f"items must end in {tuple(wanted)}, got {tuple(given)}")
 
 
+def normalizer_of(policy: PolicyLike, wanted: bool) -> RunningMoments | None:
+    """Return what normalises a policy's observations, or None.
+
+    Raises:
+        ValueError: If the policy does not do what is wanted.
+    """
+    # What happens within a model of one's own is its own matter.
+    own = "models" in getattr(policy, "recipe", ("", {}))[1]
+    parts = policy.modules() if isinstance(policy, nn.Module) and not own else ()
+    found = next((x for x in parts if isinstance(x, RunningMoments)), None)
+    words = f"policy must normalise as normalize_obs says: {wanted}"
+    check_that(wanted == (found is not None), words)
+    return found
+
+
+def take_in(normalizer: RunningMoments | None, obs: Tensor, real: Tensor) -> None:
+    """Let a normaliser, if there is one, take in the observations of real steps."""
+    if normalizer is None or not real.any():
+        return
+    # Pictures may come flat.
+    seen = obs[real].reshape(-1, *normalizer.mean.shape)
+    normalizer.update(seen.to(normalizer.mean.device, torch.float32))
+
+
 class RewardScaler(nn.Module):
     """Divides rewards by the standard deviation of the discounted return.
 
@@ -670,3 +703,8 @@ class RewardScaler(nn.Module):
         if real.any():
             self.moments.update(so_far[real])
         return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
+
+    def scaled(self, batch: Rollout) -> Rollout:
+        """Return a rollout with scaled rewards."""
+        done = batch.terminated | batch.truncated
+        return batch._replace(reward=self(batch.reward, done, batch.real))

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 1ddb82394f92727d
+# Generated from chapters/workshop/runs.py (edit there); digest 8e20b539074725c1
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import base64
 import csv
 import hashlib
 import html
+import io
 import json
 import math
 import os
@@ -56,17 +57,21 @@ from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import (
     Held,
     Make,
+    Mean,
     as_argument,
     check_seen,
     env_seed,
     follow_masks,
     make_one,
+    making,
     name_of,
     read_masks,
     told,
     warn_unended,
+    with_name,
+    without_folder,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -126,14 +131,12 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
             "env must be an id, a class or a function that makes one environment, got "
             f"{type(env).__name__}"
         )
-    try:
-        made = Held(make_one(env, **arguments))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # also one that calls `sys.exit`
-        known = isinstance(error, gym.error.Error | ImportError)
-        why = error if known else told(error)
-        raise ValueError(f"env {env!r} cannot be made: {why}") from error
+    with making(env):
+        one = make_one(env, **arguments)
+        try:
+            made = Held(one)
+        except Exception as error:  # it has no spaces
+            raise ValueError(f"env {env!r} cannot be made: {told(error)}") from error
     for name in ("observation_space", "action_space"):
         came = getattr(made, name)
         if not isinstance(came, spaces.Space):
@@ -144,6 +147,12 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         return made
     check_flat(space)
     return FlattenObservation(made)
+
+
+def known_env(env: Any) -> Any:
+    """Return what makes an environment; a file alone becomes ``file.py:Name``."""
+    with making(env):
+        return with_name(env) if isinstance(env, str) else env
 
 
 def check_flat(space: spaces.Space[Any]) -> None:
@@ -168,6 +177,42 @@ class Bar(tqdm):  # type: ignore[misc]
 Bar.set_lock(threading.RLock())
 
 
+class Log:
+    """The rows of a log, each about all iterations since the row before.
+
+    Args:
+        run: Where rows and, at checkpoints, what is gathered are kept; or None.
+        step: Steps taken so far.
+    """
+
+    def __init__(self, run: Run | None, step: int) -> None:
+        self.run, self.step = run, step
+        self.gathered = {} if run is None else run.gathered
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Gather the metrics of an iteration, which ended at a step."""
+        self.step = step
+        for name, x in metrics.items():
+            mean, weight = self.gathered.get(name, (0.0, 0.0))
+            more = 0.0 if math.isnan(x) else float(getattr(x, "weight", 1.0))
+            total = weight + more
+            # What is the same stays so to the last bit, and infinity too.
+            if more and x != mean:
+                mean += (float(x) - mean) * (more / total)
+            self.gathered[name] = mean, total
+
+    def end_row(self) -> None:
+        """Write a row, if anything has been gathered for it."""
+        if not self.gathered:
+            return
+        row = {name: x if n else math.nan for name, (x, n) in self.gathered.items()}
+        self.rows.append({"step": self.step, **row})
+        if self.run is not None:
+            self.run.log(self.step, row)
+        self.gathered.clear()
+
+
 def fit(
     learner: Learner, run: Run | None = None, progress: bool = True
 ) -> list[dict[str, float]]:
@@ -179,7 +224,7 @@ def fit(
         progress: Whether to show a progress bar.
 
     Returns:
-        The metrics of each iteration, with the step as ``"step"``.
+        The rows of the log, each with the step at its end as ``"step"``.
 
     Raises:
         BlockingIOError: If another process writes to the directory of the run.
@@ -189,7 +234,7 @@ def fit(
     """
     if run is not None:
         run.begin()  # better now than after the first iteration
-    history: list[dict[str, float]] = []
+    log = Log(run, learner.step)
     returns: deque[float] = deque(maxlen=20)
     total = learner.config.total_steps
     bar = Bar(
@@ -209,32 +254,61 @@ def fit(
                 metrics = learner.iterate()
             except StopWaiting:
                 break
-            except NotFiniteError as error:
-                error.add_note(
-                    f"the numbers exploded near step {learner.step}: "
-                    "try a third of learning_rate"
-                )
+            except BaseException as error:
+                keep_what_is_whole(error, learner, run, log)
                 raise
-            except ChildProcessError:
-                # Others have failed, and what was learned so far is whole.
-                if run is not None:
-                    run.save(learner)
-                raise
-            taken = learner.step - before
-            metrics["charts/SPS"] = taken / (time.perf_counter() - start)
-            numbers = {name: float(number) for name, number in metrics.items()}
-            history.append({"step": learner.step, **numbers})
-            if run is not None:
-                run.log(learner.step, metrics)
+            taken, seconds = learner.step - before, time.perf_counter() - start
+            metrics["charts/SPS"] = Mean(taken / seconds, seconds)
+            log.add(learner.step, metrics)
+            if getattr(learner, "log_due", True):
+                log.end_row()
             # In many iterations no episode ends, and a mean of no return is NaN.
             mean = metrics.get("charts/episodic_return", math.nan)
             returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
             bar.set_postfix(shown(metrics, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
+        log.end_row()
         if run is not None:
             run.save(learner)
-    return history
+    if learner.step < total:
+        print(f"interrupted at step {learner.step} of {total}")
+    return log.rows
+
+
+def keep_what_is_whole(
+    error: BaseException, learner: Learner, run: Run | None, log: Log
+) -> None:
+    """Keep what was learned and measured before an iteration failed."""
+    if isinstance(error, NotFiniteError):
+        error.add_note(advice(error, learner))
+    if run is None:
+        return
+    others_failed = ChildProcessError in (type(error), type(error.__cause__))
+    # What the last checkpoint has gathered is written by the run that goes on there.
+    if others_failed or log.step > run.saved:
+        log.end_row()
+    if others_failed:
+        run.save(learner)
+
+
+def advice(error: NotFiniteError, learner: Learner) -> str:
+    """Say what may help where numbers have exploded."""
+    large, at = error.large, f"near step {learner.step}"
+    # Where values are of the usual size and what they should become is not, the
+    # rewards are to blame.
+    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
+        return f"the numbers exploded {at}: try a third of learning_rate"
+    ways = {
+        "scale_reward": "scale_reward=True",
+        "reward_scale": "a smaller reward_scale",
+    }
+    known = (way for name, way in ways.items() if hasattr(learner.config, name))
+    name = max(large, key=large.__getitem__)
+    return (
+        f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
+        f"a float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+    )
 
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
@@ -285,7 +359,11 @@ class Run:
     ) -> None:
         self.directory = Path(directory)
         self.checkpoint = self.directory / "checkpoint.pt"
+        # The columns of the table, and the metrics that this process writes.
         self.columns: list[str] = []
+        self.names: list[str] | None = None
+        self.rows: list[str] = []
+        self.gathered: dict[str, tuple[float, float]] = {}  # for the next row
         self.state: dict[str, Any] | None = None
         self.held: ExitStack | None = None
         self.closed = False
@@ -299,6 +377,7 @@ class Run:
             # A checkpoint of an older version does not say how many rows there were.
             self.rows = self.rows_up_to(self.saved, self.state.get("rows", 0))
             self.logged = len(self.rows[1:])
+            self.gathered = self.state.get("gathered", {})
         else:
             # Plain values, so that a checkpoint may hold them too.
             self.settings = json.loads(json.dumps(settings or {}))
@@ -408,24 +487,38 @@ class Run:
                 to tell" and leaves the cell empty.
 
         Raises:
-            ValueError: If the names differ from those of the first row, or if the run
-                is closed.
+            ValueError: If the names differ from those of the first row, if a resumed
+                table has none of them, or if the run is closed.
         """
         self.begin()
-        columns = ["step", *metrics]
-        cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
-        rows = [[str(step), *cells]]
-        if not self.columns:
-            self.columns = columns
-            rows.insert(0, columns)
-        if columns != self.columns:
-            raise ValueError(f"metrics must be {self.columns[1:]}, got {list(metrics)}")
+        names = list(metrics)
+        if self.names is None:
+            self.add_columns(names)
+        if names != self.names:
+            raise ValueError(f"metrics must be {self.names}, got {names}")
+        cells = {k: "" if math.isnan(x) else f"{x:.8g}" for k, x in metrics.items()}
+        row = [str(step), *(cells.get(name, "") for name in self.columns[1:])]
         with self.metrics.open("a", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            csv.writer(file, lineterminator="\n").writerow(row)
         self.logged += 1
         for name, x in metrics.items():
             if math.isfinite(x):
                 self.events.add_scalar(name, x, step)
+
+    def add_columns(self, names: list[str]) -> None:
+        """Give the table a column for each metric; older rows have no number of it."""
+        known = self.columns[1:]
+        if known and not {*known} & {*names}:
+            raise ValueError(f"metrics must be {known}, got {names}")
+        new = [name for name in names if name not in known]
+        if new or not self.columns:
+            self.columns = ["step", *known, *new]
+            table = io.StringIO()
+            csv.writer(table, lineterminator="\n").writerow(self.columns)
+            empty = "," * len(new) + "\n"
+            table.writelines(row[:-1] + empty for row in self.rows[1:])
+            write_atomically(self.metrics, table.getvalue().encode())
+        self.names = names
 
     def save(self, learner: Learner) -> None:
         """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``.
@@ -441,6 +534,7 @@ class Run:
         state = {
             "step": learner.step,
             "rows": self.logged,
+            "gathered": dict(self.gathered),
             "settings": self.settings,
             "learner": learner.state_dict(),
             "policy": {
@@ -537,7 +631,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-RENAMED = {
+SIZE = "PPO and its relatives have networks of their own: hand over others, with "
+RENAMED: dict[str, tuple[str, str]] = {
     "alpha": (
         "priority_exponent",
         "priority_exponent is the replay buffer's alpha, temperature is SAC's",
@@ -547,23 +642,77 @@ RENAMED = {
         "rmsprop_epsilon",
         "RMSProp's epsilon is rmsprop_epsilon, and no action is epsilon-greedy",
     ),
+    "hidden": ("", SIZE + "actor and critic, or as PPO(make_policy(…, hidden=64), …)"),
+} | {
+    name: (ours, "")
+    for ours, others in {
+        "learning_rate": "lr actor_lr critic_lr lr_actor lr_critic step_size",
+        "total_steps": "total_timesteps num_timesteps timesteps n_timesteps max_steps",
+        "num_envs n_sample": "n_envs num_env nenvs num_envs collector_env_num",
+        "num_steps unroll_len": "n_steps nsteps n_step rollout_fragment_length",
+        "num_epochs": "n_epochs noptepochs update_epochs num_sgd_iter repeat_per_collect",
+        "num_minibatches batch_size": "nminibatches minibatch_size batch_size",
+        "gamma discount_factor": "gamma discount discount_factor",
+        "lambda_": "lambda gae_lambda lam",
+        "clip_ratio": "clip_range clip_coef clip_param clip_epsilon cliprange",
+        "value_clip": "clip_range_vf vf_clip_param",
+        "entropy_weight temperature": "ent_coef entropy_coef entropy_coeff",
+        "value_weight": "vf_coef value_coef vf_loss_coeff",
+        "max_grad_norm": "grad_clip grad_norm",
+        "normalize_advantage": "norm_adv adv_norm",
+        "anneal": "anneal_lr",
+        "epsilon_start": "exploration_initial_eps start_e",
+        "epsilon_end": "exploration_final_eps end_e",
+        "epsilon_steps": "exploration_fraction",
+        "learning_starts": "random_collect_size start_steps warmup_steps",
+        "train_interval": "train_freq train_frequency",
+        "target_interval": "target_update_interval target_network_frequency",
+        "target_interval tau": "target_update_freq polyak target_update_theta",
+        "buffer_size replay_buffer_size": "buffer_size replay_buffer_size replay_size",
+        "num_atoms": "n_atoms n_atom",
+        "value_min": "v_min",
+        "value_max": "v_max",
+        "hidden": "hidden_size net_arch policy_kwargs fcnet_hiddens",
+    }.items()
+    for name in others.split()
 }
+
+
+def ours_of(name: str, known: Container[str]) -> str:
+    """Return what a setting is called here, or an empty text."""
+    names = RENAMED.get(name, ("", ""))[0].split()
+    return next((ours for ours in names if ours in known), "")
 
 
 def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
     """Return stored settings by the names that their class knows today."""
 
     def name_of(old: str) -> str:
-        new = RENAMED.get(old, (old, ""))[0]
-        return new if old not in known and new in known and new not in values else old
+        new = ours_of(old, known) if RENAMED.get(old, ("", ""))[1] else ""
+        return new if new and old not in known and new not in values else old
 
-    return {name_of(name): value for name, value in values.items()}
+    today = {name_of(name): value for name, value in values.items()}
+    new, old = "iteration_steps", "log_interval"
+    if new in known and new not in today and old in today:
+        today[new] = today.pop(old)
+    return today
 
 
-def about(name: str, known: Container[str]) -> str:
-    """Return what to say of a setting that is not known: what it is called today."""
-    new, words = RENAMED.get(name, ("", ""))
-    return f" ({words})" if new in known else ""
+def about(name: str, known: Container[str], dash: str = "") -> str:
+    """Return what to say of a setting that is not known: what it is called here."""
+    names, words = RENAMED.get(name, ("", ""))
+    ours = ours_of(name, known)
+    if names == "hidden" and not ours:
+        return about(names, known)
+    if names and not ours:
+        return ""
+    words = words or (f"is it {as_typed(ours, dash)}?" if ours else "")
+    return f" ({words})" if words else ""
+
+
+def as_typed(name: str, dash: str) -> str:
+    """Return the name of a setting as it is typed, in Python or behind dashes."""
+    return dash + (name.replace("_", "-") if dash and name[-1] != "_" else name)
 
 
 @contextmanager
@@ -830,6 +979,7 @@ class OwnModels(TypedDict, total=False):
     encoder: OwnEncoder
 
 
+@randomness_kept()
 def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
@@ -1046,6 +1196,7 @@ def agreed_env(
         dash: What stands before the name of an option.
     """
     source, stored = directory / "settings.json", settings.get("env")
+    env = known_env(env)
     around = settings.get("wrappers", [])
     if not isinstance(stored, str):
         raise ValueError(f"{source}: env must be a string, got {stored!r}")
@@ -1053,7 +1204,10 @@ def agreed_env(
         raise ValueError(f"{source}: wrappers must be texts, got {around!r}")
     if has_name(stored):
         named = None if env is None else name_of_maker(env)
-        check_named(f"{dash}env", stored, named, ":" in stored)
+        # The same file, wherever it lies now.
+        if named is not None and without_folder(named) == without_folder(stored):
+            named = stored
+        check_named(f"{dash}env", stored, named, is_command(stored))
     elif env is None:
         raise ValueError(
             f"{source}: env is {stored}, which has no name that leads to it: hand it "
@@ -1062,7 +1216,7 @@ def agreed_env(
         )
     given = [*map(name_of_maker, wrappers)]
     if given:
-        pairs = zip(around, given, strict=False)
+        pairs = zip(map(without_folder, around), map(without_folder, given))  # noqa: B905
         same = all(old == new or not has_name(old) for old, new in pairs)
         if not same or len(around) != len(given):
             raise ValueError(f"the run has the wrappers {around}, not {given}")
@@ -1076,9 +1230,9 @@ def agreed_env(
     return make_wrapped(world, wrappers or around)
 
 
-def is_command(wrapper: str) -> bool:
-    """Say whether a wrapper runs other people's code, or writes files."""
-    return ":" in wrapper or wrapper.startswith("RecordVideo")
+def is_command(stored: str) -> bool:
+    """Say whether a name runs other people's code, or writes files."""
+    return ":" in stored or ".py" in stored or stored.startswith("RecordVideo")
 
 
 def load_env(
@@ -1107,6 +1261,7 @@ def load_env(
 
 
 @checked
+@randomness_kept()
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -1148,6 +1303,7 @@ def has_screen() -> bool:
     return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
 
 
+@randomness_kept()
 def show(
     policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
@@ -1203,7 +1359,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=6)
     return total
 
 

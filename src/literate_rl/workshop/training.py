@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest d13f6a0fbe34628b
+# Generated from chapters/workshop/training.py (edit there); digest 5caedc30498b21bc
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorRewardWrapper,
+    VectorWrapper,
+)
 from gymnasium.vector.utils import batch_space, iterate
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import ArrayLike, NDArray
@@ -105,6 +111,7 @@ from literate_rl.workshop.commands import OFFERED
 from literate_rl.workshop.episodes import (
     Make,
     as_masks,
+    from_file,
     make_one,
     resets_later,
 )
@@ -114,10 +121,10 @@ from literate_rl.workshop.makers import (
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.cluster import RayActors
 from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
-from literate_rl.workshop.probes import device_of, randomness_kept
+from literate_rl.workshop.probes import device_of
 from literate_rl.workshop.own_models import (
     make_contract_policy,
     make_own_ddpg_policy,
@@ -140,10 +147,12 @@ from literate_rl.workshop.runs import (
     Run,
     about,
     agreed_env,
+    as_typed,
     check_flat,
     check_named,
     fit,
     flat_env,
+    known_env,
     sync,
     todays_names,
 )
@@ -171,6 +180,9 @@ def train(
     **options: Unpack[Options],
 ) -> Agent:
     """Train an agent on an environment, until it is done or until Ctrl-C.
+
+    Ctrl-C ends it in good order; one more within a second raises, and so ends a loop
+    of trainings too. The global random numbers stay as they were.
 
     Args:
         algorithm: Its name, in capitals or not: ``"DQN"``.
@@ -213,7 +225,12 @@ def train(
     models |= {} if mask is None else {"mask": read_mask(mask)}
     asked = Asked(name, env, wrappers, models, changes, fast)
     run = None if resume is None else Run(resume, resume=True)
-    with placing(device, progress) as place:
+    # The caller may be in a block without gradients, and draws random numbers too.
+    with (
+        torch.inference_mode(False),
+        randomness_kept(),
+        placing(device, progress) as place,
+    ):
         if run is None:
             learner, world = asked.new(check, place)
             settings = settings_of_run(name, world, learner.config, models)
@@ -238,7 +255,7 @@ def train(
 def carried_out(
     learner: Learner, world: World, run: Run, new: bool, progress: bool
 ) -> list[dict[str, float]]:
-    """Run a training to its end, and return the metrics of each iteration."""
+    """Run a training to its end, and return the rows of its log."""
     try:
         with run, ended(learner, world):
             if progress:
@@ -321,7 +338,8 @@ class Options(OwnModels, total=False):
     tau: float
     priority_exponent: float
     beta: float
-    log_interval: int
+    iteration_steps: int
+    log_interval: int | None
     epsilon_start: float
     epsilon_end: float
     epsilon_steps: int
@@ -386,7 +404,7 @@ class Agent:
 
     Attributes:
         learner: The learner, with its ``policy`` and its ``config``.
-        history: The metrics of each iteration.
+        history: The rows of the log: the metrics of each iteration, or of several.
         env: What it has learned in, as it was given, with the wrappers around it. For
             ``evaluate``, ``record_video`` and ``show``, unless it is a vector
             environment: they ask for what makes a single one. None in a pickled copy
@@ -407,6 +425,11 @@ class Agent:
     def policy(self) -> PolicyLike:
         """The policy, for ``evaluate``, ``record_video`` and ``show``."""
         return self.learner.policy
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C has ended the training before its last step."""
+        return self.learner.step < self.learner.config.total_steps
 
     def clear_up(self) -> None:
         """Remove the folder once nobody has the agent any more."""
@@ -535,7 +558,7 @@ def work_of_update(policy: Any, space: spaces.Space[Any], config: Any) -> float:
     counter = FlopCounterMode(display=False)
     # A model of your own may draw random numbers, or change when it is called. One that
     # cannot be copied or called like this is judged by its parameters.
-    with suppress(Exception), torch.no_grad(), randomness_kept(policy):
+    with suppress(Exception), torch.no_grad(), randomness_kept():
         acting = copy.deepcopy(policy).eval()
         with counter:
             acting.act(obs, 0.0)
@@ -647,6 +670,9 @@ def make_learner(
             got = models[role].__name__
             words = f"{role} must be a torch.nn.Module, got the class {got}"
             raise TypeError(f"{words}: hand over {got}(…)")
+    if own and config.normalize_obs:
+        words = "normalize_obs must be False with models of your own, got True"
+        raise ValueError(f"{words}: normalise inside of them")
     view, build = looked_at(env, config)
     if "mask" in models and not (known.hybrid and is_hybrid(view.actions)):
         words = "mask is for hybrid actions and what learns them"
@@ -705,6 +731,7 @@ def looked_at(env: World, config: Any) -> tuple[View, Build]:
         space = inner.observation_space
         view = View(space, one.observation_space, one.action_space)
         tell_hidden_mask(one, space)
+        tell_statistics(one, config)
     if has_processes(config):
         env = sent(env)
     return view, partial(make_envs, partial(flat_env, env), copies_of(config))
@@ -732,6 +759,41 @@ def tell_hidden_mask(env: Env, seen: spaces.Space[Any]) -> None:
     )
 
 
+def tell_statistics(env: Any, config: Any) -> None:
+    """Warn of wrappers that keep statistics of their own, and name the settings."""
+    scale = "scale_reward=True" if hasattr(config, "scale_reward") else "reward_scale"
+    found = [*with_statistics(env)]
+    if not found:
+        return
+    settings = {scale if rewards else "normalize_obs=True" for _, rewards in found}
+    returns = ", and returns are those of scaled rewards" * (scale in settings)
+    names = " and ".join(dict.fromkeys(name for name, _ in found))
+    warn(
+        f"env keeps running statistics in {names}, which no checkpoint has and "
+        f"evaluate measures anew{returns}: leave it out and set "
+        f"{' and '.join(sorted(settings))}",
+        stacklevel=2,
+    )
+
+
+def with_statistics(env: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the wrappers that keep statistics, and whether these are of rewards."""
+    while isinstance(env, gym.Wrapper | VectorWrapper):
+        of_rewards = isinstance(env, gym.RewardWrapper | VectorRewardWrapper)
+        for name, kept in vars(env).items():
+            # Gymnasium's class, and those of others, which have its name.
+            running = "RunningMeanStd" in (kind.__name__ for kind in type(kept).__mro__)
+            if running and getattr(env, "update_running_mean", True):
+                named = any(part in name.lower() for part in ("ret", "rew"))
+                yield type(env).__name__, of_rewards or named
+        env = env.env
+    if isinstance(env, SyncVectorEnv):
+        yield from with_statistics(env.envs[0])
+    elif isinstance(env, AsyncVectorEnv):
+        with closing(env.env_fns[0]()) as one:
+            yield from with_statistics(one)
+
+
 def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, Build]:
     """Do the same for a vector environment."""
     if has_actors(config):
@@ -741,6 +803,7 @@ def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, B
             f"environments of their own, got {kind}"
         )
     resets_later(envs)  # refuses a mode that no learner understands
+    tell_statistics(envs, config)
     if envs.num_envs != copies_of(config):
         words = f"{name_of_copies(config)} must be {envs.num_envs}, as many as env has"
         raise ValueError(f"{words}, got {copies_of(config)}")
@@ -878,15 +941,18 @@ def told(view: View, models: Models) -> tuple[spaces.Space[Any], spaces.Space[An
     return view.seen if shaped else view.rows, view.actions
 
 
+def parts_of(config: Any) -> dict[str, Any]:
+    """Return what actor and critics of ours have before their layers."""
+    return {"normalize": config.normalize_obs, "share_encoder": config.share_encoder}
+
+
 def actor_critic(view: View, config: Any, models: Models) -> PolicyLike:
     """Build an actor and a critic of states."""
     seen, done = told(view, models)
     if "actor" in models:
         return make_contract_policy(view.seen, done, **models)
     make = make_hybrid_policy if is_hybrid(done) else make_policy
-    normalize = getattr(config, "normalize_obs", False)
-    chosen = {"normalize": normalize, "share_encoder": config.share_encoder}
-    return make(seen, done, **chosen, **models)
+    return make(seen, done, **parts_of(config), **models)
 
 
 def phasic(view: View, config: PPGConfig, models: Models) -> PolicyLike:
@@ -903,6 +969,7 @@ def q_values(view: View, config: DQNConfig, models: Models) -> PolicyLike:
     seen, done = told(view, models)
     if "qnet" in models:
         return make_qnet_policy(view.seen, done, **models)
+    models = models | {"normalize": config.normalize_obs}
     return make_q_policy(seen, done, config.hidden, config.dueling, **models)
 
 
@@ -925,6 +992,7 @@ def rainbow_policy(
     size = ("hidden", "num_atoms", "value_min", "value_max")
     parts = ("dueling", "noisy", "sigma", "hold")
     chosen = {name: getattr(config, name) for name in size + parts}
+    chosen["normalize"] = config.normalize_obs
     return make_rainbow_policy(observation_space, action_space, **chosen, **models)
 
 
@@ -934,7 +1002,7 @@ def deterministic(view: View, config: Any, models: Models) -> PolicyLike:
     number = getattr(config, "num_critics", 1)
     if "actor" in models:
         return make_own_ddpg_policy(view.seen, done, **models, num_critics=number)
-    models = models | {"share_encoder": config.share_encoder}
+    models = models | parts_of(config)
     return make_ddpg_policy(seen, done, config.hidden, number, **models)
 
 
@@ -944,7 +1012,7 @@ def soft(view: View, config: SACConfig, models: Models) -> PolicyLike:
     sizes = config.hidden, config.num_critics
     if "actor" in models:
         return make_own_sac_policy(view.seen, done, **models, num_critics=sizes[1])
-    models = models | {"share_encoder": config.share_encoder}
+    models = models | parts_of(config)
     if isinstance(done, spaces.Discrete):
         return make_discrete_sac_policy(seen, done, *sizes, **models)
     return make_sac_policy(seen, done, *sizes, config.hold, **models)
@@ -1233,7 +1301,7 @@ class Asked:
 
     def new(self, check: bool, place: Place) -> tuple[Learner, World]:
         """Build a learner for a new run."""
-        changes, world = self.changes, self.env
+        changes, world = self.changes, known_env(self.env)
         default = ALGORITHMS[self.algorithm].settings(
             world if isinstance(world, str) else ""
         )
@@ -1275,9 +1343,8 @@ class Asked:
         for name in self.changes:
             stored, typed = getattr(config, name), getattr(wanted, name)
             if typed != stored:
-                option = name.replace("_", "-") if self.dash else name
                 raise ValueError(
-                    f"a resumed run keeps its settings: {self.dash}{option} is "
+                    f"a resumed run keeps its settings: {as_typed(name, self.dash)} is "
                     f"{stored!r}, not {typed!r}; edit settings.json to change it"
                 )
 
@@ -1382,8 +1449,8 @@ def import_model(role: str, where: str) -> Any:
 
     A function that makes an encoder is returned as it is: it waits for the space.
     """
-    module, _, name = where.partition(":")
     try:
+        module, _, name = from_file(where).partition(":")
         make = getattr(importlib.import_module(module), name)
         return make if role == "encoder" and not isinstance(make, type) else make()
     except KeyboardInterrupt:
