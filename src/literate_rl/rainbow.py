@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 0d4f9dc06ee8f688
+# Generated from chapters/rainbow.py (edit there); digest ca00de381ea77a25
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from literate_rl.encoders import (
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
-from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import ActionDistribution
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
@@ -356,8 +355,9 @@ class DistributionalQLearning(Exploring):
     def __init__(self, policy: RainbowPolicy, config: RainbowConfig) -> None:
         self.policy, self.config = policy, config
         self.target = TargetNetwork(policy)
-        # Of the targets since the last metrics, and whether there was a warning.
-        self.beyond, self.updates, self.warned = torch.zeros(()), 0, False
+        # The last targets before they were projected, for the metrics.
+        self.moved: tuple[Any, ...] | None = None
+        self.warned = False
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare distributions with their targets."""
@@ -385,20 +385,20 @@ class DistributionalQLearning(Exploring):
         # The returns that follow are moved and projected, {eq}`rainbow-target`. The
         # error is also the priority, because it says how much there is to learn.
         prob = of_action(following, best).softmax(-1)
-        moved = prob, batch.reward, batch.discount, policy.value_min, policy.value_max
-        error = categorical_error(taken.log_softmax(-1), project_distribution(*moved))
-        # Not in place: an actor that judges its steps has a copy of this object.
-        self.beyond = self.beyond + mass_beyond(*moved).mean()
-        self.updates += 1
+        bounds = policy.value_min, policy.value_max
+        self.moved = prob, batch.reward, batch.discount, *bounds
+        target = project_distribution(*self.moved)
+        error = categorical_error(taken.log_softmax(-1), target)
         return QError(error, error.detach(), policy.mean(taken.detach()))
 
     def metrics(self) -> dict[str, float]:
-        """Add the share of all targets that lies beyond the atoms, and begin anew."""
+        """Add which share of the last targets lies beyond the atoms."""
         if not self.policy.distributional:
             return super().metrics()
-        share = self.beyond.item() / self.updates if self.updates else math.nan
-        beyond = Mean(share, self.updates)
-        self.beyond, self.updates = torch.zeros(()), 0
+        share = (
+            math.nan if self.moved is None else mass_beyond(*self.moved).mean().item()
+        )
+        self.moved = None
         if share > BEYOND and not self.warned:
             self.warned = True
             low, high = self.policy.value_min, self.policy.value_max
@@ -409,7 +409,7 @@ class DistributionalQLearning(Exploring):
                 "reward_scale, lie in between",
                 stacklevel=2,
             )
-        return {**super().metrics(), "losses/beyond_atoms": beyond}
+        return {**super().metrics(), "losses/beyond_atoms": share}
 
 
 def of_action(logit: Tensor, action: Tensor) -> Tensor:
