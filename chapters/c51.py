@@ -327,7 +327,7 @@ def mass_beyond(
     atoms = torch.linspace(value_min, value_max, prob.shape[1]).to(prob)
     value = torch.addcmul(reward[:, None], discount[:, None], atoms)
     inside = value.clamp(value_min - slack, value_max + slack) == value
-    return (prob.detach() * ~inside).sum(-1)
+    return prob.detach().masked_fill(inside, 0.0).sum(-1)
 
 
 # %% [markdown]
