@@ -140,6 +140,7 @@ def test_what_is_not_a_number_is_named(name) -> None:
     data = dict(
         zip(("prob", "reward", "discount"), distributions((3, 5), 0), strict=True)
     )
+    data["discount"] = torch.full_like(data["reward"], 0.9)  # no episode ended
     data[name] = data[name].clone()
     data[name].view(-1)[1] = math.nan
     with pytest.raises(ValueError, match=name):
