@@ -394,9 +394,9 @@ def test_a_training_that_fails_keeps_what_was_saved(
     with pytest.raises(RuntimeError, match="the pole is glass") as failure:
         train("ppo", "Failing-v0", total_steps=10_000, progress=False, **small)
     if last == 20:
-        assert list(tmp_path.iterdir()) == []
+        assert list(tmp_path.glob("literate_rl_*")) == []
     else:
-        (folder,) = tmp_path.iterdir()
+        (folder,) = tmp_path.glob("literate_rl_*")
         assert failure.value.__notes__[-1] == f"what was saved is kept in {folder}"
         assert load(folder).network.actor[0].in_features == 4
 
