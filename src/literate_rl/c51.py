@@ -1,4 +1,4 @@
-# Generated from chapters/c51.py (edit there); digest 54e6e3beaab88b03
+# Generated from chapters/c51.py (edit there); digest 548d6f6ca7a887be
 """C51: distributions of returns, moved, projected onto atoms and compared."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def mass_beyond(
     atoms = torch.linspace(value_min, value_max, prob.shape[1]).to(prob)
     value = torch.addcmul(reward[:, None], discount[:, None], atoms)
     inside = value.clamp(value_min - slack, value_max + slack) == value
-    return (prob.detach() * ~inside).sum(-1)
+    return prob.detach().masked_fill(inside, 0.0).sum(-1)
 
 
 @checked
