@@ -87,9 +87,10 @@ class Command(Generic[Config]):
     """Train an agent and keep the run in a directory.
 
     Attributes:
-        env: Id of a Gymnasium environment, or module:name of a class or function that
-            makes one, or file.py:name; module:id imports a module that registers it first. What imports
-            a module has to be named again to resume. The default is CartPole-v1.
+        env: Id of a Gymnasium environment, or module:name or file.py:name of a class or
+            function that makes one; module:id imports a module that registers it first.
+            What imports a module has to be named again to resume. The default is
+            CartPole-v1.
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
             module:name is one of your own.

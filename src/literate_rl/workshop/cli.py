@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 1fda80924ce2a987
+# Generated from chapters/workshop/cli.py (edit there); digest 62676824473f7bd0
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class Command(Generic[Config]):
     """Train an agent and keep the run in a directory.
 
     Attributes:
-        env: Id of a Gymnasium environment, or module:name of a class or function that
-            makes one, or file.py:name; module:id imports a module that registers it first. What imports
-            a module has to be named again to resume. The default is CartPole-v1.
+        env: Id of a Gymnasium environment, or module:name or file.py:name of a class or
+            function that makes one; module:id imports a module that registers it first.
+            What imports a module has to be named again to resume. The default is
+            CartPole-v1.
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
             module:name is one of your own.
