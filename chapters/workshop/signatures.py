@@ -357,15 +357,9 @@ def plain(x: Any) -> Any:
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    for kind, make in (
-        (bool, bool),
-        (Integral, int),
-        (Real, float),
-        (str, str.__str__),
-    ):
-        if isinstance(x, kind):
-            return make(x)
-    return x
+    if isinstance(x, Integral | Real) and not isinstance(x, bool):
+        return int(x) if isinstance(x, Integral) else float(x)
+    return str.__str__(x) if isinstance(x, str) else x
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 825c3143a550c80c
+# Generated from chapters/workshop/signatures.py (edit there); digest ac0b95cf359f908e
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -244,15 +244,9 @@ def plain(x: Any) -> Any:
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    for kind, make in (
-        (bool, bool),
-        (Integral, int),
-        (Real, float),
-        (str, str.__str__),
-    ):
-        if isinstance(x, kind):
-            return make(x)
-    return x
+    if isinstance(x, Integral | Real) and not isinstance(x, bool):
+        return int(x) if isinstance(x, Integral) else float(x)
+    return str.__str__(x) if isinstance(x, str) else x
 
 
 def plan_for(source: Any) -> Plan:
