@@ -98,8 +98,8 @@ axis.legend(fontsize=8, loc="upper left")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that nobody told this agent what to do, and that its last fifty episodes were several
-# times as long as its first twenty. This is **REINFORCE** {cite:p}`williams1992`, the plainest
+# **Notice** that nobody told this agent what to do, and that its last fifty episodes were far longer
+# than its first twenty. This is **REINFORCE** {cite:p}`williams1992`, the plainest
 # policy gradient method. It explores because it draws its actions at random, and it is on-policy:
 # each batch is used for one update and thrown away. The number 0.02 is the **learning rate**,
 # which sets the size of its updates. (One shortcut: at CartPole's limit of 500 steps this loop
@@ -112,7 +112,7 @@ fig.tight_layout()
 # measuring: a mean of ten episodes is itself uncertain by many steps.)
 
 # %% tags=["claims"]
-assert sum(lengths[-50:]) / 50 > 3 * sum(lengths[:20]) / 20, "several times as long"
+assert sum(lengths[-50:]) / 50 > 2 * sum(lengths[:20]) / 20, "far longer"
 spread = torch.tensor(lengths, dtype=torch.float64).unflatten(0, (25, 10)).std(1)
 assert spread[-12:].mean() / 10**0.5 > 5, "the standard error of a mean of ten"
 
