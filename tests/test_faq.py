@@ -15,7 +15,8 @@ from literate_rl import load, trained_agents
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:torch.jit", "ignore:Conv")
 PAGE = (Path(__file__).parents[1] / "docs/faq.md").read_text("utf-8")
-LOOP, POOL, EARLY, EXPORT = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+# The first one, of `predict`, has its test in `test_predict`.
+_, LOOP, POOL, EARLY, EXPORT = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
 
 
 def names_of(program: str) -> dict[str, Any]:

@@ -543,9 +543,7 @@ while not done:
 
 
 @pytest.mark.parametrize("options", [0, 2])
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/your_environment.md", "docs/faq.md"]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_the_six_lines_of_the_pages_play(page: str, options: int) -> None:
     text = (Path(__file__).parents[1] / page).read_text("utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
