@@ -357,12 +357,8 @@ def plain(x: Any) -> Any:
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    for kind, make in (
-        (bool, bool),
-        (Integral, int),
-        (Real, float),
-        (str, str.__str__),
-    ):
+    makers: list[tuple[Any, Any]] = [(bool, bool), (Integral, int), (Real, float)]
+    for kind, make in (*makers, (str, str.__str__)):
         if isinstance(x, kind):
             return make(x)
     return x

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 54029ffa9205d3e2
+# Generated from chapters/workshop/signatures.py (edit there); digest 10ba1c4ebd4fbc01
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -244,12 +244,8 @@ def plain(x: Any) -> Any:
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    for kind, make in (
-        (bool, bool),
-        (Integral, int),
-        (Real, float),
-        (str, str.__str__),
-    ):
+    makers: list[tuple[Any, Any]] = [(bool, bool), (Integral, int), (Real, float)]
+    for kind, make in (*makers, (str, str.__str__)):
         if isinstance(x, kind):
             return make(x)
     return x
