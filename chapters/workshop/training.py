@@ -187,7 +187,7 @@ __all__ = ["Agent", "Options", "train"]
 # |---|---|
 # | an id | `train("PPO", "CartPole-v1")` |
 # | an id that a module registers | `train("PPO", "gym_maze:Maze-v0")` |
-# | a class, or a function without arguments | `train("PPO", MyEnv)`, or `"mine:MyEnv"` |
+# | a class, or a function without arguments | `train("PPO", MyEnv)`, `"mine:MyEnv"` or `"mine.py:MyEnv"` |
 # | arguments for a class | `train("PPO", partial(MyEnv, size=5))` |
 # | wrappers | `train("PPO", MyEnv, wrappers=["FrameStackObservation(4)", MyWrapper])` |
 # | a vector environment | `train("PPO", envs)`, which also says how many copies there are |
