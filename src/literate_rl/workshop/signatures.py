@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 10ba1c4ebd4fbc01
+# Generated from chapters/workshop/signatures.py (edit there); digest ac0b95cf359f908e
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -244,11 +244,9 @@ def plain(x: Any) -> Any:
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    makers: list[tuple[Any, Any]] = [(bool, bool), (Integral, int), (Real, float)]
-    for kind, make in (*makers, (str, str.__str__)):
-        if isinstance(x, kind):
-            return make(x)
-    return x
+    if isinstance(x, Integral | Real) and not isinstance(x, bool):
+        return int(x) if isinstance(x, Integral) else float(x)
+    return str.__str__(x) if isinstance(x, str) else x
 
 
 def plan_for(source: Any) -> Plan:
@@ -690,7 +688,14 @@ def at_least(number: int, things: str = "one") -> Check:
 
 
 class NotFiniteError(ValueError):
-    """A result holds NaN or infinity."""
+    """A result holds NaN or infinity.
+
+    Attributes:
+        large: The inputs whose squares have an infinite sum, with the largest number of
+            each.
+    """
+
+    large: dict[str, float] = {}
 
 
 def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
@@ -710,7 +715,10 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
-    raise NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
+    error = NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
+    large = {name: x for name, x in given.items() if x.square().sum() == math.inf}
+    error.large = {name: x.abs().max().item() for name, x in large.items()}
+    raise error
 
 
 def check_that(holds: bool | np.bool_ | Tensor, words: str) -> None:
