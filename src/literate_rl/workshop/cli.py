@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest db3fffa65c0359dd
+# Generated from chapters/workshop/cli.py (edit there); digest 43e1abdab34514e9
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Command(Generic[Config]):
     actor: str | None = None
     critic: str | None = None
     encoder: str | None = None
-    typed: tyro.conf.Suppress[tuple[str, ...]] = ()
+    typed: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
 
     @property
     def models(self) -> dict[str, str]:
