@@ -87,8 +87,9 @@ class Command(Generic[Config]):
 
     Attributes:
         env: Id of a Gymnasium environment, or module:name of a class or function that
-            makes one, or file.py:name; module:id imports a module that registers it first. What imports
-            a module has to be named again to resume. The default is CartPole-v1.
+            makes one, or file.py:name; module:id imports a module that registers it
+            first. What imports a module has to be named again to resume. The default
+            is CartPole-v1.
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
             module:name is one of your own.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 43e1abdab34514e9
+# Generated from chapters/workshop/cli.py (edit there); digest bcbd9992138fef78
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class Command(Generic[Config]):
 
     Attributes:
         env: Id of a Gymnasium environment, or module:name of a class or function that
-            makes one, or file.py:name; module:id imports a module that registers it first. What imports
-            a module has to be named again to resume. The default is CartPole-v1.
+            makes one, or file.py:name; module:id imports a module that registers it
+            first. What imports a module has to be named again to resume. The default
+            is CartPole-v1.
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
             module:name is one of your own.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 0893f71620f1df69
+# Generated from chapters/workshop/runs.py (edit there); digest 75e1115773424ca9
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -554,7 +554,7 @@ RENAMED: dict[str, tuple[str, str]] = {
         "total_steps": "total_timesteps num_timesteps timesteps n_timesteps max_steps",
         "num_envs n_sample": "n_envs num_env nenvs num_envs collector_env_num",
         "num_steps unroll_len": "n_steps nsteps n_step rollout_fragment_length",
-        "num_epochs": "n_epochs noptepochs update_epochs num_sgd_iter repeat_per_collect",
+        "num_epochs": "n_epochs noptepochs update_epochs num_sgd_iter",
         "num_minibatches batch_size": "nminibatches minibatch_size batch_size",
         "gamma discount_factor": "gamma discount discount_factor",
         "lambda_": "lambda gae_lambda lam",
