@@ -236,11 +236,12 @@ def help_of(arguments: list[str], capsys) -> str:
 )
 def test_help_explains_every_setting(algorithm, described, capsys):
     text = help_of([algorithm, "--help"], capsys)
+    assert "--typed" not in text
     for settings in described:
         described = inspect.cleandoc(settings.__doc__).split("Attributes:")[1]
         for field in dataclasses.fields(settings):
             inherited = field.name not in settings.__annotations__
-            if field.name == "config" or inherited:
+            if field.name in ("config", "typed") or inherited:
                 continue
             assert f"--{field.name.replace('_', '-').rstrip('-')}" in text
             entry = re.search(

@@ -130,7 +130,7 @@ class Command(Generic[Config]):
     actor: str | None = None
     critic: str | None = None
     encoder: str | None = None
-    typed: tyro.conf.Suppress[tuple[str, ...]] = ()
+    typed: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
 
     @property
     def models(self) -> dict[str, str]:
