@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest bcbd9992138fef78
+# Generated from chapters/workshop/cli.py (edit there); digest fdaf1f23512e4ed6
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import tyro
 
 from literate_rl.actors import TransportConfig
 from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import told, without_folder
+from literate_rl.workshop.episodes import in_one_line, without_folder
 from literate_rl.workshop.interfaces import Learner
 from literate_rl.workshop.nests import MODELS
+from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.runs import (
     Run,
     about,
@@ -62,10 +63,10 @@ class Command(Generic[Config]):
     """Train an agent and keep the run in a directory.
 
     Attributes:
-        env: Id of a Gymnasium environment, or module:name of a class or function that
-            makes one, or file.py:name; module:id imports a module that registers it
-            first. What imports a module has to be named again to resume. The default
-            is CartPole-v1.
+        env: Id of a Gymnasium environment, or module:name or file.py:name of a class or
+            function that makes one; module:id imports a module that registers it first.
+            What imports a module has to be named again to resume. The default is
+            CartPole-v1.
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
             module:name is one of your own.
@@ -230,7 +231,7 @@ def carry_out(algorithm: str, command: Command[Any]) -> tuple[World, Run, Learne
                 print(f"run directory: {run.directory}")
                 print(opening(learner), flush=True)
                 fit(learner, run)
-        except Exception as error:
+        except BaseException as error:
             # Before anything was learned there is nothing to go on with.
             if run.held is not None and run.saved:
                 words = again(run, learner)
@@ -263,7 +264,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
     print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
-        print(f"interrupted at step {learner.step}, go on with {again(run, learner)}")
+        print(f"go on with {again(run, learner)}")
         return
     returns = evaluate(learner.policy, env, episodes=20, seed=learner.config.seed + 1)
     mean, deviation = returns.mean(), returns.std()
@@ -287,6 +288,7 @@ def report(env: Any, run: Run, learner: Learner, watch: bool) -> None:
     print(f"load it:       literate_rl.load({arguments})")
 
 
+@randomness_kept()
 def main(arguments: list[str] | None = None) -> None:
     """Train with the algorithm that comes first, as the options behind it say."""
     algorithm, *options = sys.argv[1:] if arguments is None else arguments
@@ -296,11 +298,9 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # the networks are too small to be shared out
     try:
         report(*carry_out(algorithm, command), command.watch)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a simulator may raise what is no `Exception`
         if sys.flags.dev_mode:
             raise
-        # The messages of these are sentences. Others say less, so their place is told.
-        sentence = isinstance(error, ValueError | OSError)
-        words = [str(error) if sentence else told(error)]
-        words += getattr(error, "__notes__", [])
-        sys.exit("error: " + " ".join("; ".join(words).split()))
+        sys.exit(f"error: {in_one_line(error)}")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 75e1115773424ca9
+# Generated from chapters/workshop/runs.py (edit there); digest 8e61aaf2e58ca665
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import base64
 import csv
 import hashlib
 import html
+import io
 import json
 import math
 import os
@@ -19,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 import zipfile
 from collections import deque
 from collections.abc import (
@@ -29,7 +31,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -55,11 +57,13 @@ from literate_rl.encoders import OwnEncoder
 from literate_rl.workshop.episodes import (
     Held,
     Make,
+    Mean,
     as_argument,
     check_seen,
     env_seed,
     follow_masks,
     make_one,
+    making,
     name_of,
     read_masks,
     told,
@@ -67,7 +71,7 @@ from literate_rl.workshop.episodes import (
     with_name,
     without_folder,
 )
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.networks import eval_mode, randomness_kept
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -76,8 +80,18 @@ from literate_rl.workshop.makers import (
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.nests import form, hollow, refused
-from literate_rl.workshop.signatures import Count, NotFiniteError, checked
+from literate_rl.workshop.nests import (
+    as_space,
+    form,
+    hollow,
+    plain_space,
+    refused,
+)
+from literate_rl.workshop.signatures import (
+    Count,
+    NotFiniteError,
+    checked,
+)
 
 __all__ = [
     "OwnModels",
@@ -117,8 +131,12 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
             "env must be an id, a class or a function that makes one environment, got "
             f"{type(env).__name__}"
         )
-    with named_in(env):
-        made = Held(make_one(env, **arguments))
+    with making(env):
+        one = make_one(env, **arguments)
+        try:
+            made = Held(one)
+        except Exception as error:  # it has no spaces
+            raise ValueError(f"env {env!r} cannot be made: {told(error)}") from error
     for name in ("observation_space", "action_space"):
         came = getattr(made, name)
         if not isinstance(came, spaces.Space):
@@ -131,22 +149,9 @@ def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
     return FlattenObservation(made)
 
 
-@contextmanager
-def named_in(env: Any) -> Iterator[None]:
-    """Say of which environment an error is that comes while it is made."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # also one that calls `sys.exit`
-        known = isinstance(error, gym.error.Error | ImportError)
-        why = error if known else told(error)
-        raise ValueError(f"env {env!r} cannot be made: {why}") from error
-
-
 def known_env(env: Any) -> Any:
     """Return what makes an environment; a file alone becomes ``file.py:Name``."""
-    with named_in(env):
+    with making(env):
         return with_name(env) if isinstance(env, str) else env
 
 
@@ -172,6 +177,42 @@ class Bar(tqdm):  # type: ignore[misc]
 Bar.set_lock(threading.RLock())
 
 
+class Log:
+    """The rows of a log, each about all iterations since the row before.
+
+    Args:
+        run: Where rows and, at checkpoints, what is gathered are kept; or None.
+        step: Steps taken so far.
+    """
+
+    def __init__(self, run: Run | None, step: int) -> None:
+        self.run, self.step = run, step
+        self.gathered = {} if run is None else run.gathered
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Gather the metrics of an iteration, which ended at a step."""
+        self.step = step
+        for name, x in metrics.items():
+            mean, weight = self.gathered.get(name, (0.0, 0.0))
+            more = 0.0 if math.isnan(x) else float(getattr(x, "weight", 1.0))
+            total = weight + more
+            # What is the same stays so to the last bit, and infinity too.
+            if more and x != mean:
+                mean += (float(x) - mean) * (more / total)
+            self.gathered[name] = mean, total
+
+    def end_row(self) -> None:
+        """Write a row, if anything has been gathered for it."""
+        if not self.gathered:
+            return
+        row = {name: x if n else math.nan for name, (x, n) in self.gathered.items()}
+        self.rows.append({"step": self.step, **row})
+        if self.run is not None:
+            self.run.log(self.step, row)
+        self.gathered.clear()
+
+
 def fit(
     learner: Learner, run: Run | None = None, progress: bool = True
 ) -> list[dict[str, float]]:
@@ -183,7 +224,7 @@ def fit(
         progress: Whether to show a progress bar.
 
     Returns:
-        The metrics of each iteration, with the step as ``"step"``.
+        The rows of the log, each with the step at its end as ``"step"``.
 
     Raises:
         BlockingIOError: If another process writes to the directory of the run.
@@ -193,7 +234,7 @@ def fit(
     """
     if run is not None:
         run.begin()  # better now than after the first iteration
-    history: list[dict[str, float]] = []
+    log = Log(run, learner.step)
     returns: deque[float] = deque(maxlen=20)
     total = learner.config.total_steps
     bar = Bar(
@@ -213,32 +254,61 @@ def fit(
                 metrics = learner.iterate()
             except StopWaiting:
                 break
-            except NotFiniteError as error:
-                error.add_note(
-                    f"the numbers exploded near step {learner.step}: "
-                    "try a third of learning_rate"
-                )
+            except BaseException as error:
+                keep_what_is_whole(error, learner, run, log)
                 raise
-            except ChildProcessError:
-                # Others have failed, and what was learned so far is whole.
-                if run is not None:
-                    run.save(learner)
-                raise
-            taken = learner.step - before
-            metrics["charts/SPS"] = taken / (time.perf_counter() - start)
-            numbers = {name: float(number) for name, number in metrics.items()}
-            history.append({"step": learner.step, **numbers})
-            if run is not None:
-                run.log(learner.step, metrics)
+            taken, seconds = learner.step - before, time.perf_counter() - start
+            metrics["charts/SPS"] = Mean(taken / seconds, seconds)
+            log.add(learner.step, metrics)
+            if getattr(learner, "log_due", True):
+                log.end_row()
             # In many iterations no episode ends, and a mean of no return is NaN.
             mean = metrics.get("charts/episodic_return", math.nan)
             returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
             bar.set_postfix(shown(metrics, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
+        log.end_row()
         if run is not None:
             run.save(learner)
-    return history
+    if learner.step < total:
+        print(f"interrupted at step {learner.step} of {total}")
+    return log.rows
+
+
+def keep_what_is_whole(
+    error: BaseException, learner: Learner, run: Run | None, log: Log
+) -> None:
+    """Keep what was learned and measured before an iteration failed."""
+    if isinstance(error, NotFiniteError):
+        error.add_note(advice(error, learner))
+    if run is None:
+        return
+    others_failed = ChildProcessError in (type(error), type(error.__cause__))
+    # What the last checkpoint has gathered is written by the run that goes on there.
+    if others_failed or log.step > run.saved:
+        log.end_row()
+    if others_failed:
+        run.save(learner)
+
+
+def advice(error: NotFiniteError, learner: Learner) -> str:
+    """Say what may help where numbers have exploded."""
+    large, at = error.large, f"near step {learner.step}"
+    # Where values are of the usual size and what they should become is not, the
+    # rewards are to blame.
+    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
+        return f"the numbers exploded {at}: try a third of learning_rate"
+    ways = {
+        "scale_reward": "scale_reward=True",
+        "reward_scale": "a smaller reward_scale",
+    }
+    known = (way for name, way in ways.items() if hasattr(learner.config, name))
+    name = max(large, key=large.__getitem__)
+    return (
+        f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
+        f"a float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+    )
 
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
@@ -289,7 +359,11 @@ class Run:
     ) -> None:
         self.directory = Path(directory)
         self.checkpoint = self.directory / "checkpoint.pt"
+        # The columns of the table, and the metrics that this process writes.
         self.columns: list[str] = []
+        self.names: list[str] | None = None
+        self.rows: list[str] = []
+        self.gathered: dict[str, tuple[float, float]] = {}  # for the next row
         self.state: dict[str, Any] | None = None
         self.held: ExitStack | None = None
         self.closed = False
@@ -303,6 +377,7 @@ class Run:
             # A checkpoint of an older version does not say how many rows there were.
             self.rows = self.rows_up_to(self.saved, self.state.get("rows", 0))
             self.logged = len(self.rows[1:])
+            self.gathered = self.state.get("gathered", {})
         else:
             # Plain values, so that a checkpoint may hold them too.
             self.settings = json.loads(json.dumps(settings or {}))
@@ -412,24 +487,38 @@ class Run:
                 to tell" and leaves the cell empty.
 
         Raises:
-            ValueError: If the names differ from those of the first row, or if the run
-                is closed.
+            ValueError: If the names differ from those of the first row, if a resumed
+                table has none of them, or if the run is closed.
         """
         self.begin()
-        columns = ["step", *metrics]
-        cells = ["" if math.isnan(x) else f"{x:.8g}" for x in metrics.values()]
-        rows = [[str(step), *cells]]
-        if not self.columns:
-            self.columns = columns
-            rows.insert(0, columns)
-        if columns != self.columns:
-            raise ValueError(f"metrics must be {self.columns[1:]}, got {list(metrics)}")
+        names = list(metrics)
+        if self.names is None:
+            self.add_columns(names)
+        if names != self.names:
+            raise ValueError(f"metrics must be {self.names}, got {names}")
+        cells = {k: "" if math.isnan(x) else f"{x:.8g}" for k, x in metrics.items()}
+        row = [str(step), *(cells.get(name, "") for name in self.columns[1:])]
         with self.metrics.open("a", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            csv.writer(file, lineterminator="\n").writerow(row)
         self.logged += 1
         for name, x in metrics.items():
             if math.isfinite(x):
                 self.events.add_scalar(name, x, step)
+
+    def add_columns(self, names: list[str]) -> None:
+        """Give the table a column for each metric; older rows have no number of it."""
+        known = self.columns[1:]
+        if known and not {*known} & {*names}:
+            raise ValueError(f"metrics must be {known}, got {names}")
+        new = [name for name in names if name not in known]
+        if new or not self.columns:
+            self.columns = ["step", *known, *new]
+            table = io.StringIO()
+            csv.writer(table, lineterminator="\n").writerow(self.columns)
+            empty = "," * len(new) + "\n"
+            table.writelines(row[:-1] + empty for row in self.rows[1:])
+            write_atomically(self.metrics, table.getvalue().encode())
+        self.names = names
 
     def save(self, learner: Learner) -> None:
         """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``.
@@ -445,9 +534,14 @@ class Run:
         state = {
             "step": learner.step,
             "rows": self.logged,
+            "gathered": dict(self.gathered),
             "settings": self.settings,
             "learner": learner.state_dict(),
-            "policy": {"recipe": policy.recipe, "weights": policy.state_dict()},
+            "policy": {
+                "recipe": policy.recipe,
+                "weights": policy.state_dict(),
+                **world_of(policy),
+            },
         }
         save_checkpoint(self.checkpoint, state)
         self.saved = learner.step
@@ -471,6 +565,8 @@ class Run:
                 raise ValueError("its policy was made for another environment")
             policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
+            if saved.get("masked"):
+                vars(policy)["masked"] = True
         except Exception as error:
             raise ValueError(
                 f"{self.checkpoint} does not fit the settings: {reason(error)}"
@@ -595,7 +691,11 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
         new = ours_of(old, known) if RENAMED.get(old, ("", ""))[1] else ""
         return new if new and old not in known and new not in values else old
 
-    return {name_of(name): value for name, value in values.items()}
+    today = {name_of(name): value for name, value in values.items()}
+    new, old = "iteration_steps", "log_interval"
+    if new in known and new not in today and old in today:
+        today[new] = today.pop(old)
+    return today
 
 
 def about(name: str, known: Container[str], dash: str = "") -> str:
@@ -879,6 +979,7 @@ class OwnModels(TypedDict, total=False):
     encoder: OwnEncoder
 
 
+@randomness_kept()
 def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
@@ -923,11 +1024,57 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
         with AtMost(count_stored(weights)):
             policy = getattr(package, name)(**rest, **models)
         policy.load_state_dict(weights)
+        know_world(policy, path, state)
     except Exception as error:
         message = f"{path} holds a policy that cannot be built: {reason(error)}"
         raise ValueError(message) from error
     loaded: PolicyLike = policy.eval()
     return loaded
+
+
+def world_of(policy: Any) -> dict[str, Any]:
+    """Return what a checkpoint keeps of a policy's world beside the recipe."""
+    shown, told = policy.recipe[1].get("observation_space"), None
+    seen = getattr(policy, "observation_space", None)
+    if shown is not None and seen is not None:
+        told = plain_space(seen)
+    return {
+        "masked": bool(getattr(policy, "masked", False)),
+        "observation_space": None if told == shown else told,
+    }
+
+
+def know_world(policy: Any, path: Path, state: dict[str, Any]) -> None:
+    """Tell a policy what its environment shows, and whether that has masks."""
+    if "masked" in state["policy"]:
+        masked, shown = state["policy"]["masked"], state["policy"]["observation_space"]
+        seen = None if shown is None else as_space(shown)
+    else:
+        seen, masked = look_at_env(path, state)
+    # An id may stand for another environment by now.
+    size = spaces.flatdim(policy.observation_space)
+    if seen is not None and spaces.flatdim(seen) == size:
+        policy.observation_space = seen
+    policy.masked = bool(masked)
+
+
+def look_at_env(
+    path: Path, state: dict[str, Any]
+) -> tuple[spaces.Space[Any] | None, bool]:
+    """Return what the environment of an older run shows, and whether it has masks.
+
+    It is None where the environment cannot be made, or not without code of others.
+    """
+    # Then only flat rows are known, and `predict` says so.
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = path / "settings.json"
+        settings = read_settings(file) if path.is_dir() else state["settings"]
+        with closing(flat_env(agreed_env(path, settings))) as env:
+            inner = env.env if isinstance(env, FlattenObservation) else env
+            masked = "action_mask" in env.reset(seed=0)[1]
+            return as_space(plain_space(inner.observation_space)), masked
+    return None, False
 
 
 def trained_folder() -> Path:
@@ -1114,6 +1261,7 @@ def load_env(
 
 
 @checked
+@randomness_kept()
 def record_video(
     policy: Any,
     env: str | Callable[..., gym.Env[Any, Any]],
@@ -1155,6 +1303,7 @@ def has_screen() -> bool:
     return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
 
 
+@randomness_kept()
 def show(
     policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
 ) -> float:
@@ -1210,7 +1359,7 @@ def play(
         total += float(reward[0])
         if terminated[0] or truncated[0]:
             return total
-    warn_unended(envs.envs[0], [True], max_episode_steps, calls=5)
+    warn_unended(envs.envs[0], [True], max_episode_steps, calls=6)
     return total
 
 
