@@ -138,7 +138,10 @@ nitpick_ignore_regex = [
         "py:class",
         r"(jaxtyping\..*|math\.inf|.*\.(Any(Callable|Policy)|Plan|Config|Annotated))",
     ),
-    ("py:class", r"(Spec|Convolutions|OwnEncoder|OmitArgPrefixes|Suppress|ClipType|States)"),
+    (
+        "py:class",
+        r"(Spec|Convolutions|OwnEncoder|OmitArgPrefixes|Suppress|ClipType|States)",
+    ),
     ("py:class", r"(finite|below|at_least|one_each)"),
     ("py:class", r"(literate_rl\.actors\.Worker|literate_rl\..*\.Fault)"),
     ("py:class", r"(torch\.dtype|tempfile\.TemporaryDirectory|Played)"),
