@@ -140,7 +140,7 @@ nitpick_ignore_regex = [
     ),
     (
         "py:class",
-        r"(Spec|Convolutions|OwnEncoder|OmitArgPrefixes|Suppress|ClipType|States)",
+        r"(Spec|Convolutions|OwnEncoder|OmitArgPrefixes|Suppress|Fixed|ClipType|States)",
     ),
     ("py:class", r"(finite|below|at_least|one_each)"),
     ("py:class", r"(literate_rl\.actors\.Worker|literate_rl\..*\.Fault)"),
