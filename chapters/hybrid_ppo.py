@@ -216,16 +216,16 @@ def act(obs):
 def evaluate(obs, action):
     """Return one log-probability for each whole action, and the entropies."""
     said, kind = actor(obs), action[:, :1].long()
-    log_p, args = said.action_type.log_softmax(-1).clamp(min=-1e9), said.action_args
-    # An argument counts as often as the types that use it are chosen. What does not
-    # count becomes 1 at once: zero times infinity is not zero. Nor may a square be 0.
-    own, used = log_p.gather(1, kind)[:, 0], mask[kind[:, 0]]
-    often = log_p.exp() @ mask.float()
-    sigma = torch.where(often > 0, args.sigma, 1.0).clamp(min=1e-18)
-    normal = Normal(torch.where(used, args.mu, 1.0), sigma)
-    density = normal.log_prob(torch.where(used, action[:, 1:], 1.0))
+    log_p, args = said.action_type.log_softmax(-1), said.action_args
+    # The type, and the arguments that it uses; no zero is multiplied by an infinity.
+    used = mask[kind[:, 0]]
+    gap = torch.where(used, action[:, 1:] - args.mu, 0.0)
+    density = Normal(0.0, torch.where(used, args.sigma, 1.0)).log_prob(gap)
+    log_prob = log_p.gather(1, kind)[:, 0] + (used * density).sum(-1)
+    # An argument counts as often as the types that use it are chosen.
+    often, normal = log_p.exp() @ mask.float(), Normal(0.0, args.sigma)
     entropy = -(log_p.exp() * log_p).sum(-1) + (often * normal.entropy()).sum(-1)
-    return own + torch.where(used, density, 0.0).sum(-1), entropy
+    return log_prob, entropy
 
 
 episodes, num_updates = [], -(-total_steps // (num_envs * num_steps))

@@ -233,27 +233,6 @@ def loss_and_gradients(evaluate, monkeypatch, logit, mu, sigma, action):
     return [loss, *torch.autograd.grad(loss, leaves)]
 
 
-@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan, 1e30, 1e-30])
-@pytest.mark.parametrize("place", ["mu", "sigma", "action"])
-def test_an_argument_that_no_type_uses_counts_nothing(
-    place, bad, evaluate, monkeypatch
-):
-    # Type 1 is forbidden, so nothing uses argument 1.
-    parts = {
-        "logit": torch.tensor([[0.3, -torch.inf, 0.5], [0.1, -torch.inf, 0.2]]),
-        "mu": torch.tensor([[0.2, 0.3], [0.4, 0.5]]),
-        "sigma": torch.tensor([[0.5, 0.6], [0.7, 0.8]]),
-        "action": torch.tensor([[0.0, 0.1, 0.2], [2.0, 0.3, 0.4]]),
-    }
-    wanted = loss_and_gradients(evaluate, monkeypatch, **parts)
-    assert all(x.isfinite().all() for x in wanted)
-    parts[place][:, -1] = bad
-    got = loss_and_gradients(evaluate, monkeypatch, **parts)
-    assert all(map(torch.equal, got, wanted))
-    assert not got[2][:, 1].any(), "nothing reaches its mean"
-    assert not got[3][:, 1].any(), "nor its deviation"
-
-
 @pytest.mark.parametrize(
     ("place", "bad"),
     [
