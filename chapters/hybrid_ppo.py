@@ -217,13 +217,13 @@ def evaluate(obs, action):
     """Return one log-probability for each whole action, and the entropies."""
     said, kind = actor(obs), action[:, :1].long()
     log_p, args = said.action_type.log_softmax(-1), said.action_args
-    # The type, and the arguments that it uses; no zero is multiplied by an infinity.
-    used = mask[kind[:, 0]]
-    gap = torch.where(used, action[:, 1:] - args.mu, 0.0)
-    density = Normal(0.0, torch.where(used, args.sigma, 1.0)).log_prob(gap)
-    log_prob = log_p.gather(1, kind)[:, 0] + (used * density).sum(-1)
+    # The type, and the arguments that it uses. The others have no gap, a square that is
+    # not 0, and no density: zero times infinity is not zero.
+    used, normal = mask[kind[:, 0]], Normal(0.0, args.sigma.clamp(min=1e-18))
+    density = normal.log_prob(torch.where(used, action[:, 1:] - args.mu, 0.0))
+    log_prob = log_p.gather(1, kind)[:, 0] + torch.where(used, density, 0.0).sum(-1)
     # An argument counts as often as the types that use it are chosen.
-    often, normal = log_p.exp() @ mask.float(), Normal(0.0, args.sigma)
+    often = log_p.exp() @ mask.float()
     entropy = -(log_p.exp() * log_p).sum(-1) + (often * normal.entropy()).sum(-1)
     return log_prob, entropy
 
