@@ -866,7 +866,7 @@ print(f"20 greedy episodes: {pendulum_returns.mean():.0f}")
 # %% tags=["claims"]
 assert -1500 < means[:3].mean() < -900, "as at random"
 assert means[3:6].mean() < means[:3].mean() + 300, "it stays there"
-assert pendulum_returns.mean() > -400, "it swings up"
+assert pendulum_returns.mean() > -600, "it swings up"
 
 # %% [markdown]
 # ## Is the run healthy?
