@@ -12,7 +12,7 @@ The other experiments are about the agents of the chapters on A2C and on A3C.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,13 @@ import torch
 
 from benchmarks.impala_learning import slow_cartpole
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.a2c import A2C, A2CConfig, GradientLearner, a2c_settings
+from literate_rl.a2c import (
+    A2C,
+    A2CConfig,
+    GradientConfig,
+    GradientLearner,
+    a2c_settings,
+)
 from literate_rl.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.agents import make_envs
 from literate_rl.contract_models import CategoricalActor, StateValue
@@ -260,7 +266,8 @@ def in_slow_cartpole(config: A3CConfig, alone: bool = False) -> A2C | A3C:
     torch.manual_seed(config.seed)
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
     if alone:
-        return A2C(policy, envs, config, numpy_act(policy))
+        shared = {x.name: getattr(config, x.name) for x in fields(GradientConfig)}
+        return A2C(policy, envs, A2CConfig(**shared), numpy_act(policy))
     transport = transport_named(config.transport)
     return A3C(policy, build_envs, config, transport, numpy_act)
 

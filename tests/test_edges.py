@@ -495,8 +495,8 @@ class Rich(gym.Env):
 
 
 LIST, BOX = spaces.Discrete(2), spaces.Box(-1, 1, (1,))
-PAID = [(x, LIST, "scale_reward=True") for x in ("PPO", "PPG")]
-PAID += [(x, LIST, "a smaller reward_scale") for x in ("A2C", "A3C", "IMPALA", "SAC")]
+PAID = [(x, LIST, "scale_reward=True") for x in ("PPO", "PPG", "A2C")]
+PAID += [(x, LIST, "a smaller reward_scale") for x in ("A3C", "IMPALA", "SAC")]
 PAID += [(x, BOX, "a smaller reward_scale") for x in ("DDPG", "HDDPG", "TD3", "SAC")]
 SUMS = [(*x, 1e38) for x in [*PAID, ("Rainbow", LIST, "a smaller reward_scale")]]
 SUMS += [(*x, 1e19) for x in PAID]

@@ -40,6 +40,7 @@ from literate_rl.encoders import (
     side_after,
 )
 from literate_rl.workshop.networks import ActionCritic, Critics
+from literate_rl.workshop.runs import todays_names
 
 MINATAR = spaces.Box(0.0, 1.0, (10, 10, 4), bool)
 ATARI = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -630,7 +631,8 @@ def test_runs_on_pictures_were_made_with_the_settings_of_today(name: str) -> Non
     # The seeds are told apart, and some runs are older than some settings.
     del config["seed"]
     _, origin = read_table(LEARNING / f"{name}.csv")
-    found = {**defaults_of(experiment.config), **settings_in(origin)}
+    then = todays_names(settings_in(origin), config)
+    found = {**defaults_of(experiment.config), **then}
     assert found == {name: str(value) for name, value in config.items()}
     assert origin["seeds"] == f"1 to {experiment.seeds}"
 

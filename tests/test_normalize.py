@@ -72,7 +72,7 @@ AGENTS |= {
 }
 SMALL = {
     "learning_starts": 8,
-    "log_interval": 16,
+    "iteration_steps": 16,
     "batch_size": 8,
     "hidden": 16,
     "rollout_len": 8,

@@ -391,11 +391,11 @@ def test_rewards_are_scaled_with_every_kind_of_end_and_a_reset_starts_anew() -> 
     terminated[3, 0] = truncated[5, 1] = True
     seen = []
 
-    def scaler(reward: torch.Tensor, done: torch.Tensor, real: torch.Tensor) -> Any:
+    def forward(reward: torch.Tensor, done: torch.Tensor, real: torch.Tensor) -> Any:
         seen.append(done)
         return reward
 
-    learner.scaler = scaler
+    learner.scaler.forward = forward
     learner.look_back(batch._replace(terminated=terminated, truncated=truncated))
     assert torch.equal(seen[0], terminated | truncated)
 
