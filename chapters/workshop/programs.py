@@ -35,8 +35,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from literate_rl.workshop.networks import randomness_kept
-
 __all__ = [
     "Source",
     "drawn_batches",
@@ -140,7 +138,6 @@ assert 'parser.add_argument("--total-steps", type=int, default=2000)' in text
 
 
 # %% tags=["export"]
-@randomness_kept()
 def run_program(
     name: str,
     env: str | None = None,
@@ -155,12 +152,15 @@ def run_program(
         seed: Seed.
         total_steps: How many steps to train for.
     """
+    # Who only copies a program need not wait for torch to be imported.
+    from literate_rl.workshop.networks import randomness_kept
+
     path = str(program_path(name))
     options = {"--env": env, "--seed": seed, "--total-steps": total_steps}
     given = [(flag, str(value)) for flag, value in options.items() if value is not None]
     before, sys.argv = sys.argv, [path, *(word for pair in given for word in pair)]
     try:
-        with redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()), randomness_kept():
             return runpy.run_path(path)
     finally:
         sys.argv = before

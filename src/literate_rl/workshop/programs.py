@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/programs.py (edit there); digest c9c0b8a6e70be63e
+# Generated from chapters/workshop/programs.py (edit there); digest ccf35235eb70d1f0
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
-
-from literate_rl.workshop.networks import randomness_kept
 
 __all__ = [
     "Source",
@@ -84,7 +82,6 @@ def main(arguments: list[str]) -> None:
     print(text, end="")
 
 
-@randomness_kept()
 def run_program(
     name: str,
     env: str | None = None,
@@ -99,12 +96,15 @@ def run_program(
         seed: Seed.
         total_steps: How many steps to train for.
     """
+    # Who only copies a program need not wait for torch to be imported.
+    from literate_rl.workshop.networks import randomness_kept
+
     path = str(program_path(name))
     options = {"--env": env, "--seed": seed, "--total-steps": total_steps}
     given = [(flag, str(value)) for flag, value in options.items() if value is not None]
     before, sys.argv = sys.argv, [path, *(word for pair in given for word in pair)]
     try:
-        with redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()), randomness_kept():
             return runpy.run_path(path)
     finally:
         sys.argv = before
