@@ -821,7 +821,7 @@ def with_atoms(low, high):
 
 
 ends = {}
-with warnings.catch_warnings(record=True) as warned:
+with warnings.catch_warnings(record=True, action="always") as warned:
     for low, high in ((-5, 5), (-5, 0)):
         ends[high] = row = with_atoms(low, high)
         shown = (row[f"losses/{name}"] for name in ("loss", "q_value", "beyond_atoms"))
@@ -954,8 +954,8 @@ def corridor(**_):
 
 
 lost = replace(at_home, gamma=0.99, lambda_=0.95, learning_rate=1e-3)
-learner, metrics = train(corridor, lost)
-as_drawn = metrics["charts/episodic_return"][-10:].mean()
+learner, _ = train(corridor, lost)
+as_drawn = evaluate(learner.policy, corridor, 100, greedy=False).mean()
 greedy = evaluate(learner.policy, corridor, 5).mean()
 print(f"as drawn {as_drawn:.1f}, greedy {greedy:.0f}")
 
@@ -963,7 +963,7 @@ print(f"as drawn {as_drawn:.1f}, greedy {greedy:.0f}")
 # The best policy goes right with probability 0.59 and needs 11.7 steps on average. The likeliest
 # action alone runs to and fro until the limit.
 #
-# **Fix.** Evaluate as you will use the agent, and say which of the two a number is. If greedy
+# **Fix.** Evaluate as you will use the agent, here with `greedy=False`, and say which of the two a number is. If greedy
 # actions are needed, the observation has to tell the states apart. The other direction is
 # harmless: noise costs return while training, and greedy actions get it back.
 

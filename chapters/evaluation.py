@@ -307,48 +307,10 @@ assert 2 * returns.std() / math.sqrt(10) > 120, "two standard errors of ten"
 # %% [markdown]
 # ### When a policy must draw
 #
-# The best action is not always best. Here are three rooms in a row that look alike, and in the second
-# one left and right are swapped {cite:p}`sutton2018`. Whoever always does the same is stuck for the
-# hundred steps of an episode. The best that one can do is to go right with a probability of 0.59.
-
-
-# %%
-class Corridor(gym.Env):
-    def __init__(self):
-        self.observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
-        self.action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.room, self.time = 0, 0
-        return np.ones(1, np.float32), {}
-
-    def step(self, action):
-        right = bool(action) != (self.room == 1)
-        self.room, self.time = max(0, self.room + 2 * right - 1), self.time + 1
-        over = self.room == 3, self.time == 100
-        return np.ones(1, np.float32), -1.0, *over, {}
-
-
-class Chance(Pusher):
-    def noise(self, num_steps, num_envs, generator):
-        return torch.rand(num_steps, num_envs, generator=generator)
-
-    def act(self, obs, noise):
-        return (noise + 0 * obs[:, 0] < 0.59).long()
-
-
-stuck = evaluate(Chance(), Corridor, 200, seed=1).mean()
-drawn = evaluate(Chance(), Corridor, 200, seed=1, greedy=False).mean()
-print(f"greedy: {stuck:.0f}, drawn: {drawn:.0f}")
-
-# %% tags=["claims"]
-assert stuck == -100
-assert -13 < drawn < -10, "-11.6 is expected"
-
-# %% [markdown]
-# **Notice** that the same policy is worth −100 or −12. So where a greedy agent gets far less than it got
-# while it learned, evaluate it with `greedy=False`, and let it draw where it is used.
+# The best action is not always best. Where states look alike that want different actions, whoever always
+# does the same may never arrive: {doc}`debugging` has a corridor of three cells. So where a greedy agent
+# gets far less than it got while it learned, evaluate it with `greedy=False`, and let it draw where it is
+# used.
 
 # %% [markdown]
 # ## What is a method worth?

@@ -554,9 +554,9 @@ class Policy(nn.Module):
 
 # %% [markdown]
 # A loop of your own needs neither rows nor noise: `predict` takes what the environment shows and
-# returns what it takes. Every policy of the book shares it. (`as_rows` flattens observations and says what
-# does not fit, `first_row` takes one action out of a batch: {doc}`workshop/episodes`,
-# {doc}`workshop/nests`.)
+# returns what it takes. Every policy of the book shares it. `as_rows` flattens observations and says what
+# does not fit ({doc}`workshop/episodes`), and `first_row` takes one action out of a batch
+# ({doc}`workshop/nests`).
 
 
 # %% tags=["export", "hide-input"]

@@ -309,8 +309,8 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 # This is the actor's side of the protocol. The actor itself is that of {doc}`actors` and knows
 # nothing of all this; its recipe arrives as bytes. The process computes in one thread, because
 # others want processors too, and leaves with the learner. If the actor fails, it sends the error
-# in place of a token, in one line, as a traceback and, where it can be pickled, as it is. When it leaves, it closes its environments,
-# because a simulator may be a process as well.
+# in place of a token: in one line, as a traceback and, where it can be pickled, as it is. When it
+# leaves, it closes its environments, because a simulator may be a process as well.
 
 
 # %% tags=["export"]

@@ -882,9 +882,8 @@ def read_settings(path: Path) -> dict[str, Any]:
 # %% [markdown]
 # A setting may get a better name, but files keep the old one. So the old names stand in a table,
 # with the new one and with what to tell somebody who types the old one. Names of other libraries
-# stand there too, and where nothing is to be told, no file has them. Which of several names is
-# meant, depends on the algorithm. One name has another meaning now: in files without
-# `iteration_steps`, `log_interval` is what this is today.
+# stand there too, without words, because no file has them; which of several names of ours is meant
+# depends on the algorithm. In files without `iteration_steps`, `log_interval` stands for it.
 
 
 # %% tags=["export"]
