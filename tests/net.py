@@ -8,7 +8,8 @@ twice: with the fast forms, and with the plain ones.
 
 The tests allow for another processor's rounding, which twenty updates can bear and a
 thousand cannot. So the long form compares bits, on one machine: ``python tests/net.py
-digests FILE`` before a refactoring and again behind it, which tells what has changed.
+digests FILE`` before a refactoring and again behind it, which tells what has changed;
+``digests FILE PPO A3C`` takes the trainings whose names begin so.
 ``python tests/net.py record`` writes the numbers of the tests anew.
 """
 
@@ -214,10 +215,10 @@ def digest(tensors: Iterable[Tensor]) -> str:
     return hashlib.sha256(b"".join(each)).hexdigest()[:16]
 
 
-def digests(file: Path) -> int:
+def digests(file: Path, beginnings: tuple[str, ...]) -> int:
     """Write the long form's digests, or compare them with those in a file."""
     now = {}
-    for name in NAMES:
+    for name in (name for name in NAMES if name.startswith(beginnings)):
         now[name] = {k: digest(x) for k, x in play(name, LONG).items()}
         print(".", end="", flush=True)
     print()
@@ -237,7 +238,7 @@ def digests(file: Path) -> int:
 
 def main() -> int:
     if sys.argv[1:2] == ["digests"]:
-        return digests(Path(sys.argv[2]))
+        return digests(Path(sys.argv[2]), tuple(sys.argv[3:] or [""]))
     numbers = {name: {k: boil_down(x) for k, x in play(name).items()} for name in NAMES}
     RECORD.write_text(json.dumps(numbers, indent=0) + "\n")
     return 0
