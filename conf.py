@@ -186,9 +186,13 @@ intersphinx_mapping = {
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
     """Lead from the API page to the chapter, to the line of the definition."""
-    page = info["module"].replace("literate_rl.", "chapters/").replace(".", "/")
-    if not (ROOT / f"{page}.py").exists():
+    from tangle import HOMES
+
+    module = info["module"].removeprefix("literate_rl.")
+    chapters = [chapter for chapter, home in HOMES.items() if home == module]
+    if not chapters:
         return None
+    page = f"chapters/{chapters[0].replace('.', '/')}"
     # An API page lies as deep below docs/api as its chapter lies below chapters.
     up = "../" * (page.count("/") + 1)
     return f"{up}{page}.html#def-{info['fullname']}"

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.store import RESULTS, read_table
+from literate_rl.floors import homes
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/literate_rl"
@@ -61,7 +62,7 @@ class Place(NamedTuple):
     """Functions of a module, and the tests that hold them.
 
     Attributes:
-        module: The module, below the package.
+        module: The module, by the name of its chapter.
         functions: Names of functions, or of methods as ``Class.method``.
         tests: Names of test files.
     """
@@ -341,8 +342,9 @@ class Mutant(NamedTuple):
 
 
 def path_of(module: str) -> Path:
-    """Return the file of a module."""
-    return PACKAGE / f"{module}.py"
+    """Return the file of a chapter's module, or of a program."""
+    home = homes().get(module.replace("/", "."), module)
+    return PACKAGE / f"{home.replace('.', '/')}.py"
 
 
 @cache
@@ -804,8 +806,10 @@ def parsed(text: str) -> ast.stmt:
 def all_spots() -> dict[str, list[Spot]]:
     """Return where in the package each statement stands."""
     found = defaultdict(list)
+    chapters = {home: chapter for chapter, home in homes().items()}
     for path in sorted(PACKAGE.rglob("*.py")):
-        module = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        home = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        module = chapters.get(home, home).replace(".", "/")
         pairs = statements(ast.parse(path.read_bytes()))
         for number, (function, statement) in enumerate(pairs):
             found[headed(statement)].append(Spot(module, function, number))

@@ -15,7 +15,10 @@ ROUNDS = 11
 IMPORTS = {
     "import torch": ("", "import torch"),
     "import literate_rl, after torch": ("import torch", "import literate_rl"),
-    "import literate_rl.ppo, after torch": ("import torch", "import literate_rl.ppo"),
+    "import literate_rl.ppo, after torch": (
+        "import torch",
+        "import literate_rl.learners.ppo",
+    ),
     "and every public name": (
         "import torch",
         "import literate_rl as l; [getattr(l, name) for name in l.__all__]",

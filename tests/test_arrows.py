@@ -11,88 +11,30 @@ import tangle
 from order import read_order
 from torch import nn
 
+from literate_rl import floors
+
 ROOT = tangle.ROOT
 PAGES = [(ROOT / f"{page.docname}.py", page.kind) for page in read_order()]
 NAMES = {tangle.module_name(path): path for path, _ in PAGES}
 MODULES = [tangle.module_name(path) for path, kind in PAGES if kind != "evidence"]
-# A module imports what stands above it here: a lower floor, or earlier on its own.
+# A floor imports what stands above it here, or earlier on its own.
 FLOORS = {
-    "1 signatures": ["workshop.signatures"],
-    "2 kernels and interfaces": ["workshop.fast", "workshop.interfaces"],
-    "3 data": [
-        "workshop.nests",
-        "workshop.hybrid_space",
-        "workshop.episodes",
-        "workshop.makers",
-        "workshop.worlds",
-        "workshop.memory",
-        "agents",
-        "windows",
-        "replay",
-    ],
-    "4 networks": [
-        "workshop.networks",
-        "encoders",
-        "masks",
-        "choices",
-        "policies",
-        "disjoint_network",
-        "hybrid_action",
-        "workshop.hybrid_policy",
-    ],
-    "5 mathematics": [
-        "policy_gradient",
-        "advantages",
-        "exact_values",
-        "ppo_error",
-        "hybrid_ppo",
-        "off_policy",
-        "c51",
-    ],
-    "6 loops": ["a2c", "ppo", "ppg", "impala", "loop"],
-    "7 algorithms": ["dqn", "rainbow", "ddpg", "td3", "sac", "discrete_sac"],
-    "8 many actors": [
-        "workshop.interrupts",
-        "actors",
-        "processes",
-        "workshop.cluster",
-        "a3c",
-        "apex",
-    ],
-    "9 runs": ["workshop.runs", "evaluation"],
-    "10 above": [
-        "workshop.pictures",
-        "workshop.exercises",
-        "workshop.rooms",
-        "workshop.probes",
-        "workshop.states",
-        "workshop.rules",
-        "contract_models",
-        "contracts",
-        "workshop.own_models",
-        "workshop.fast_forms",
-        "ppo_by_hand",
-        "workshop.playground",
-        "workshop.train_here",
-        "workshop.alf",
-        "workshop.ding",
-        "workshop.programs",
-        "workshop.commands",
-        "workshop.training",
-        "workshop.doctor",
-        "workshop.trained",
-        "workshop.cli",
-    ],
+    floor: [home for home in tangle.HOMES.values() if home.startswith(f"{floor}.")]
+    for floor in floors.FLOORS
 }
 LISTED = [module for floor in FLOORS.values() for module in floor]
-ON_POLICY = {"a2c", "a3c", "ppo", "ppg", "ppo_error", "hybrid_ppo", "policy_gradient"}
-OFF_POLICY = {*FLOORS["7 algorithms"], "windows", "replay", "c51", "loop", "apex"}
+ON_POLICY = "a2c a3c ppo ppg ppo_error hybrid_ppo policy_gradient"
+OFF_POLICY = "dqn rainbow ddpg td3 sac discrete_sac windows replay c51 loop apex"
+ON_POLICY, OFF_POLICY = (
+    {tangle.HOMES[chapter] for chapter in kind.split()}
+    for kind in (ON_POLICY, OFF_POLICY)
+)
 
 
 @cache
 def imported(module: str) -> dict[str, list[str]]:
     """Return what a module imports from others, also inside functions."""
-    file = ROOT / f"src/literate_rl/{module.replace('.', '/')}.py"
+    file = tangle.module_file(module)
     found: dict[str, list[str]] = {}
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom):
@@ -109,8 +51,11 @@ def is_network(module: str, name: str) -> bool:
 
 
 def goes_up(module: str, other: str) -> bool:
-    """Drawing, model checker, contracts and fast forms are above the whole path."""
-    return LISTED.index(other) >= LISTED.index(module)
+    """Say whether a module imports from a floor above, or beside it."""
+    order = list(FLOORS)
+    here, there = module.split(".")[0], other.split(".")[0]
+    beside = here != there and {here, there} <= {"check", "by_hand", "interfaces"}
+    return beside or order.index(there) > order.index(here)
 
 
 def mixes_kinds(module: str, other: str) -> bool:
@@ -118,7 +63,7 @@ def mixes_kinds(module: str, other: str) -> bool:
 
 
 def borrows_a_network(module: str, other: str) -> bool:
-    algorithms = {*FLOORS["6 loops"], *FLOORS["7 algorithms"]}
+    algorithms = set(FLOORS["learners"])
     names = imported(module)[other]
     return {module, other} <= algorithms and any(is_network(other, n) for n in names)
 
@@ -141,25 +86,27 @@ def test_imports_go_down():
 
 # The parts of a policy are left: they have what its algorithm asks of them, an epsilon
 # or three heads, and the class of policies knows no algorithm.
-UNTYPED = {("policies", "actions"), ("policies", "network")}
+UNTYPED = {("nets.policies", "actions"), ("nets.policies", "network")}
 MAIN_IDEA = (
     "policy|target_policy|actions|error|config|models|model|networks?|actor|critics?"
     "|qnet|learner"
 )
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if "." not in m])
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if NAMES[m].parent.name != "workshop"]
+)
 def test_what_the_path_is_about_has_a_type(module):
     """By the names of arguments and attributes; ``self.…: Any`` is a local matter."""
-    text = (ROOT / f"src/literate_rl/{module}.py").read_text("utf-8")
+    text = tangle.module_file(module).read_text("utf-8")
     found = re.findall(rf"(?<![\w.])({MAIN_IDEA}): Any\b", text)
     assert {(module, name) for name in found} <= UNTYPED
 
 
 def test_only_one_file_starts_what_stands_above():
     """`python -m literate_rl` is the command line; `import literate_rl` is lazy."""
-    assert set(imported("__main__")) == {"workshop.commands"}
-    assert not imported("__init__")
+    assert set(imported("__main__")) == {"apps.commands"}
+    assert set(imported("__init__")) == {"floors"}
 
 
 def test_no_module_imports_itself_through_others():
@@ -187,9 +134,10 @@ def test_imports_are_read_easily(chapter, kind):
                 package, _, other = (node.module or "").partition(".")
                 if package == "literate_rl":
                     assert other in MODULES, f"from {node.module}"
+                    page = NAMES[other]
                     later = order.index(other) > order.index(here)
-                    if kind == "path" and later and not other.startswith("workshop."):
-                        assert mentions(text, other), f"say in a sentence: {other}"
+                    if kind == "path" and later and page.parent.name != "workshop":
+                        assert mentions(text, page.stem), f"say in a sentence: {other}"
 
 
 def mentions(text: str, module: str) -> bool:

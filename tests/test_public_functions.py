@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from fuzz import assert_call_held, assert_held
 from torch import Tensor
 
-import literate_rl
+from literate_rl.floors import homes
 
 Call = dict[str, Any]
 MASK = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
@@ -39,13 +38,13 @@ def batch_data(random: Random, module: str, name: str, logit: Any, action: Any) 
 
 
 def continuous(random: Random) -> Call:
-    names = "ppo_error", "ppo_policy_data_continuous"
+    names = "maths.ppo_error", "ppo_policy_data_continuous"
     action = normal(random, 5, 2)
     return {"data": batch_data(random, *names, lambda: gaussian(random, 5, 2), action)}
 
 
 def hybrid(random: Random) -> Call:
-    names = "hybrid_ppo", "HybridPolicyData"
+    names = "nets.hybrid_ppo", "HybridPolicyData"
     action = {
         "action_type": torch.tensor([0, 1, 2, 1, 0]),
         "action_args": normal(random, 5, 2),
@@ -55,7 +54,7 @@ def hybrid(random: Random) -> Call:
 
 
 def values(random: Random) -> Call:
-    from literate_rl.ppo_error import ppo_value_data
+    from literate_rl.maths.ppo_error import ppo_value_data
 
     data = ppo_value_data(*(normal(random, 5) for _ in range(3)), None)
     return {"data": data, "value_clip": 0.2}
@@ -87,7 +86,7 @@ def unroll_of_values(random: Random) -> Call:
 
 
 def vtrace_batch(random: Random, logit: Any, action: Tensor) -> Call:
-    from literate_rl.off_policy import vtrace_data
+    from literate_rl.maths.off_policy import vtrace_data
 
     flags = torch.zeros(4, 3).bool()
     tensors = normal(random, 5, 3), normal(random, 4, 3), normal(random, 4, 3).abs()
@@ -162,11 +161,10 @@ BUILT: dict[str, Callable[[Random], Call]] = {
 def public_functions() -> dict[str, Any]:
     """Return name and function of all that is checked and takes tensors."""
     found = {}
-    for info in pkgutil.walk_packages(literate_rl.__path__, "literate_rl."):
-        if not info.ispkg and "__main__" not in info.name:
-            module = importlib.import_module(info.name)
-            things = ((name, getattr(module, name)) for name in module.__all__)
-            found |= {name: x for name, x in things if takes_tensors(x)}
+    for home in homes().values():
+        module = importlib.import_module(f"literate_rl.{home}")
+        things = ((name, getattr(module, name)) for name in module.__all__)
+        found |= {name: x for name, x in things if takes_tensors(x)}
     return found
 
 

@@ -112,10 +112,7 @@ def test_a_module_is_its_header_and_the_export_cells(root):
 
 def test_the_names_are_those_that_the_modules_make_public(root):
     _, _, body = (root / NAMES).read_text().partition("\n")
-    assert body == (
-        "from . import workshop as workshop\n"
-        "from .coins import (\n    value as value,\n)\n"
-    )
+    assert body == ("from .coins import (\n    value as value,\n)\n")
     notes = COINS.replace("value", "b").replace('"b"', '"a", "b"')
     notes = notes.replace("def b(", "a = 1\n\n\ndef b(")
     (root / "chapters/notes.py").write_text(notes)

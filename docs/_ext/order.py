@@ -50,7 +50,7 @@ class Chapter:
 
     @property
     def name(self) -> str:
-        """Its module below the package: ``advantages`` or ``workshop.runs``."""
+        """Its name: ``advantages``, or ``workshop.runs`` in the workshop."""
         return self.docname.removeprefix("chapters/").replace("/", ".")
 
     @property

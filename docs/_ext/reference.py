@@ -1,9 +1,10 @@
 """Reference: the modules of the package by what they are for, with a sentence each.
 
-``docs/api.md`` says which module stands in which group, and which of its names come
-first. The sentence is the first line of the module's docstring, written once, in its
-chapter. Each group is a toctree as well: a module that is in none is a page that Sphinx
-does not find in any toctree, and `check` names it before.
+``docs/api.md`` says which module, by the name of its chapter, stands in which group,
+and which of its names come first. The sentence is the first line of the module's
+docstring, written once, in its chapter. Each group is a toctree as well: a module that
+is in none is a page that Sphinx does not find in any toctree, and `check` names it
+before.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from tangle import ROOT
+from tangle import HOMES, ROOT, module_file
 
 PAGE = "docs/api.md"
 GROUP = re.compile(r"^```\{modules\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def listed(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield modules and their first names, from lines like ``ppo: PPO, PPOConfig``."""
+    """Yield chapters and their first names, from lines like ``ppo: PPO, PPOConfig``."""
     for line in text.splitlines():
         module, _, names = line.partition(":")
         yield module.strip(), [name.strip() for name in names.split(",") if name]
@@ -34,11 +35,6 @@ def grouped(root: Path = ROOT) -> Iterator[tuple[str, list[str]]]:
     """Yield the same from all groups of the page."""
     for group in GROUP.findall((root / PAGE).read_text("utf-8")):
         yield from listed(group)
-
-
-def module_file(module: str, root: Path = ROOT) -> Path:
-    """Return the file of a module below the package."""
-    return root / f"src/literate_rl/{module.replace('.', '/')}.py"
 
 
 def sentence(module: str, root: Path = ROOT) -> str:
@@ -55,13 +51,14 @@ class Modules(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Write both in Markdown, and let Sphinx read them."""
         entries, pages = "", ""
-        for module, names in listed("\n".join(self.content)):
+        for chapter, names in listed("\n".join(self.content)):
+            module = HOMES[chapter]
             self.env.note_dependency(str(module_file(module)))
             whole = f"literate_rl.{module}"
             links = [f"{{py:obj}}`~{whole}.{name}`" for name in names]
             entries += f"{{py:mod}}`{module} <{whole}>`\n: {sentence(module)}\\\n"
             entries += f"  {', '.join(links)}\n\n"
-            pages += f"api/{module.replace('.', '/')}\n"
+            pages += f"api/{chapter.replace('.', '/')}\n"
         toctree = f"```{{toctree}}\n:hidden:\n\n{pages}```\n"
         return self.parse_text_to_nodes(f"{entries}{toctree}")
 

@@ -4,8 +4,9 @@
 ``--check`` only names them. A chapter is ``chapters/name.py``, or
 ``chapters/workshop/name.py``. Its views are
 
-* ``src/literate_rl/name.py``: the code cells tagged ``export``, joined; a chapter
-  without such cells, which only shows evidence, has none;
+* ``src/literate_rl/floor/name.py``: the code cells tagged ``export``, joined; a chapter
+  without such cells, which only shows evidence, has none. On which floor it lies says
+  the table in ``src/literate_rl/floors.py``;
 * ``src/literate_rl/programs/name.py``: the cells tagged ``program``, an algorithm on
   one page, as a script with three options;
 * ``chapters/notebooks/name.ipynb``: all cells, without outputs.
@@ -24,6 +25,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import sys
 from copy import deepcopy
 from functools import lru_cache
@@ -41,13 +43,10 @@ ROOT = Path(__file__).resolve().parents[2]
 COPY = "literate-rl copy {0} > my_{0}.py"
 HEADER = "# Generated from {} (edit there); digest {}\n"
 HEADER_PATTERN = re.compile(r"# Generated from \S+ \(edit there\); digest (\w+)\n")
-# `hybrid_policy.py` is an old address: its chapter is in the workshop now.
-HAND_WRITTEN = {
-    "__init__.py",
-    "__main__.py",
-    "hybrid_policy.py",
-    "workshop/__init__.py",
-}
+# The module of each chapter.
+HOMES: dict[str, str] = runpy.run_path(str(ROOT / "src/literate_rl/floors.py"))[
+    "homes"
+]()
 TABLE = re.compile(r"(<!-- chapters -->\n).*(<!-- end of chapters -->\n)", re.DOTALL)
 
 
@@ -65,9 +64,21 @@ def chapter_paths(root: Path = ROOT) -> list[Path]:
 
 
 def module_name(chapter: Path) -> str:
-    """Return the module of a chapter: ``workshop/runs.py`` is ``workshop.runs``."""
+    """Return the module of a chapter: ``workshop/runs.py`` is ``runs.runs``."""
     shelf = "workshop." if chapter.parent.name == "workshop" else ""
-    return shelf + chapter.stem
+    return HOMES.get(shelf + chapter.stem, shelf + chapter.stem)
+
+
+def module_file(module: str, root: Path = ROOT) -> Path:
+    """Return the file of a module below the package."""
+    return root / f"src/literate_rl/{module.replace('.', '/')}.py"
+
+
+def is_hand_written(path: Path, root: Path = ROOT) -> bool:
+    """Say whether a file of the package is no view of a chapter."""
+    package = root / "src/literate_rl"
+    own = {package / "__main__.py", package / "floors.py"}
+    return path.name == "__init__.py" or path in own
 
 
 @lru_cache(maxsize=128)  # the book is read several times in a build, and in its tests
@@ -252,14 +263,14 @@ def module_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str
 # What these export, such as `Box` and `main`, serves those who write a chapter, or the
 # command line. In the package's own name space it would only be in the way.
 NOT_AT_THE_TOP = {
-    "workshop.cli",
-    "workshop.pictures",
-    "workshop.playground",
-    "workshop.probes",
-    "workshop.programs",
-    "workshop.rules",
-    "workshop.signatures",
-    "workshop.train_here",
+    "apps.cli",
+    "apps.programs",
+    "book.pictures",
+    "book.playground",
+    "book.train_here",
+    "check.probes",
+    "check.rules",
+    "ground.signatures",
 }
 
 
@@ -269,7 +280,7 @@ def names_text(modules: dict[str, dict[str, str]]) -> str:
     Raises:
         TangleError: If two modules have one name.
     """
-    body, homes = "from . import workshop as workshop\n", dict[str, str]()
+    body, homes = "", dict[str, str]()
     for module, public in modules.items():
         names = {} if module in NOT_AT_THE_TOP else public
         for name, place in names.items():
@@ -353,8 +364,9 @@ def plan(root: Path = ROOT) -> dict[Path, str]:
         place = chapter.relative_to(root / "chapters")
         notebook = read(chapter, root)
         if text := module_text(chapter, notebook, root):
-            views[root / "src/literate_rl" / place] = text
-            public = modules[module_name(chapter)] = notebook.metadata["public"]
+            module = module_name(chapter)
+            views[module_file(module, root)] = text
+            public = modules[module] = notebook.metadata["public"]
             check_defined(public, text)
         if text := program_text(chapter, notebook, root):
             views[root / "src/literate_rl/programs" / place.name] = text
@@ -373,9 +385,8 @@ def check_files(root: Path) -> None:
     """Raise if a chapter's name is taken, or index.md lists a chapter twice."""
     for page, path in chapter_files(root).items():
         text_of(path, root)
-        module = path.relative_to(root / "chapters").as_posix()
-        # A module called workshop would hide the package of that name.
-        if module in HAND_WRITTEN | {"workshop.py"}:
+        module = module_file(module_name(path), root)
+        if is_hand_written(module, root) or module.with_suffix("").is_dir():
             raise TangleError(f"{page}.py:1: the package has a file of this name")
         if not is_module_name(path.stem):
             raise TangleError(f"{page}.py:1: {path.stem!r} is no name of a module")
@@ -391,7 +402,7 @@ def stale(views: dict[Path, str], root: Path = ROOT) -> list[Path]:
     """Return the views to write or to remove; raise if one was edited by hand."""
     package = root / "src/literate_rl"
     present = {*package.rglob("*.py"), *package.rglob("*.pyi")}
-    present -= {package / name for name in HAND_WRITTEN}
+    present = {path for path in present if not is_hand_written(path, root)}
     present |= {
         path
         for path in (root / "chapters/notebooks").rglob("*.ipynb")

@@ -1,0 +1,51 @@
+"""Old addresses: modules and names are where they were, and are the same objects."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import literate_rl
+from literate_rl.floors import homes
+
+# Each module with the public names that it had before the floors.
+OLD = dict(
+    line.split(": ")
+    for line in Path(__file__).with_name("old_names.txt").read_text().splitlines()
+)
+MODULES = [*homes(), "hybrid_policy"]
+
+
+@pytest.mark.parametrize("chapter", MODULES)
+def test_the_old_address_is_the_module(chapter):
+    home = homes().get(chapter, "nets.hybrid_policy")
+    module = import_module(f"literate_rl.{home}")
+    old = import_module(f"literate_rl.{chapter}")
+    for name in OLD.get(chapter, "").split():
+        assert getattr(old, name) is getattr(module, name)
+        assert getattr(literate_rl, name) is getattr(module, name)
+    if chapter != "actors":  # where a floor of this name is now
+        assert old is module
+        assert module.__spec__.name == module.__name__
+
+
+def test_old_names_are_imported_first_too():
+    """In a process of its own: here all modules are loaded."""
+    script = """if True:
+    import literate_rl.workshop.runs
+    from literate_rl import workshop
+    from literate_rl.actors import *
+    from literate_rl.workshop import signatures, interfaces
+    assert workshop.runs.__name__ == "literate_rl.runs.runs"
+    assert InProcess.__module__ == "literate_rl.actors.actors"
+    assert interfaces.__name__ == "literate_rl.ground.protocols"
+    """
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("name", ["literate_rl.ppos", "literate_rl.workshop.ppo"])
+def test_what_was_never_there_is_not_found(name):
+    with pytest.raises(ModuleNotFoundError, match=name):
+        import_module(name)
