@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import reference
 from order import read_order
-from tangle import ROOT
+from tangle import ROOT, home_of
 
 import literate_rl
 
@@ -23,6 +23,7 @@ def test_the_first_names_are_public_and_at_the_top_as_the_page_says():
     below = PAGE.partition("but for those of ")[2].partition(". ")[0]
     below = re.findall(r"`(.+?)`", below)
     for module, names in reference.grouped():
+        module = home_of(module)
         known = import_module(f"literate_rl.{module}").__all__
         assert names, module
         assert set(names) <= set(known), module

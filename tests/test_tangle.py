@@ -17,6 +17,8 @@ import tangle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from literate_rl import floors
+
 HEADER = """\
 # ---
 # jupyter:
@@ -417,7 +419,7 @@ def at(root: Path, text: str) -> str:
     return f"chapters/coins.py:{1 + lines.index(text)}: "
 
 
-@pytest.mark.parametrize("name", ["__init__", "__main__", "workshop"])
+@pytest.mark.parametrize("name", ["__init__", "__main__", "floors"])
 def test_a_chapter_may_not_take_the_name_of_a_hand_written_file(root, name):
     (root / f"chapters/{name}.py").write_text(COINS)
     assert refusal(root).startswith(f"chapters/{name}.py:1: ")
@@ -510,6 +512,7 @@ def command(tmp_path: Path) -> ModuleType:
     root = new_root(tmp_path)
     (root / "docs/_ext").mkdir(parents=True)
     script = shutil.copy(tangle.__file__, root / "docs/_ext")
+    shutil.copy(floors.__file__, root / "src/literate_rl")
     spec = importlib.util.spec_from_file_location("tangle_command", script)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)

@@ -20,7 +20,7 @@ from typing import Any
 from decisions import missing, wrong
 from order import listed, read_order
 from reference import grouped
-from tangle import HOMES, ROOT, TangleError, sync
+from tangle import ROOT, TangleError, home_of, sync
 
 
 def stale_views(root: Path = ROOT) -> Iterator[str]:
@@ -80,7 +80,7 @@ def unlinked(root: Path = ROOT) -> Iterator[str]:
     """Yield PyTorch's classes that stand in signatures but not in the inventory."""
     text = (root / "docs/inventories.txt").read_text("utf-8")
     known = {line.split()[1] for line in text.splitlines()}
-    modules = [HOMES[c.name] for c in read_order(root) if c.kind != "evidence"]
+    modules = [home_of(c.name) for c in read_order(root) if c.kind != "evidence"]
     found = {
         f"{each.__module__}.{each.__qualname__}"
         for module in modules

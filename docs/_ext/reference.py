@@ -18,7 +18,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from tangle import HOMES, ROOT, module_file
+from tangle import ROOT, home_of, module_file
 
 PAGE = "docs/api.md"
 GROUP = re.compile(r"^```\{modules\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -52,7 +52,7 @@ class Modules(SphinxDirective):
         """Write both in Markdown, and let Sphinx read them."""
         entries, pages = "", ""
         for chapter, names in listed("\n".join(self.content)):
-            module = HOMES[chapter]
+            module = home_of(chapter)
             self.env.note_dependency(str(module_file(module)))
             whole = f"literate_rl.{module}"
             links = [f"{{py:obj}}`~{whole}.{name}`" for name in names]

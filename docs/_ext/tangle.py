@@ -63,10 +63,18 @@ def chapter_paths(root: Path = ROOT) -> list[Path]:
     return [files[chapter.docname] for chapter in read_order(root)]
 
 
+def home_of(name: str) -> str:
+    """Return a chapter's module: that of ``workshop.runs`` is ``runs.runs``.
+
+    One that has no floor yet lies at the top.
+    """
+    return HOMES.get(name, name)
+
+
 def module_name(chapter: Path) -> str:
-    """Return the module of a chapter: ``workshop/runs.py`` is ``runs.runs``."""
+    """Return the module of a chapter's file."""
     shelf = "workshop." if chapter.parent.name == "workshop" else ""
-    return HOMES.get(shelf + chapter.stem, shelf + chapter.stem)
+    return home_of(shelf + chapter.stem)
 
 
 def module_file(module: str, root: Path = ROOT) -> Path:
