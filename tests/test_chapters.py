@@ -19,7 +19,8 @@ import literate_rl
 ROOT = tangle.ROOT
 CHAPTERS = tangle.chapter_paths()
 KINDS = {ROOT / f"{chapter.docname}.py": chapter.kind for chapter in read_order()}
-MODULES = [tangle.module_name(c) for c in CHAPTERS if KINDS[c] != "evidence"]
+CHAPTER_OF = {tangle.module_name(c): c for c in CHAPTERS if KINDS[c] != "evidence"}
+MODULES = list(CHAPTER_OF)
 
 
 def each(*kinds: str) -> pytest.MarkDecorator:
@@ -129,7 +130,8 @@ def test_a_chapter_compiles_as_a_script(chapter):
 
 @each_module
 def test_a_module_has_an_api_page(module):
-    page = ROOT / f"docs/api/{module.replace('.', '/')}.md"
+    chapter = CHAPTER_OF[module].relative_to(ROOT / "chapters")
+    page = ROOT / "docs/api" / chapter.with_suffix(".md")
     assert page.exists(), f"write {page.relative_to(ROOT)}"
     assert f".. automodule:: literate_rl.{module}\n" in page.read_text("utf-8")
 
