@@ -162,7 +162,7 @@ def test_a_mutant_dies_lives_or_is_gone(
     runs = []
 
     def run(source: Path, tests: list[str]) -> str:
-        changed = LOOP.after in (source / "literate_rl/advantages.py").read_text()
+        changed = LOOP.after in (source / "literate_rl/maths/advantages.py").read_text()
         runs.append((changed, tests))
         return killer if changed else ""
 

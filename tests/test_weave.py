@@ -479,7 +479,7 @@ def test_every_chapter_that_stands_on_the_workshop_runs_again_with_it(monkeypatc
             for path, text in chapters.items()
         }
 
-    module = tangle.ROOT / "src/literate_rl/workshop/signatures.py"
+    module = tangle.ROOT / "src/literate_rl/ground/signatures.py"
     stand_on_it = {
         path
         for path, text in chapters.items()
