@@ -71,6 +71,7 @@ check: $(READY)  ## Say what a chapter lacks; lint and check types
 	@$(BIN)/python docs/_ext/check.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/oxlint
 	$(BIN)/mypy
 
 chapter: $(READY)  ## Begin a new chapter: make chapter NAME=bandits

@@ -405,7 +405,9 @@ def test_the_wheel_alone_holds_the_package_and_its_stored_runs(tmp_path):
     with zipfile.ZipFile(tmp_path / reader.WHEEL) as wheel:
         wheel.extractall(place)
     source = ROOT / "src/literate_rl"
-    for path in (*source.rglob("*.py"), *source.glob("trained/*/*.*")):
+    scripts = [*source.glob("book/*.js")]
+    assert scripts
+    for path in (*source.rglob("*.py"), *scripts, *source.glob("trained/*/*.*")):
         packed = place / path.relative_to(ROOT / "src")
         assert packed.read_bytes() == path.read_bytes()
     code = (
