@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import treetensor.torch as ttorch
 from gymnasium import spaces
 from hybrid import (
     MASK,
@@ -24,11 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from literate_rl.agents import make_envs
-from literate_rl.hybrid_action import (
-    HybridDistribution,
-    HybridPolicyNetwork,
-    ttorch,
-)
+from literate_rl.hybrid_action import HybridDistribution, HybridPolicyNetwork
 from literate_rl.policies import Policy
 from literate_rl.ppo_error import (
     policy_error_from_log_prob,
