@@ -263,11 +263,7 @@ def learn_maze(
 
 # %% tags=["export"]
 CELL = 52
-
-
-def strength(value: float) -> str:
-    """Return how strong the colour of a value is; the number on it stays readable."""
-    return f"{0.7 * sqrt(value / 10):.2f}"
+PLACES = [(38 + CELL * column, 26 + CELL * row) for row, column in MAZE.cells]
 
 
 def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
@@ -281,12 +277,13 @@ def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
     half = CELL // 2
     corners = [(-half, -half), (half, -half), (half, half), (-half, half)]
     picture.path(f"M12,0h{8 * CELL}v{5 * CELL}h-{8 * CELL}Z", "quiet")
-    for (row, column), values, prize in zip(MAZE.cells, table, MAZE.prize, strict=True):
-        x, y = 12 + CELL * column + half, CELL * row + half
+    for (x, y), values, prize in zip(PLACES, table, MAZE.prize, strict=True):
         for action, value in enumerate(values):
             (a, b), (c, d) = corners[action], corners[(action + 1) % 4]
+            # Not too strong, so that the number on it can be read.
+            strength = 0.7 * sqrt(value / 10)
             picture.marks.append(
-                f'<path class="lr-accent lr-value" fill-opacity="{strength(value)}" '
+                f'<path class="lr-accent lr-value" fill-opacity="{strength:.2f}" '
                 f'd="M{x},{y}l{a},{b}l{c - a},{d - b}Z"/>'
             )
         picture.path(f"M{x - half},{y - half}h{CELL}v{CELL}h-{CELL}Z", "faint")
@@ -300,10 +297,9 @@ def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
         for column in (k for k, sign in enumerate(signs) if sign == "#"):
             corner = f"M{12 + CELL * column},{CELL * row}"
             picture.path(f"{corner}h{CELL}v{CELL}h-{CELL}Z", "quiet", "wall")
-    row, column = MAZE.cells[MAZE.start]
-    at = f"translate({12 + CELL * column + half} {CELL * row + half})"
+    x, y = PLACES[MAZE.start]
     picture.marks.append(
-        f'<path class="lr-second lr-thick lr-moves" transform="{at}" '
+        f'<path class="lr-second lr-thick lr-moves" transform="translate({x} {y})" '
         'd="M-19,0a19,19 0 1 0 38,0a19,19 0 1 0 -38,0"/>'
     )
     picture.reach(-2, 5 * CELL + 2)
@@ -430,7 +426,9 @@ def training(
     name: str,
     label: str,
     words: str,
-    pictures: Sequence[Picture],
+    top: Picture,
+    panels: Sequence[Any],
+    rows: Sequence[Any],
     sliders: Sliders,
     data: Mapping[str, Any],
 ) -> Widget:
@@ -440,22 +438,31 @@ def training(
         name: The script.
         label: What the widget is for, in a few words.
         words: What the pictures show where there is no JavaScript.
-        pictures: The scene and the plots.
+        top: The scene.
+        panels: What the plots show.
+        rows: The run and the one before it: steps, and a row for each plot.
         sliders: Values of each slider, and where it stands at first.
         data: What the script has to know besides.
     """
-    top, *panels = (picture.svg() for picture in pictures)
-    rows = "".join(slider(key, *row) for key, row in sliders.items())
+    half = data["total"] // 2_000
+    ticks = {1e3 * thousands: str(thousands) for thousands in (0, half, 2 * half)}
+    x = Axis("thousand steps", 0, data["total"], ticks)
+    drawn = "".join(picture.svg() for picture in plots(panels, x, *rows))
+    controls = "".join(slider(key, *row) for key, row in sliders.items())
     inside = (
         f"<style>{MOVING_STYLE}{TRAIN_STYLE}</style>"
         '<div class="lr-controls" hidden><button type="button">Train</button>'
         '<button type="button">Reset</button><label class="lr-seed">seed '
-        f'<input type="number" min="1" max="9999" value="1"></label>{rows}</div>'
+        f'<input type="number" min="1" max="9999" value="1"></label>{controls}</div>'
         '<p class="lr-now"></p><div class="lr-panels">'
-        f'<div class="lr-scene">{top}</div>{"".join(panels)}</div>'
+        f'<div class="lr-scene">{top.svg()}</div>{drawn}</div>'
     )
-    steps = [values for values, _ in sliders.values()]
-    data = {**data, "height": HEIGHT, "sliders": steps}
+    data = {
+        **data,
+        "height": HEIGHT,
+        "highs": [high for _, _, high, _ in panels],
+        "sliders": [values for values, _ in sliders.values()],
+    }
     return figure(label, inside, words, name, data, " lr-moving lr-train")
 
 
@@ -471,18 +478,16 @@ def train_cartpole() -> Widget:
         "and of ten without the clip, in the other colour. At the end the agents get "
         f"{ends[0]:.0f} points, and {ends[1]:.0f} without the clip."
     )
-    x = Axis("thousand steps", 0, TOTAL, {0: "0", 20_000: "20", 40_000: "40"})
-    pictures = [scene([0.0, 0.0, 0.0, 0.0]), *plots(PANELS, x, *rows)]
+    top = scene([0.0, 0.0, 0.0, 0.0])
     data = {
         "worker": script("worker", "ppo") + "work(agent);",
         "settings": SETTINGS,
         "total": TOTAL,
         "metre": METRE,
         "names": ["epochs", "clip", "rate"],
-        "highs": [high for _, _, high, _ in PANELS],
     }
     label = "PPO learns to balance a pole in this page"
-    return training("train_cartpole", label, words, pictures, SLIDERS, data)
+    return training("train_cartpole", label, words, top, PANELS, rows, SLIDERS, data)
 
 
 @cache
@@ -503,22 +508,18 @@ def train_maze() -> Widget:
         f"best actions lead to a prize of {rows[0][2][-1]:.0f}, and of "
         f"{rows[1][2][-1]:.0f}."
     )
-    x = Axis("thousand steps", 0, MAZE_TOTAL, {0: "0", 3_000: "3", 6_000: "6"})
-    pictures = [maze_scene(table), *plots(MAZE_PANELS, x, *rows)]
-    places = [
-        (12 + CELL * column + CELL // 2, CELL * row + CELL // 2)
-        for row, column in MAZE.cells
-    ]
+    top = maze_scene(table)
     data = {
         "worker": script("worker", "q_learning") + "work(agent);",
         "settings": MAZE_SETTINGS,
         "total": MAZE_TOTAL,
-        "cells": places,
+        "cells": PLACES,
         "names": ["step_size", "exploration", "discount"],
-        "highs": [high for _, _, high, _ in MAZE_PANELS],
     }
     label = "Q-learning fills a table in this page"
-    return training("train_maze", label, words, pictures, MAZE_SLIDERS, data)
+    return training(
+        "train_maze", label, words, top, MAZE_PANELS, rows, MAZE_SLIDERS, data
+    )
 
 
 # %% [markdown]
