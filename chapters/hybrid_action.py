@@ -320,7 +320,8 @@ class HybridPolicyNetwork(nn.Module):
         # flows into $\mu$ along this way. $\omega$ itself gets its gradient, summed
         # over the batch.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
-        return logit, mu, torch.exp(log_sigma)
+        sigma = torch.exp(log_sigma)
+        return logit, mu, sigma
 
     def forward(self, x: Float[Tensor, "B D ..."]) -> Any:
         """Return what describes the policy at each state, a ``HybridLogit``."""

@@ -554,29 +554,27 @@ class IMPALAPolicy:
         """Begin the random numbers of the seed anew, with which actions are drawn."""
         self.generator = torch.Generator().manual_seed(self.cfg.seed)
 
-    @torch.no_grad()
     def forward_collect(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Draw actions for observations by the number of the environment.
 
         By the same numbers come ``logit``, what the policy said, and ``action``, both
         on the CPU.
         """
-        obs, model = self.observations(data), self.model
-        with eval_mode(model):
-            row = model(obs)
-            noise = model.noise(1, len(row), self.generator)[0].to(self.device)
-            output = {"logit": self.describe(row), "action": model.act(obs, noise)}
-        return self.by_environment(data, output)
+        return self.answers(data, self.generator)
 
-    def observations(self, data: dict[int, Any]) -> Any:
-        """Stack the observations of all environments."""
-        obs = collate(list(data.values()))
-        return map_nest(lambda x: x.float().to(self.device), obs)
-
-    def by_environment(
-        self, data: dict[int, Any], output: dict[str, Any]
+    @torch.no_grad()
+    def answers(
+        self, data: dict[int, Any], generator: torch.Generator | None = None
     ) -> dict[int, dict[str, Any]]:
-        """Hand each environment its row."""
+        """Answer observations, with noise if there is a generator, else greedily."""
+        stacked = collate(list(data.values()))
+        obs = map_nest(lambda x: x.float().to(self.device), stacked)
+        with eval_mode(self.model):
+            row, noise = self.model(obs), 0.0
+            if generator is not None:
+                noise = self.model.noise(1, len(row), generator)[0].to(self.device)
+            action = self.model.act(obs, noise)
+        output = {"logit": self.describe(row), "action": action}
         output = map_nest(lambda x: x.cpu(), output)
         return {
             index: map_nest(lambda x, row=row: x[row], output)
@@ -643,13 +641,9 @@ class IMPALAPolicy:
     def init_eval(self) -> None:
         """Do nothing: to be greedy needs no random numbers, and no other model."""
 
-    @torch.no_grad()
     def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Return what ``forward_collect`` does, with greedy actions."""
-        obs, model = self.observations(data), self.model
-        with eval_mode(model):
-            output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
-        return self.by_environment(data, output)
+        return self.answers(data)
 
 
 def without_gaps(step: Mapping[str, Any]) -> dict[str, Any]:

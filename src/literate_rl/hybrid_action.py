@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest a9d5b3adbf4a7f6f
+# Generated from chapters/hybrid_action.py (edit there); digest 8aa53183638b7652
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class HybridPolicyNetwork(nn.Module):
         # flows into $\mu$ along this way. $\omega$ itself gets its gradient, summed
         # over the batch.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
-        return logit, mu, torch.exp(log_sigma)
+        sigma = torch.exp(log_sigma)
+        return logit, mu, sigma
 
     def forward(self, x: Float[Tensor, "B D ..."]) -> Any:
         """Return what describes the policy at each state, a ``HybridLogit``."""
