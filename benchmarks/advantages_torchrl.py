@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+from literate_rl.maths.advantages import gae, gae_loop
 from torch import Tensor
 
 from benchmarks.advantages import (
@@ -20,7 +21,6 @@ from benchmarks.advantages import (
     own_returns,
 )
 from benchmarks.harness import Case, Goal
-from literate_rl.advantages import gae, gae_loop
 
 ROUNDS = 51
 PACKAGES = ("torchrl", "tensordict")

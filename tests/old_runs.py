@@ -28,6 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from literate_rl.apps.cli import main
+from literate_rl.book.contract_models import (
+    ActionValue,
+    CategoricalActor,
+    DeterministicActor,
+    QNetwork,
+    SquashedGaussianActor,
+    StateValue,
+)
 from torch import Tensor, nn
 
 from literate_rl import (
@@ -47,15 +56,6 @@ from literate_rl import (
     make_policy,
     seed_everything,
 )
-from literate_rl.contract_models import (
-    ActionValue,
-    CategoricalActor,
-    DeterministicActor,
-    QNetwork,
-    SquashedGaussianActor,
-    StateValue,
-)
-from literate_rl.workshop.cli import main
 
 RUNS = Path(__file__).with_name("runs")
 

@@ -13,30 +13,8 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import RecurrentEncodingNetwork
-from torch import Tensor, nn
-from torch.distributions import (
-    Beta,
-    Categorical,
-    Distribution,
-    Independent,
-    MultivariateNormal,
-    Normal,
-    TransformedDistribution,
-    kl_divergence,
-)
-from torch.distributions.transforms import TanhTransform
-
-from literate_rl.agents import Rollout
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork
-from literate_rl.hybrid_action import HybridDistribution
-from literate_rl.ppg import (
-    AuxiliaryPhase,
-    PPGAuxPhaseLossInfo,
-    PPGConfig,
-    side_by_side,
-)
-from literate_rl.workshop.alf import (
+from literate_rl.data.agents import Rollout
+from literate_rl.interfaces.alf import (
     LAST,
     MID,
     PPGAuxAlgorithm,
@@ -51,6 +29,27 @@ from literate_rl.workshop.alf import (
     successors,
     taken_apart,
 )
+from literate_rl.learners.ppg import (
+    AuxiliaryPhase,
+    PPGAuxPhaseLossInfo,
+    PPGConfig,
+    side_by_side,
+)
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.nets.hybrid_action import HybridDistribution
+from memory import RecurrentEncodingNetwork
+from torch import Tensor, nn
+from torch.distributions import (
+    Beta,
+    Categorical,
+    Distribution,
+    Independent,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+    kl_divergence,
+)
+from torch.distributions.transforms import TanhTransform
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))

@@ -35,10 +35,9 @@ from hybrid import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.distributions import Categorical, Independent, Normal
-
-from literate_rl.hybrid_action import (
+from literate_rl.data.worlds import Moving
+from literate_rl.maths.fast import hybrid_terms, log_softmax
+from literate_rl.nets.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
     args_divergence,
@@ -49,8 +48,8 @@ from literate_rl.hybrid_action import (
     sample_hybrid_action,
     select_args,
 )
-from literate_rl.workshop.fast import hybrid_terms, log_softmax
-from literate_rl.workshop.worlds import Moving
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal
 
 # --- Trees --------------------------------------------------------------------------
 
@@ -713,9 +712,9 @@ def test_idle_arguments_widen_the_ratio_as_computed():
 WITHOUT_TREES = """
 import sys
 sys.modules["treetensor"] = sys.modules["treevalue"] = None
-import literate_rl.workshop.alf, literate_rl.workshop.ding
+import literate_rl.interfaces.alf, literate_rl.interfaces.ding
 from literate_rl import train
-from literate_rl.hybrid_action import as_tree
+from literate_rl.nets.hybrid_action import as_tree
 for fast in ("plain", "auto"):
     train("PPO", "literate_rl/Moving-v0", total_steps=256, num_envs=2, num_steps=64,
           fast=fast, progress=False)

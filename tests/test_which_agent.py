@@ -8,6 +8,7 @@ import gymnasium as gym
 import pytest
 from decisions import CHAPTERS
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from literate_rl.apps.commands import OFFERED
 from which_agent import (
     KINDS,
     QUESTIONS,
@@ -20,7 +21,6 @@ from which_agent import (
 )
 
 from literate_rl import train
-from literate_rl.workshop.commands import OFFERED
 
 AGENTS = {agent.chapter.name: agent for agent in agents()}
 

@@ -18,9 +18,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation
+from literate_rl.data.agents import make_envs
 from torch import Tensor, nn
-
-from literate_rl.agents import make_envs
 
 
 class Counting(gym.Env[Any, Any]):

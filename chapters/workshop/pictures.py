@@ -51,7 +51,7 @@ __all__ = [
 # %%
 from math import pi, sin
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 time = [k / 100 for k in range(101)]
 
@@ -612,7 +612,7 @@ plot(
 # %%
 from IPython.display import Markdown
 
-from literate_rl.workshop.pictures import modules
+from literate_rl.book.pictures import modules
 
 Markdown(f"```javascript\n{modules('dial')['dial']}```")
 

@@ -28,7 +28,7 @@ from functools import cache
 from math import sqrt
 from typing import Any, NamedTuple
 
-from literate_rl.workshop.pictures import (
+from literate_rl.book.pictures import (
     Axis,
     Mark,
     Picture,
@@ -38,9 +38,9 @@ from literate_rl.workshop.pictures import (
     script,
     slider,
 )
-from literate_rl.workshop.playground import METRE, MOVING_STYLE, scene
-from literate_rl.workshop.runs import stored_runs
-from literate_rl.workshop.signatures import Fraction, checked
+from literate_rl.book.playground import METRE, MOVING_STYLE, scene
+from literate_rl.runs.runs import stored_runs
+from literate_rl.ground.signatures import Fraction, checked
 
 __all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
 
@@ -48,7 +48,7 @@ __all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
 # Press **Train**.
 
 # %%
-from literate_rl.workshop.train_here import train_cartpole, train_maze
+from literate_rl.book.train_here import train_cartpole, train_maze
 
 train_cartpole()
 
@@ -64,7 +64,7 @@ train_maze()
 # %%
 from IPython.display import Markdown
 
-from literate_rl.workshop.pictures import modules
+from literate_rl.book.pictures import modules
 
 
 def show(name, of):
