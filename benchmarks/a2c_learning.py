@@ -18,6 +18,9 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+
+from benchmarks.impala_learning import slow_cartpole
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.actors.a3c import A3C, A3CConfig, a3c_settings
 from literate_rl.actors.processes import transport_named
 from literate_rl.book.contract_models import CategoricalActor, StateValue
@@ -35,9 +38,6 @@ from literate_rl.learners.impala import IMPALA, impala_settings
 from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import flat_env
-
-from benchmarks.impala_learning import slow_cartpole
-from benchmarks.learning import Experiment, Variant, main
 
 ENV = "CartPole-v1"
 HIDDEN = 64

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from torch import nn
+
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.data.agents import Rollout, make_envs
 from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import flat_env
-from torch import nn
-
-from benchmarks.learning import Experiment, Variant, main
 
 Envs = VectorEnv[Any, Any, Any]
 # "Off" for a bound: a number that nothing reaches.

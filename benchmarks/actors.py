@@ -19,6 +19,9 @@ import numpy as np
 import psutil
 import torch
 import torch.multiprocessing
+from numpy.typing import NDArray
+
+from benchmarks.harness import Case, Goal
 from literate_rl.actors.actors import (
     ActorLearner,
     ActorsConfig,
@@ -31,9 +34,6 @@ from literate_rl.actors.actors import (
 from literate_rl.actors.processes import SharedMemory
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.nets.policies import make_policy
-from numpy.typing import NDArray
-
-from benchmarks.harness import Case, Goal
 
 ROUNDS = 11
 ENV = "CartPole-v1"

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 
 import psutil
-from literate_rl.interfaces.cluster import RayActors, import_ray
 
 from benchmarks.actors import SIZES, TRANSPORTS, build, case, check
 from benchmarks.harness import Case, Goal
+from literate_rl.interfaces.cluster import RayActors, import_ray
 
 ROUNDS = 11
 PACKAGES = ("ray",)

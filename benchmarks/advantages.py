@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from literate_rl.maths.advantages import gae, gae_loop, lambda_returns
 from torch import Tensor
 
 from benchmarks.harness import SEED, Case, Goal
+from literate_rl.maths.advantages import gae, gae_loop, lambda_returns
 
 ROUNDS = 51
 GAMMA, LAMBDA = 0.99, 0.95

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from literate_rl.maths.advantages import gae, gae_loop
 from torch import Tensor
 
 from benchmarks.advantages import (
@@ -21,6 +20,7 @@ from benchmarks.advantages import (
     own_returns,
 )
 from benchmarks.harness import Case, Goal
+from literate_rl.maths.advantages import gae, gae_loop
 
 ROUNDS = 51
 PACKAGES = ("torchrl", "tensordict")

@@ -13,10 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from literate_rl.actors.apex import Apex
-
 from benchmarks.apex_learning import build, waiting
 from benchmarks.harness import Case, Goal
+from literate_rl.actors.apex import Apex
 
 ROUNDS = 7
 ROLLOUTS = 24  # of one sample

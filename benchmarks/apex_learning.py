@@ -12,6 +12,8 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.actors.apex import Apex, DQNApexConfig, apex_settings
 from literate_rl.actors.processes import transport_named
 from literate_rl.by_hand.fast_forms import fused_q_error, numpy_act
@@ -19,8 +21,6 @@ from literate_rl.data.agents import make_envs
 from literate_rl.learners.dqn import DQN, DQNConfig, make_q_policy
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.runs.runs import flat_env
-
-from benchmarks.learning import Experiment, Variant, main
 
 ENV = "CartPole-v1"
 WAIT = 0.004  # seconds

@@ -17,6 +17,9 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+
+from benchmarks.ablation import NEVER
+from benchmarks.learning import LEARNING, Experiment, Variant, main
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import Rollout, make_envs
 from literate_rl.data.episodes import mean_return
@@ -25,9 +28,6 @@ from literate_rl.maths.policy_gradient import policy_gradient_error
 from literate_rl.maths.ppo_error import policy_error_from_log_prob
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import flat_env, stored_runs
-
-from benchmarks.ablation import NEVER
-from benchmarks.learning import LEARNING, Experiment, Variant, main
 
 ENV = "Pendulum-v1"
 

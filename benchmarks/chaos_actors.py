@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from literate_rl.actors.actors import RemoteLearner
 from literate_rl.apps.training import ALGORITHMS, make_learner
 from literate_rl.runs.runs import Run, fit, load_checkpoint

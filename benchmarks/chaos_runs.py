@@ -31,11 +31,11 @@ import numpy as np
 import psutil
 import torch
 import torch._dynamo  # optimisers import it when the first one is made
-from literate_rl.apps import cli
-from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 from torch import Tensor
 
 from benchmarks import chaos_worlds
+from literate_rl.apps import cli
+from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 
 Row = dict[str, Any]
 PATIENCE = 120.0  # seconds after which a training hangs

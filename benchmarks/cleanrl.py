@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from gymnasium import wrappers
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from literate_rl.learners.ppo import PPOConfig, Samples
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
+
+from literate_rl.learners.ppo import PPOConfig, Samples
 
 
 def cleanrl_env(env: str, config: PPOConfig) -> gym.Env[Any, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from literate_rl.nets.hybrid_action import as_tree
 from torch import Tensor
 
 from benchmarks.harness import SEED, Case, Goal
+from literate_rl.nets.hybrid_action import as_tree
 
 ROUNDS = 51
 SHAPE = (256, 3)

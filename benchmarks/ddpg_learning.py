@@ -16,15 +16,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+
+from benchmarks.corner import corner
+from benchmarks.landscapes import JUDGES
+from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
 from literate_rl.apps.training import make_learner
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.ddpg import ddpg_settings
 from literate_rl.learners.td3 import HDDPGConfig, TD3Config
 from literate_rl.runs.runs import flat_env
-
-from benchmarks.corner import corner
-from benchmarks.landscapes import JUDGES
-from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
 
 ENV = "Pendulum-v1"
 DISCRETE = "CartPole-v1"

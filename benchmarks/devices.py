@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from literate_rl.apps.training import ALGORITHMS, make_learner
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness import SEED, Case
+from literate_rl.apps.training import ALGORITHMS, make_learner
 
 ROUNDS = 21
 ACTIONS = 6

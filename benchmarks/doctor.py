@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from benchmarks.harness import provenance
+from benchmarks.store import RESULTS, write_table
 from literate_rl.apps.doctor import RULES, Record, can_judge, read_record
 from literate_rl.apps.training import (
     ALGORITHMS,
@@ -27,9 +30,6 @@ from literate_rl.apps.training import (
 )
 from literate_rl.maths.ppo_error import policy_error_from_log_prob, ppo_policy_loss
 from literate_rl.runs.runs import Run, fit
-
-from benchmarks.harness import provenance
-from benchmarks.store import RESULTS, write_table
 
 STORE = Path(__file__).resolve().parents[1] / "tests/doctor"
 WORKERS = 5

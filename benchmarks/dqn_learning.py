@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 import torch
+
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.apps.training import make_learner
 from literate_rl.ground.protocols import Learner
 from literate_rl.learners.dqn import DQNConfig, dqn_settings
-
-from benchmarks.learning import Experiment, Variant, main
 
 ENV = "CartPole-v1"
 # Each but the first differs from the chapter's agent in one thing.

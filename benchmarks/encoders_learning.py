@@ -13,6 +13,9 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+from torch import nn
+
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.data.agents import make_envs
 from literate_rl.ground.networks import orthogonal
 from literate_rl.learners.ppo import PPO, PPOConfig
@@ -24,9 +27,6 @@ from literate_rl.nets.policies import (
     make_policy,
 )
 from literate_rl.runs.runs import flat_env
-from torch import nn
-
-from benchmarks.learning import Experiment, Variant, main
 
 ENV = "MinAtarBreakout-v1"
 

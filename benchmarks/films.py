@@ -25,16 +25,6 @@ import gymnasium as gym
 import matplotlib
 import numpy as np
 import torch
-from literate_rl.runs.evaluation import t_interval
-from literate_rl.runs.runs import (
-    Run,
-    fit,
-    has_screen,
-    make_visible,
-    play,
-    stored_runs,
-    video_writer,
-)
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
@@ -49,6 +39,16 @@ from benchmarks import (
 )
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
+from literate_rl.runs.evaluation import t_interval
+from literate_rl.runs.runs import (
+    Run,
+    fit,
+    has_screen,
+    make_visible,
+    play,
+    stored_runs,
+    video_writer,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 FILMS = ROOT / "docs/_static/films"

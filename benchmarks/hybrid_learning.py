@@ -16,6 +16,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
+
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.data.agents import make_envs
 from literate_rl.data.worlds import Moving
 from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
@@ -26,9 +29,6 @@ from literate_rl.maths.ppo_error import (
 )
 from literate_rl.nets.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.runs.runs import flat_env
-from torch import Tensor
-
-from benchmarks.learning import Experiment, Variant, main
 
 MOVING, LANDER = "literate_rl/Moving-v0", "literate_rl/HybridLander-v0"
 MOVING_MASK = np.array([[1, 0], [0, 1], [0, 0]])

@@ -12,6 +12,10 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.actors.actors import ActorLearner, ActorsConfig, actors_settings
 from literate_rl.actors.processes import transport_named
 from literate_rl.by_hand.fast_forms import numpy_act
@@ -27,10 +31,6 @@ from literate_rl.maths.off_policy import vtrace, vtrace_loss
 from literate_rl.maths.policy_gradient import policy_gradient_error
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import flat_env
-from torch import Tensor
-from torch.nn.functional import pad
-
-from benchmarks.learning import Experiment, Variant, main
 
 UPDATES = (1, 4, 8)
 LAGS = (5, 15)

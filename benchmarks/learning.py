@@ -27,6 +27,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from benchmarks.harness import provenance
+from benchmarks.store import RESULTS, read_table, write_table
 from literate_rl.actors.actors import RemoteLearner
 from literate_rl.apps.training import runner_of
 from literate_rl.by_hand.fast_forms import numpy_act
@@ -41,9 +44,6 @@ from literate_rl.runs.runs import (
     todays_names,
     write_atomically,
 )
-
-from benchmarks.harness import provenance
-from benchmarks.store import RESULTS, read_table, write_table
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.

@@ -16,6 +16,10 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+from torch import Tensor, nn
+
+from benchmarks.encoders_learning import CONFIG, ENV
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.apps.training import make_learner
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.dqn import DQNConfig
@@ -29,10 +33,6 @@ from literate_rl.nets.policies import (
     make_policy,
 )
 from literate_rl.runs.runs import flat_env
-from torch import Tensor, nn
-
-from benchmarks.encoders_learning import CONFIG, ENV
-from benchmarks.learning import Experiment, Variant, main
 
 
 class ByHand(nn.Sequential):

@@ -17,13 +17,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+from torch import Tensor, nn
+
+from benchmarks.harness import Case, Goal, cpu_seconds
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import fit, flat_env
-from torch import Tensor, nn
-
-from benchmarks.harness import Case, Goal, cpu_seconds
 
 gym.register_envs(ale_py)
 

@@ -12,6 +12,10 @@ from functools import partial
 
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
+from torch.distributions import Categorical, kl_divergence
+
+from benchmarks.harness import SEED, Case, Goal
 from literate_rl.by_hand.ppo_by_hand import AuxiliaryHeads
 from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, PhasicNetwork, PPGConfig
 from literate_rl.nets.disjoint_network import (
@@ -20,10 +24,6 @@ from literate_rl.nets.disjoint_network import (
 )
 from literate_rl.nets.encoders import ConvolutionalEncodingNetwork
 from literate_rl.nets.policies import CategoricalActions, Policy
-from torch import Tensor, nn
-from torch.distributions import Categorical, kl_divergence
-
-from benchmarks.harness import SEED, Case, Goal
 
 ROUNDS = 9
 STEPS, COPIES, EPOCHS, ACTIONS = 32, 64, 2, 15

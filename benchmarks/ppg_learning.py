@@ -14,6 +14,8 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+
+from benchmarks.learning import Experiment, Variant, main, noisy_return
 from literate_rl.data.agents import make_envs
 from literate_rl.data.worlds import Maze, MazeLevels
 from literate_rl.learners.ppg import (
@@ -23,8 +25,6 @@ from literate_rl.learners.ppg import (
     ppg_settings,
 )
 from literate_rl.runs.runs import flat_env
-
-from benchmarks.learning import Experiment, Variant, main, noisy_return
 
 CARTPOLE, MAZE = "CartPole-v1", "literate_rl/Maze-v0"
 TRAINING_LEVELS = range(200)

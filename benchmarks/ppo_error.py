@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
+from torch.distributions import Categorical
+
+from benchmarks.harness import SEED, Case, Goal
 from literate_rl.maths.ppo_error import (
     ppo_info,
     ppo_policy_data,
     ppo_policy_error,
     ppo_policy_loss,
 )
-from torch import Tensor
-from torch.distributions import Categorical
-
-from benchmarks.harness import SEED, Case, Goal
 
 ROUNDS = 101
 ACTIONS = 6

@@ -20,17 +20,17 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+from torch import Tensor, nn
+
+from benchmarks import encoders_learning, minatar_learning
+from benchmarks.cleanrl import CleanRL
+from benchmarks.harness import Case, Goal, cpu_seconds
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.by_hand.ppo_by_hand import ByHand
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import fit, flat_env
-from torch import Tensor, nn
-
-from benchmarks import encoders_learning, minatar_learning
-from benchmarks.cleanrl import CleanRL
-from benchmarks.harness import Case, Goal, cpu_seconds
 
 ROUNDS = 11
 PACKAGES = ("stable-baselines3", "gymnasium", "mujoco", "MinAtar")

@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from literate_rl.learners.ppo import PPOConfig
-from literate_rl.runs.evaluation import evaluate
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.harness import provenance
 from benchmarks.ppo_loop import ENV, check, learner, peer_learner
 from benchmarks.store import RESULTS, write_table
+from literate_rl.learners.ppo import PPOConfig
+from literate_rl.runs.evaluation import evaluate
 
 PACKAGES = ("stable-baselines3", "gymnasium")
 SEEDS = 20

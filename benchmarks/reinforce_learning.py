@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+
+from benchmarks.learning import Experiment, Variant, main
 from literate_rl.data.agents import Collector, discounted_returns, make_envs
 from literate_rl.data.episodes import env_seed
 from literate_rl.maths.policy_gradient import (
@@ -18,9 +21,6 @@ from literate_rl.maths.policy_gradient import (
     policy_gradient_error,
 )
 from literate_rl.nets.policies import ActorCritic, CategoricalActions, Policy
-from torch import nn
-
-from benchmarks.learning import Experiment, Variant, main
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from literate_rl.data.replay import SumTree, importance_weights
 from numpy.typing import NDArray
 
 from benchmarks.harness import SEED, Case, Goal
+from literate_rl.data.replay import SumTree, importance_weights
 
 ROUNDS = 31
 ENTRIES = 50_000

@@ -21,15 +21,15 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from literate_rl.data.agents import make_envs
-from literate_rl.learners.loop import OffPolicy
-from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
-from literate_rl.runs.runs import fit, flat_env
 from torch import Tensor, nn
 
 from benchmarks.dqn_loop import as_peer, linear_layers
 from benchmarks.harness import Case
 from benchmarks.td3_loop import STEPS, Form, made_for, scaled_pendulum, side_by_side
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
+from literate_rl.runs.runs import fit, flat_env
 
 ROUNDS = 11
 PACKAGES = ("stable-baselines3", "gymnasium")

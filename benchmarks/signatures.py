@@ -14,11 +14,11 @@ import torch
 from annotated_types import Gt
 from beartype import beartype
 from jaxtyping import jaxtyped
-from literate_rl.ground.signatures import Bool, Float, Fraction, Int, checked
-from literate_rl.maths.ppo_error import ppo_policy_data, ppo_policy_error
 from torch import Tensor
 
 from benchmarks.harness import SEED, Case, Goal
+from literate_rl.ground.signatures import Bool, Float, Fraction, Int, checked
+from literate_rl.maths.ppo_error import ppo_policy_data, ppo_policy_error
 
 ROUNDS = 51
 PACKAGES = ("jaxtyping", "beartype")

@@ -21,12 +21,12 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from literate_rl.apps.training import ALGORITHMS, ended, make_learner
-from literate_rl.ground.nests import REASONS, SpaceError
-from literate_rl.runs.evaluation import evaluate
 
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
+from literate_rl.apps.training import ALGORITHMS, ended, make_learner
+from literate_rl.ground.nests import REASONS, SpaceError
+from literate_rl.runs.evaluation import evaluate
 
 PATH = RESULTS / "spaces.csv"
 COMMAND = "python -m benchmarks.spaces"

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit, TransformObservation
-from literate_rl.data.worlds import Moving
 
 from literate_rl import MaskFromObservation, evaluate, load, train
+from literate_rl.data.worlds import Moving
 
 Env = gym.Env[Any, Any]
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")

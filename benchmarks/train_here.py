@@ -10,13 +10,13 @@ import json
 import time
 
 import numpy as np
-from literate_rl.book.pictures import script
-from literate_rl.book.train_here import SETTINGS, SLIDERS, TOTAL
 from py_mini_racer import MiniRacer
 
 from benchmarks.harness import provenance
 from benchmarks.learning import LEARNING
 from benchmarks.store import write_table
+from literate_rl.book.pictures import script
+from literate_rl.book.train_here import SETTINGS, SLIDERS, TOTAL
 
 SEEDS = range(1, 11)
 BINS = 25

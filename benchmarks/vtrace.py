@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.distributions import Categorical
+
+from benchmarks.harness import SEED, Case, Goal
 from literate_rl.maths.off_policy import (
     vtrace,
     vtrace_data,
     vtrace_error_discrete_action,
     vtrace_loss,
 )
-from torch import Tensor
-from torch.distributions import Categorical
-
-from benchmarks.harness import SEED, Case, Goal
 
 ROUNDS = 31
 GAMMA = 0.99

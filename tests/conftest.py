@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs/_ext"))
 # Small tensors: threads would only wait for each other. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
+
 from literate_rl.ground.interrupts import CTRL_C
 
 # The same examples in every run, and no verdict that depends on a machine's speed.

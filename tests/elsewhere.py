@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from literate_rl.apps import training
 from torch import Tensor
 from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from literate_rl.apps import training
 
 ELSEWHERE = torch.device("meta")
 # These may read from one device and write to another.

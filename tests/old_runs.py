@@ -28,15 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from literate_rl.apps.cli import main
-from literate_rl.book.contract_models import (
-    ActionValue,
-    CategoricalActor,
-    DeterministicActor,
-    QNetwork,
-    SquashedGaussianActor,
-    StateValue,
-)
 from torch import Tensor, nn
 
 from literate_rl import (
@@ -55,6 +46,15 @@ from literate_rl import (
     make_phasic_policy,
     make_policy,
     seed_everything,
+)
+from literate_rl.apps.cli import main
+from literate_rl.book.contract_models import (
+    ActionValue,
+    CategoricalActor,
+    DeterministicActor,
+    QNetwork,
+    SquashedGaussianActor,
+    StateValue,
 )
 
 RUNS = Path(__file__).with_name("runs")

@@ -14,6 +14,8 @@ import pytest
 import torch
 from gymnasium import spaces
 from learning import assert_for_most_seeds
+from torch import Tensor, nn
+
 from literate_rl.apps.cli import main
 from literate_rl.apps.training import train
 from literate_rl.book.contract_models import ActionValue, DeterministicActor
@@ -37,7 +39,6 @@ from literate_rl.learners.td3 import (
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import Run, fit, load
-from torch import Tensor, nn
 
 N, STATE = 6, 3
 # An action of two numbers whose bounds differ, and are not symmetric.

@@ -12,6 +12,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
+
 from literate_rl.apps.training import train
 from literate_rl.check.own_models import make_own_sac_policy
 from literate_rl.data.agents import make_envs
@@ -20,7 +22,6 @@ from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.sac import SAC, SACConfig, SoftActorCritic, make_sac_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import Run, fit, flat_env, load
-from torch import Tensor, nn
 
 LOW, HIGH = [-1.0, 0.0], [3.0, 0.5]
 N, ACTIONS = 6, 3

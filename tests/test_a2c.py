@@ -18,6 +18,9 @@ from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from torch import Tensor, nn
+from worlds import counting
+
 from literate_rl.actors.a3c import A3C, A3CConfig
 from literate_rl.check import own_models
 from literate_rl.check.contracts import check_model
@@ -36,8 +39,6 @@ from literate_rl.maths.ppo_error import policy_error_from_log_prob
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import Run, fit, flat_env
-from torch import Tensor, nn
-from worlds import counting
 
 ALONE = A2CConfig(num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4)
 

@@ -17,6 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_a2c import make_a2c, policy_for, same
+from test_actors import cartpoles
+from test_processes import gone, interrupted_while_all_hang, pids, wave
+from torch import nn
+from worlds import counting, deadly
+
 from literate_rl.actors.a3c import (
     A3C,
     A3CConfig,
@@ -31,11 +37,6 @@ from literate_rl.check.own_models import make_contract_policy
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.a2c import a2c_settings
 from literate_rl.runs.runs import Run, fit, flat_env
-from test_a2c import make_a2c, policy_for, same
-from test_actors import cartpoles
-from test_processes import gone, interrupted_while_all_hang, pids, wave
-from torch import nn
-from worlds import counting, deadly
 
 SMALL = A3CConfig(
     num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4, slots=2

@@ -17,6 +17,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds import counting, left_alone, moody
+
 from literate_rl.actors.actors import (
     Actor,
     ActorLearner,
@@ -36,7 +38,6 @@ from literate_rl.nets.policies import (
     make_policy,
 )
 from literate_rl.runs.runs import Run, fit, flat_env
-from worlds import counting, left_alone, moody
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
 

@@ -5,15 +5,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+
+from literate_rl import discounted_returns
 from literate_rl.maths.advantages import (
     gae,
     gae_loop,
     lambda_returns,
     n_step_returns,
 )
-from torch import Tensor
-
-from literate_rl import discounted_returns
 
 Batch = dict[str, Tensor]
 

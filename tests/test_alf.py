@@ -13,6 +13,20 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import RecurrentEncodingNetwork
+from torch import Tensor, nn
+from torch.distributions import (
+    Beta,
+    Categorical,
+    Distribution,
+    Independent,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+    kl_divergence,
+)
+from torch.distributions.transforms import TanhTransform
+
 from literate_rl.data.agents import Rollout
 from literate_rl.interfaces.alf import (
     LAST,
@@ -37,19 +51,6 @@ from literate_rl.learners.ppg import (
 )
 from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.nets.hybrid_action import HybridDistribution
-from memory import RecurrentEncodingNetwork
-from torch import Tensor, nn
-from torch.distributions import (
-    Beta,
-    Categorical,
-    Distribution,
-    Independent,
-    MultivariateNormal,
-    Normal,
-    TransformedDistribution,
-    kl_divergence,
-)
-from torch.distributions.transforms import TanhTransform
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))

@@ -21,6 +21,10 @@ from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from test_processes import gone, hurry, interrupted_while_all_hang, pids
+from torch import Tensor
+from worlds import counting, left_alone, moody
+
 from literate_rl.actors.actors import weights_of
 from literate_rl.actors.apex import (
     Apex,
@@ -54,9 +58,6 @@ from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.rainbow import Rainbow, make_rainbow_policy, rainbow_settings
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import Run, fit, load_checkpoint
-from test_processes import gone, hurry, interrupted_while_all_hang, pids
-from torch import Tensor
-from worlds import counting, left_alone, moody
 
 SMALL = DQNApexConfig(
     actors=2,

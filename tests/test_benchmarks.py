@@ -24,23 +24,6 @@ from gymnasium.vector import SyncVectorEnv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import curves
-from literate_rl.apps.programs import program_names
-from literate_rl.apps.trained import trained_agents
-from literate_rl.apps.training import settings_of
-from literate_rl.data.agents import discounted_returns
-from literate_rl.data.replay import Batch
-from literate_rl.learners.impala import IMPALAConfig
-from literate_rl.learners.ppg import PPGConfig
-from literate_rl.maths.ppo_error import ppo_policy_data
-from literate_rl.nets.hybrid_ppo import ppo_policy_error_hybrid_per_head
-from literate_rl.runs.evaluation import evaluate
-from literate_rl.runs.runs import (
-    fit,
-    load,
-    load_env,
-    stored_runs,
-    todays_names,
-)
 
 from benchmarks import __main__ as command
 from benchmarks import (
@@ -70,6 +53,23 @@ from benchmarks.store import (
     read_table,
     write_results,
     write_table,
+)
+from literate_rl.apps.programs import program_names
+from literate_rl.apps.trained import trained_agents
+from literate_rl.apps.training import settings_of
+from literate_rl.data.agents import discounted_returns
+from literate_rl.data.replay import Batch
+from literate_rl.learners.impala import IMPALAConfig
+from literate_rl.learners.ppg import PPGConfig
+from literate_rl.maths.ppo_error import ppo_policy_data
+from literate_rl.nets.hybrid_ppo import ppo_policy_error_hybrid_per_head
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import (
+    fit,
+    load,
+    load_env,
+    stored_runs,
+    todays_names,
 )
 
 SMALL = learning.ppo_settings("CartPole-v1")

@@ -8,13 +8,14 @@ import torch
 from fuzz import assert_held
 from hypothesis import given
 from hypothesis import strategies as st
+from projections import exact_projection
+
 from literate_rl.maths.c51 import (
     categorical_error,
     mass_beyond,
     project_distribution,
     project_distribution_loop,
 )
-from projections import exact_projection
 
 seeds = st.integers(0, 9999)
 

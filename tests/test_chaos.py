@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from literate_rl.runs import runs
-from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 
 from benchmarks import chaos, chaos_calls, chaos_chapters, chaos_runs
 from benchmarks.store import read_table
+from literate_rl.runs import runs
+from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 
 # A world that cannot be saved, a buffer between two phases, replay, actors.
 FEW = ("ppo, LunarLander", "ppg", "a2c", "dqn", "a3c")

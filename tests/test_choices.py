@@ -15,6 +15,9 @@ import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributions import Categorical, kl_divergence
+
+from benchmarks.spaces import Sampled
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.ground.nests import SpaceError
@@ -23,9 +26,6 @@ from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.nets.choices import ChoiceActions, is_choices
 from literate_rl.nets.policies import Policy, make_actions, make_policy
 from literate_rl.runs.runs import Run, fit, load
-from torch.distributions import Categorical, kl_divergence
-
-from benchmarks.spaces import Sampled
 
 NEST = spaces.Dict(
     go=spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2)))),

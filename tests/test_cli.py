@@ -22,6 +22,9 @@ import imageio_ffmpeg
 import pytest
 from elsewhere import elsewhere
 from gymnasium.envs.classic_control import CartPoleEnv
+from processes import Child
+
+from benchmarks.chaos_runs import difference, flat, table
 from literate_rl.apps import cli
 from literate_rl.apps.cli import Command
 from literate_rl.apps.commands import main
@@ -38,9 +41,6 @@ from literate_rl.runs.runs import (
     load_env,
     save_checkpoint,
 )
-from processes import Child
-
-from benchmarks.chaos_runs import difference, flat, table
 
 # One worker, so that `whole` is made once.
 pytestmark = pytest.mark.xdist_group("cli")

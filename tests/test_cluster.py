@@ -22,6 +22,11 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 import ray
 import torch
 import worlds
+from ray.cluster_utils import Cluster
+from test_actors import policy_for
+from test_processes import Witness, hurry
+from worlds import counting
+
 from literate_rl.actors.a3c import A3C, A3CConfig
 from literate_rl.actors.actors import Actor, InProcess, slot_layout
 from literate_rl.actors.apex import Apex, DQNApexConfig
@@ -29,10 +34,6 @@ from literate_rl.apps.cli import main
 from literate_rl.interfaces.cluster import RayActors
 from literate_rl.learners.dqn import DQN, make_q_policy
 from literate_rl.runs.runs import Run, fit, load_checkpoint
-from ray.cluster_utils import Cluster
-from test_actors import policy_for
-from test_processes import Witness, hurry
-from worlds import counting
 
 # Ray's processes do not find the tests' own modules.
 ray.cloudpickle.register_pickle_by_value(worlds)

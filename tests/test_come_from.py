@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import tangle
-from literate_rl.apps.commands import OTHERS
-from literate_rl.apps.programs import program_names
 from reader import slug
 
 import literate_rl
+from literate_rl.apps.commands import OTHERS
+from literate_rl.apps.programs import program_names
 
 PAGE = (tangle.ROOT / "docs/come_from.md").read_text("utf-8")
 ERRATA = (tangle.ROOT / "docs/errata.md").read_text("utf-8")

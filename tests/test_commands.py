@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from check import ROOT
 from gymnasium import spaces
+
 from literate_rl.apps import commands
 from literate_rl.apps.commands import OFFERED, OTHERS, main, overview
 from literate_rl.apps.training import ALGORITHMS, View

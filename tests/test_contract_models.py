@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch.distributions import Normal
+
 from literate_rl.book.contract_models import (
     CategoricalActor,
     DuelingQNetwork,
     SquashedGaussianActor,
 )
 from literate_rl.ground.networks import squashed_log_prob
-from torch.distributions import Normal
 
 STATE = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 BOX = spaces.Box(np.float32([-2, -1]), np.float32([2, 3]))

@@ -19,6 +19,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from worlds import Tower, TwoStates
+
 from literate_rl.book.contract_models import (
     ActionValue,
     CategoricalActor,
@@ -32,9 +36,6 @@ from literate_rl.book.contract_models import (
 from literate_rl.check import contracts
 from literate_rl.check.contracts import CONTRACTS, ContractError, Role, check_model
 from literate_rl.runs.runs import flat_env
-from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
-from worlds import Tower, TwoStates
 
 SEED_FAMILIES = "DQN DQNPer DQNApex RAINBOW DDPG DDPGPer DDPGApex HDDPG TD3 A2C PPO A3C"
 SEED_FAMILIES += " IMPALA SAC Dueling"

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from gymnasium import spaces
-from literate_rl.learners.ddpg import make_ddpg_policy
 
 from benchmarks.corner import corner, probes
+from literate_rl.learners.ddpg import make_ddpg_policy
 
 
 @pytest.mark.parametrize("sure", [0.0, 200.0])

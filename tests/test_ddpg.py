@@ -18,24 +18,6 @@ from elsewhere import ELSEWHERE, elsewhere
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from literate_rl.apps.training import train
-from literate_rl.book.contract_models import ActionValue, DeterministicActor
-from literate_rl.by_hand.fast_forms import (
-    chain_backward,
-    chain_layers,
-    chain_outputs,
-    fused_critic_error,
-)
-from literate_rl.check.own_models import make_own_ddpg_policy
-from literate_rl.ground.networks import Critics
-from literate_rl.learners.ddpg import (
-    BoxActions,
-    DDPGConfig,
-    OneHotActions,
-    ddpg_settings,
-    make_ddpg_policy,
-)
-from literate_rl.nets.policies import Policy
 from reach import (
     BOX,
     DISCRETE,
@@ -64,6 +46,24 @@ from reach import (
 from torch import Tensor, nn
 
 from benchmarks.spaces import Sampled
+from literate_rl.apps.training import train
+from literate_rl.book.contract_models import ActionValue, DeterministicActor
+from literate_rl.by_hand.fast_forms import (
+    chain_backward,
+    chain_layers,
+    chain_outputs,
+    fused_critic_error,
+)
+from literate_rl.check.own_models import make_own_ddpg_policy
+from literate_rl.ground.networks import Critics
+from literate_rl.learners.ddpg import (
+    BoxActions,
+    DDPGConfig,
+    OneHotActions,
+    ddpg_settings,
+    make_ddpg_policy,
+)
+from literate_rl.nets.policies import Policy
 
 
 @pytest.fixture(autouse=True)

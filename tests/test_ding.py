@@ -16,6 +16,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from torch.utils.data import default_collate
+from worlds import left_alone, modes, moody
+
 from literate_rl.ground.nests import map_nest
 from literate_rl.interfaces.ding import (
     IMPALAPolicy,
@@ -35,10 +40,6 @@ from literate_rl.nets.policies import (
     GaussianActions,
     Policy,
 )
-from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
-from torch.utils.data import default_collate
-from worlds import left_alone, modes, moody
 
 SMALL = IMPALAPolicyConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4

@@ -15,24 +15,6 @@ import torch
 from fuzz import assert_held
 from gymnasium import spaces
 from learning import assert_for_most_seeds
-from literate_rl.apps.training import ALGORITHMS, train
-from literate_rl.book.contract_models import ActionValue, CategoricalActor, QNetwork
-from literate_rl.check.contracts import ContractError
-from literate_rl.check.own_models import make_own_sac_policy, of_all
-from literate_rl.check.states import state_spec
-from literate_rl.data.agents import make_envs
-from literate_rl.data.replay import Batch
-from literate_rl.learners.discrete_sac import (
-    DiscreteCritics,
-    DiscreteSAC,
-    discrete_sac_settings,
-    expected_soft_value,
-    list_entropy,
-    make_discrete_sac_policy,
-)
-from literate_rl.learners.loop import OffPolicy
-from literate_rl.learners.sac import SACConfig, sac_settings, soft_value
-from literate_rl.runs.runs import fit, flat_env, load
 from soft import (
     ACTIONS,
     CARTPOLE,
@@ -54,6 +36,25 @@ from soft import (
 )
 from torch import Tensor, nn
 from torch.distributions import Categorical
+
+from literate_rl.apps.training import ALGORITHMS, train
+from literate_rl.book.contract_models import ActionValue, CategoricalActor, QNetwork
+from literate_rl.check.contracts import ContractError
+from literate_rl.check.own_models import make_own_sac_policy, of_all
+from literate_rl.check.states import state_spec
+from literate_rl.data.agents import make_envs
+from literate_rl.data.replay import Batch
+from literate_rl.learners.discrete_sac import (
+    DiscreteCritics,
+    DiscreteSAC,
+    discrete_sac_settings,
+    expected_soft_value,
+    list_entropy,
+    make_discrete_sac_policy,
+)
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.sac import SACConfig, sac_settings, soft_value
+from literate_rl.runs.runs import fit, flat_env, load
 
 # --- Soft values ----------------------------------------------------------------------
 

@@ -18,6 +18,10 @@ from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import RecurrentEncodingNetwork
+from torch.distributions import Categorical, Independent, Normal
+from torch.nn.parallel import DistributedDataParallel
+
 from literate_rl.ground.nests import pack, unpack
 from literate_rl.nets.disjoint_network import (
     CategoricalProjectionNetwork,
@@ -25,9 +29,6 @@ from literate_rl.nets.disjoint_network import (
     EncodingNetwork,
     NormalProjectionNetwork,
 )
-from memory import RecurrentEncodingNetwork
-from torch.distributions import Categorical, Independent, Normal
-from torch.nn.parallel import DistributedDataParallel
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 HYBRID = spaces.Tuple(

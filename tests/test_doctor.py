@@ -14,6 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from benchmarks import doctor as benchmark
+from benchmarks.store import RESULTS, read_table
+from literate_rl import diagnose, look
 from literate_rl.apps import commands
 from literate_rl.apps.doctor import (
     LARGEST_REWARDS,
@@ -22,10 +26,6 @@ from literate_rl.apps.doctor import (
     main,
     read_record,
 )
-
-from benchmarks import doctor as benchmark
-from benchmarks.store import RESULTS, read_table
-from literate_rl import diagnose, look
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "tests/doctor"

@@ -20,6 +20,9 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from learning import assert_for_most_seeds
+from torch import Tensor, nn
+from worlds import moody
+
 from literate_rl.actors.actors import Actor, slot_layout
 from literate_rl.by_hand.fast_forms import (
     FusedQError,
@@ -46,8 +49,6 @@ from literate_rl.learners.dqn import (
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import fit, flat_env
-from torch import Tensor, nn
-from worlds import moody
 
 N, ACTIONS = 5, 3
 ENV = "CartPole-v1"

@@ -19,6 +19,9 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor, nn
+
+import literate_rl
 from literate_rl.actors.apex import apex_settings, first_priorities
 from literate_rl.apps.training import Agent, make_learner, train
 from literate_rl.book.pictures import Axis, Mark, plot
@@ -70,9 +73,6 @@ from literate_rl.nets.policies import (
 )
 from literate_rl.runs.evaluation import evaluate, paired_difference
 from literate_rl.runs.runs import advice
-from torch import Tensor, nn
-
-import literate_rl
 
 STATES = spaces.Box(-1, 1, (3,))
 FORCES = spaces.Box(-1, 1, (2,))

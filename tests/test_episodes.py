@@ -19,6 +19,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+
 from literate_rl.apps.training import train
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.data.episodes import (
@@ -40,7 +42,6 @@ from literate_rl.data.episodes import (
 from literate_rl.ground.nests import plain_space
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import flat_env, record_video
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking

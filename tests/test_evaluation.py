@@ -13,6 +13,9 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch import nn
+from worlds import Counting, left_alone, moody
+
 from literate_rl.data.agents import make_envs
 from literate_rl.data.episodes import env_seed
 from literate_rl.nets.policies import (
@@ -28,8 +31,6 @@ from literate_rl.runs.evaluation import (
     t_quantile,
     t_share,
 )
-from torch import nn
-from worlds import Counting, left_alone, moody
 
 
 class Lottery(gym.Env):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from literate_rl.book.exercises import grade, one_line
 
 

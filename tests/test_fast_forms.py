@@ -15,6 +15,12 @@ from gymnasium import spaces
 from hybrid import MASK
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_full_backward_hook,
+)
+
 from literate_rl.by_hand.fast_forms import (
     FlatAdam,
     FusedCriticError,
@@ -56,11 +62,6 @@ from literate_rl.nets.policies import (
     normalizer_of,
 )
 from literate_rl.runs.runs import fit
-from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_full_backward_hook,
-)
 
 HYBRID = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (4,))))
 SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(2), spaces.Box(-2, 2, (2,))

@@ -35,6 +35,9 @@ from hybrid import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal
+
 from literate_rl.data.worlds import Moving
 from literate_rl.maths.fast import hybrid_terms, log_softmax
 from literate_rl.nets.hybrid_action import (
@@ -48,8 +51,6 @@ from literate_rl.nets.hybrid_action import (
     sample_hybrid_action,
     select_args,
 )
-from torch import Tensor, nn
-from torch.distributions import Categorical, Independent, Normal
 
 # --- Trees --------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from hybrid import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from literate_rl.data.agents import make_envs
 from literate_rl.data.worlds import Moving
 from literate_rl.ground.nests import as_space, leaves, plain_space

@@ -30,6 +30,7 @@ from hybrid import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import assert_for_most_seeds
+
 from literate_rl.apps.cli import main
 from literate_rl.data.agents import make_envs, seed_everything
 from literate_rl.data.worlds import Moving

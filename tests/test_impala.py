@@ -18,6 +18,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from learning import assert_for_most_seeds
+from torch import Tensor, nn
+from worlds import left_alone, moody
+
 from literate_rl.apps.training import train
 from literate_rl.data.agents import Rollout, make_envs
 from literate_rl.learners.impala import (
@@ -43,8 +46,6 @@ from literate_rl.nets.policies import (
     make_policy,
 )
 from literate_rl.runs.runs import Run, fit, flat_env, stored_runs
-from torch import Tensor, nn
-from worlds import left_alone, moody
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 BOXES = spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,))))

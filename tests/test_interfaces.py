@@ -14,24 +14,6 @@ from typing import Any
 import pytest
 import torch
 from gymnasium import spaces
-from literate_rl.by_hand.fast_forms import numpy_act
-from literate_rl.data.replay import Batch
-from literate_rl.data.worlds import Moving
-from literate_rl.ground.nests import MODELS, as_space
-from literate_rl.ground.networks import eval_mode, layers
-from literate_rl.ground.protocols import Algorithm, PolicyLike
-from literate_rl.learners.dqn import Exploring, QLearning, TargetNetwork
-from literate_rl.learners.loop import OffPolicy, QError
-from literate_rl.learners.sac import (
-    GaussianRows,
-    SoftPolicy,
-    SquashedGaussian,
-    Temperature,
-    entropy_scale,
-    soft_value,
-)
-from literate_rl.learners.td3 import clipped_double_target, critic_error
-from literate_rl.runs.runs import Run, flat_env
 from test_edges import Drawer, Judge, Mover, Worth
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
@@ -65,6 +47,24 @@ from literate_rl import (
     make_rainbow_policy,
     make_sac_policy,
 )
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.replay import Batch
+from literate_rl.data.worlds import Moving
+from literate_rl.ground.nests import MODELS, as_space
+from literate_rl.ground.networks import eval_mode, layers
+from literate_rl.ground.protocols import Algorithm, PolicyLike
+from literate_rl.learners.dqn import Exploring, QLearning, TargetNetwork
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.sac import (
+    GaussianRows,
+    SoftPolicy,
+    SquashedGaussian,
+    Temperature,
+    entropy_scale,
+    soft_value,
+)
+from literate_rl.learners.td3 import clipped_double_target, critic_error
+from literate_rl.runs.runs import Run, flat_env
 
 LIST, VECTOR, FORCES = spaces.Discrete(2), *(spaces.Box(-1, 1, (n,)) for n in (4, 1))
 PICTURE = spaces.Box(0, 255, (3, 8, 8), "uint8")

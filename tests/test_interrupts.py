@@ -9,13 +9,14 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from processes import Child
+
 from literate_rl.ground import interrupts
 from literate_rl.ground.interrupts import (
     StopWaiting,
     catch_interrupt,
     check_interrupt,
 )
-from processes import Child
 
 
 def press() -> None:

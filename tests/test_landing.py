@@ -12,7 +12,6 @@ import order
 import pytest
 import tangle
 from bs4 import BeautifulSoup, Tag
-from literate_rl.apps.programs import program_names
 from playwright.sync_api import Browser, Page, expect
 from routes import read_routes
 from test_site import SITE, Visit, accessibility, exported_cells, soup, visit_in
@@ -21,6 +20,7 @@ from which_agent import QUESTIONS, agents
 
 from benchmarks import films
 from benchmarks.store import read_table
+from literate_rl.apps.programs import program_names
 
 ROOT = tangle.ROOT
 START = "index.html"

@@ -4,9 +4,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from literate_rl.learners.ddpg import make_ddpg_policy
 
 from benchmarks import landscapes
+from literate_rl.learners.ddpg import make_ddpg_policy
 
 STATES = spaces.Box(-8, 8, (3,))
 TORQUES = spaces.Box(-2, 2, (1,))

@@ -17,6 +17,11 @@ import pytest
 import torch
 from elsewhere import ELSEWHERE, elsewhere
 from gymnasium import spaces
+from test_dqn import ENV, policy_for
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from worlds import modes, moody
+
 from literate_rl.by_hand.fast_forms import FusedQError, fused_q_error, numpy_act
 from literate_rl.data.agents import make_envs
 from literate_rl.data.replay import Batch
@@ -31,10 +36,6 @@ from literate_rl.learners.dqn import (
 from literate_rl.learners.loop import OffPolicy, QError, linear_schedule
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import Run, fit, flat_env, load, load_checkpoint
-from test_dqn import ENV, policy_for
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
-from worlds import modes, moody
 
 # --- Schedules and settings -----------------------------------------------------------
 

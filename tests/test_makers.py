@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
+
 from literate_rl.data.episodes import Held, env_maker, make_one
 from literate_rl.data.makers import (
     Wrapped,

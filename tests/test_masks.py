@@ -16,6 +16,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from net import SMALL
+from torch import Tensor
+from torch.distributions import Categorical, kl_divergence
+from worlds import Fenced
+
+from benchmarks.learning import LEARNING, defaults_of, settings_in
+from benchmarks.masks_learning import EXPERIMENTS, WhileActing
+from benchmarks.store import read_table
 from literate_rl.apps.training import ALGORITHMS, looked_at, make_learner, train
 from literate_rl.by_hand.fast_forms import fused_q_error, numpy_act
 from literate_rl.data.agents import Collector, make_envs
@@ -39,14 +47,6 @@ from literate_rl.nets.masks import (
 from literate_rl.nets.policies import CategoricalActions, make_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import load, play
-from net import SMALL
-from torch import Tensor
-from torch.distributions import Categorical, kl_divergence
-from worlds import Fenced
-
-from benchmarks.learning import LEARNING, defaults_of, settings_in
-from benchmarks.masks_learning import EXPERIMENTS, WhileActing
-from benchmarks.store import read_table
 
 FENCED = "worlds:Fenced-v0"
 SPACES = Fenced().observation_space, Fenced().action_space

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from literate_rl.apps.training import ALGORITHMS, train
 from literate_rl.data.memory import UnrollBuffer, check_fits, memory_left
 

@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+
 from literate_rl.ground.nests import (
     Spec,
     as_space,

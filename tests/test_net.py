@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
-from literate_rl.apps.training import ALGORITHMS
 from net import CASES, NAMES, RECORD, boil_down, compared, digest, play
+
+from literate_rl.apps.training import ALGORITHMS
 
 
 @pytest.mark.parametrize("name", NAMES)

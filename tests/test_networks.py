@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.distributions import Normal, TanhTransform
+from torch.distributions.transformed_distribution import TransformedDistribution
+from worlds import left_alone, modes, moody
+
 from literate_rl.ground.networks import (
     ActionCritic,
     Stretch,
     eval_mode,
     squashed_log_prob,
 )
-from torch import nn
-from torch.distributions import Normal, TanhTransform
-from torch.distributions.transformed_distribution import TransformedDistribution
-from worlds import left_alone, modes, moody
 
 
 @pytest.mark.equation("squashed-density")

@@ -20,6 +20,10 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers import vector as of_vectors
 from gymnasium.wrappers.utils import RunningMeanStd
+from torch import Tensor, nn
+from worlds import Apart
+
+from literate_rl import evaluate, load, train
 from literate_rl.actors.actors import Actor, weights_of
 from literate_rl.apps.cli import main, parse
 from literate_rl.apps.training import ALGORITHMS, ended, make_learner
@@ -61,10 +65,6 @@ from literate_rl.learners.td3 import (
 )
 from literate_rl.nets.policies import RunningMoments, make_policy
 from literate_rl.runs.runs import Run
-from torch import Tensor, nn
-from worlds import Apart
-
-from literate_rl import evaluate, load, train
 
 BOXES = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
 # Each algorithm, and each kind of action that has a policy of its own.

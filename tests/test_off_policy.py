@@ -15,6 +15,9 @@ from extremes import assert_gradients_are_finite
 from fuzz import assert_held
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical, Normal
+
 from literate_rl.data.exact_values import tabular_values
 from literate_rl.maths.advantages import gae
 from literate_rl.maths.fast import reverse_scan
@@ -29,8 +32,6 @@ from literate_rl.maths.off_policy import (
     vtrace_loss,
     warn_clips,
 )
-from torch import Tensor
-from torch.distributions import Categorical, Normal
 
 Batch = dict[str, Tensor]
 

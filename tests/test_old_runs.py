@@ -13,7 +13,6 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from literate_rl.apps.cli import main
 from old_runs import BUILT, COMMANDS, NAMES, RUNS, answers, models_of, settings_of
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -28,6 +27,7 @@ from literate_rl import (
     save_checkpoint,
     seed_everything,
 )
+from literate_rl.apps.cli import main
 
 ANSWERS = json.loads((RUNS / "answers.json").read_text())
 ALGORITHMS = "ppo ppg impala a2c a3c dqn dqnper rainbow ddpg ddpgper hddpg td3 sac"

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
+
 from literate_rl.book.contract_models import (
     ActionValue,
     CategoricalActor,
@@ -25,7 +27,6 @@ from literate_rl.learners.ddpg import make_ddpg_policy
 from literate_rl.learners.discrete_sac import DiscreteCritics, make_discrete_sac_policy
 from literate_rl.learners.sac import make_sac_policy
 from literate_rl.runs.runs import todays_form
-from torch import Tensor, nn
 
 STATES, FORCES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))
 

@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 import tangle
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from literate_rl.book import pictures
 from literate_rl.book.pictures import (
     AGENT_COLOURS,
     Axis,
@@ -25,9 +28,6 @@ from literate_rl.book.pictures import (
     predict,
     text_width,
 )
-from playwright.sync_api import Page, expect
-
-from literate_rl.book import pictures
 
 CHAPTER = tangle.ROOT / "chapters/workshop/pictures.py"
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from literate_rl.book.pictures import Widget
-from literate_rl.book.playground import PUSH, play, push_cartpole, rounded
 from playwright.sync_api import Page, expect
 from py_mini_racer import MiniRacer
 from torch import nn
 from worlds import left_alone, moody
 
 from literate_rl.book import pictures, playground
+from literate_rl.book.pictures import Widget
+from literate_rl.book.playground import PUSH, play, push_cartpole, rounded
 
 
 def networks() -> tuple[nn.Sequential, nn.Sequential]:

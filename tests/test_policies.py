@@ -19,6 +19,9 @@ import torch
 from fuzz import assert_held
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import Collector, Rollout, make_envs
 from literate_rl.data.episodes import env_seed
@@ -34,8 +37,6 @@ from literate_rl.nets.policies import (
     make_actions,
     make_policy,
 )
-from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 
 def discrete(

@@ -9,14 +9,15 @@ import torch
 from fuzz import assert_held, illegal_calls
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Categorical
+
 from literate_rl.maths.policy_gradient import (
     categorical_entropy,
     categorical_log_prob,
     optimal_baseline,
     policy_gradient_error,
 )
-from torch import Tensor
-from torch.distributions import Categorical
 
 sizes = st.tuples(st.integers(1, 6), st.integers(1, 5))
 seeds = st.integers(0, 9999)

@@ -20,6 +20,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import assert_for_most_seeds
+from torch import Tensor
+
 from literate_rl.data.agents import Rollout, make_envs, seed_everything
 from literate_rl.learners.ppg import (
     AuxiliaryPhase,
@@ -45,7 +47,6 @@ from literate_rl.runs.runs import (
     load,
     load_checkpoint,
 )
-from torch import Tensor
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))

@@ -18,6 +18,8 @@ from fuzz import assert_held
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from learning import assert_for_most_seeds
+from worlds import left_alone, modes, moody
+
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import check_experience, make_envs, seed_everything
 from literate_rl.learners.ppo import (
@@ -37,7 +39,6 @@ from literate_rl.nets.policies import (
 )
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import fit, flat_env
-from worlds import left_alone, modes, moody
 
 SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=32, num_epochs=2)
 

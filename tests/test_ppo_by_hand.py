@@ -16,6 +16,9 @@ import torch
 from gymnasium import spaces
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
+from torch import Tensor, nn
+
 from literate_rl.apps.cli import main
 from literate_rl.apps.training import train
 from literate_rl.by_hand.fast_forms import numpy_act
@@ -48,8 +51,6 @@ from literate_rl.nets.policies import (
     make_policy,
 )
 from literate_rl.runs.runs import flat_env, load
-from threadpoolctl import threadpool_info, threadpool_limits
-from torch import Tensor, nn
 
 SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(4), spaces.Box(-2, 2, (2,))
 ARGS = spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (0,))

@@ -13,6 +13,8 @@ from extremes import assert_gradients_are_finite
 from fuzz import assert_held
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+
 from literate_rl.maths import ppo_error
 from literate_rl.maths.ppo_error import (
     approx_kl_k3,
@@ -25,7 +27,6 @@ from literate_rl.maths.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from torch import Tensor
 
 ratios = st.floats(0.05, 20.0)
 advantages = st.floats(-5.0, 5.0)

@@ -20,6 +20,10 @@ import torch
 from elsewhere import ELSEWHERE, elsewhere
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from numpy.typing import NDArray
+from torch import nn
+
+from literate_rl import evaluate, load, save_checkpoint, train
 from literate_rl.apps.training import ALGORITHMS, Agent
 from literate_rl.book.contract_models import (
     ActionValue,
@@ -31,10 +35,6 @@ from literate_rl.book.contract_models import (
 )
 from literate_rl.ground.nests import as_space, plain_space
 from literate_rl.nets.policies import Policy, make_policy
-from numpy.typing import NDArray
-from torch import nn
-
-from literate_rl import evaluate, load, save_checkpoint, train
 
 ROW = spaces.Box(-1, 1, (3,), np.float32)
 TWO = spaces.Discrete(2)

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
+from worlds import moody
+
 from literate_rl.check.probes import (
     Finding,
     Probe,
@@ -30,8 +33,6 @@ from literate_rl.check.probes import (
     write_out,
 )
 from literate_rl.ground.networks import randomness_kept
-from torch import Tensor, nn
-from worlds import moody
 
 STATE = torch.arange(12.0).reshape(3, 4)
 

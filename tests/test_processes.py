@@ -28,6 +28,10 @@ import psutil
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
+from processes import Child
+from test_actors import SMALL, log_probs, make_learner, policy_for
+from worlds import counting, deadly
+
 from literate_rl.actors.actors import (
     Actor,
     ActorLearner,
@@ -47,9 +51,6 @@ from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.episodes import in_one_line
 from literate_rl.interfaces.cluster import RayActors
 from literate_rl.runs.runs import Run, fit, load_checkpoint
-from processes import Child
-from test_actors import SMALL, log_probs, make_learner, policy_for
-from worlds import counting, deadly
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -13,6 +13,11 @@ import pytest
 import tangle
 import torch
 from check import ROOT
+from test_tangle import new_root, replace
+
+from benchmarks import learning
+from benchmarks import programs as benchmark
+from benchmarks.store import read_table
 from literate_rl.apps import programs as workshop
 from literate_rl.apps.commands import main
 from literate_rl.apps.programs import (
@@ -27,11 +32,6 @@ from literate_rl.data.replay import ReplayBuffer
 from literate_rl.learners import loop
 from literate_rl.maths.advantages import gae
 from literate_rl.runs.runs import stored_runs
-from test_tangle import new_root, replace
-
-from benchmarks import learning
-from benchmarks import programs as benchmark
-from benchmarks.store import read_table
 
 # Another environment of the same kind, for those whose actions are listed and those
 # whose are not.

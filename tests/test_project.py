@@ -14,6 +14,7 @@ import pytest
 import release
 import yaml
 from check import ROOT
+
 from literate_rl.apps.training import ALGORITHMS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -13,6 +13,10 @@ from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from projections import exact_projection
+from torch import nn
+
+import literate_rl
 from literate_rl.actors.apex import RainbowApexConfig, of_one_policy
 from literate_rl.check.own_models import LogitsOf
 from literate_rl.data.agents import make_envs
@@ -32,10 +36,6 @@ from literate_rl.learners.rainbow import (
 from literate_rl.nets.encoders import ConvolutionalEncodingNetwork
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import Run, fit, flat_env, load
-from projections import exact_projection
-from torch import nn
-
-import literate_rl
 
 seeds = st.integers(0, 9999)
 

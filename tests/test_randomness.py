@@ -13,11 +13,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from literate_rl.apps.cli import main
-from literate_rl.apps.programs import run_program
-from literate_rl.apps.training import ALGORITHMS, ended, make_learner
-from literate_rl.ground.networks import randomness_kept
-from literate_rl.runs import runs
 from torch import nn
 
 from literate_rl import (
@@ -36,6 +31,11 @@ from literate_rl import (
     train,
     trained_agents,
 )
+from literate_rl.apps.cli import main
+from literate_rl.apps.programs import run_program
+from literate_rl.apps.training import ALGORITHMS, ended, make_learner
+from literate_rl.ground.networks import randomness_kept
+from literate_rl.runs import runs
 
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 SHORT: dict[str, Any] = {"total_steps": 64, "progress": False}

@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_windows import SlowBuffer, generator, make_rollout, rings_of
+
 from literate_rl.data.agents import Collector, Rollout, make_envs
 from literate_rl.data.memory import UnrollBuffer
 from literate_rl.data.replay import ReplayBuffer, SumTree, importance_weights
-from test_windows import SlowBuffer, generator, make_rollout, rings_of
 
 SEEDS = st.integers(0, 2**31)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
+
 from literate_rl.apps.training import ALGORITHMS, make_learner, settings_with
 from literate_rl.book.rooms import (
     ROOMS,

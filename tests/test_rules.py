@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
+
 from literate_rl.check import rules
 from literate_rl.check.contracts import CONTRACTS
 from literate_rl.check.probes import Finding, Probe, Rule
-from torch import Tensor, nn
 
 STATE = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 DISCRETE = spaces.Discrete(3)

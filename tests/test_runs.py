@@ -36,6 +36,14 @@ import pytest
 import tensorboardX
 import torch
 from gymnasium import spaces
+from processes import Child
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from torch import nn
+from worlds import left_alone, moody
+
+import literate_rl
+from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking
 from literate_rl.data.episodes import Mean, mean_return
 from literate_rl.data.worlds import Moving
 from literate_rl.learners.ddpg import make_ddpg_policy
@@ -71,14 +79,6 @@ from literate_rl.runs.runs import (
     video_html,
     video_writer,
 )
-from processes import Child
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from torch import nn
-from worlds import left_alone, moody
-
-import literate_rl
-from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking
 
 # --- Small things to run --------------------------------------------------------------
 

@@ -19,33 +19,6 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from learning import assert_for_most_seeds
-from literate_rl.apps.cli import main
-from literate_rl.apps.training import train
-from literate_rl.book.contract_models import (
-    ActionValue,
-    QNetwork,
-    SquashedGaussianActor,
-)
-from literate_rl.by_hand.fast_forms import fused_critic_error
-from literate_rl.check.contracts import ContractError
-from literate_rl.data.replay import Batch
-from literate_rl.ground.networks import Critics
-from literate_rl.learners.ddpg import ActorCritics
-from literate_rl.learners.loop import OffPolicy
-from literate_rl.learners.sac import (
-    SAC,
-    GaussianRows,
-    SACConfig,
-    SquashedGaussian,
-    entropy_scale,
-    make_sac_policy,
-    sac_settings,
-    soft_value,
-    temperature_error,
-)
-from literate_rl.learners.td3 import TD3Config, TwinDelayed
-from literate_rl.nets.policies import Policy
-from literate_rl.runs.runs import fit, load
 from soft import (
     BOX,
     HIGH,
@@ -75,6 +48,34 @@ from torch.distributions import (
     TanhTransform,
     TransformedDistribution,
 )
+
+from literate_rl.apps.cli import main
+from literate_rl.apps.training import train
+from literate_rl.book.contract_models import (
+    ActionValue,
+    QNetwork,
+    SquashedGaussianActor,
+)
+from literate_rl.by_hand.fast_forms import fused_critic_error
+from literate_rl.check.contracts import ContractError
+from literate_rl.data.replay import Batch
+from literate_rl.ground.networks import Critics
+from literate_rl.learners.ddpg import ActorCritics
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.sac import (
+    SAC,
+    GaussianRows,
+    SACConfig,
+    SquashedGaussian,
+    entropy_scale,
+    make_sac_policy,
+    sac_settings,
+    soft_value,
+    temperature_error,
+)
+from literate_rl.learners.td3 import TD3Config, TwinDelayed
+from literate_rl.nets.policies import Policy
+from literate_rl.runs.runs import fit, load
 
 
 def row_of(*log_sigma: float, mu: float = 0.3) -> Tensor:

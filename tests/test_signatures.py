@@ -45,6 +45,11 @@ from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from fuzz import assert_held, illegal_calls, legal_call
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from typing_extensions import TypeAliasType
+
+import literate_rl
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -65,11 +70,6 @@ from literate_rl.ground.signatures import (
     plan_for,
     resolved,
 )
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
-from typing_extensions import TypeAliasType
-
-import literate_rl
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.store import RESULTS, read_results

@@ -13,11 +13,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import TransformAction
-from literate_rl.apps.training import ALGORITHMS
-from literate_rl.book.contract_models import CategoricalActor, StateValue
-from literate_rl.check.contracts import check_model
-from literate_rl.ground.nests import REASONS, SpaceError
-from literate_rl.runs.runs import flat_env
 
 from benchmarks import spaces as table
 from benchmarks.spaces import (
@@ -31,6 +26,11 @@ from benchmarks.spaces import (
     small_learner,
     train_a_little,
 )
+from literate_rl.apps.training import ALGORITHMS
+from literate_rl.book.contract_models import CategoricalActor, StateValue
+from literate_rl.check.contracts import check_model
+from literate_rl.ground.nests import REASONS, SpaceError
+from literate_rl.runs.runs import flat_env
 
 STORED = table.stored()
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor, nn
+from worlds import Tower, TwoStates
+
 from literate_rl.book.contract_models import CategoricalActor
 from literate_rl.check.states import ByName, StateSpec, look_around, state_spec
 from literate_rl.runs.runs import flat_env
-from torch import Tensor, nn
-from worlds import Tower, TwoStates
 
 
 class Scaled(nn.Module):

@@ -18,23 +18,6 @@ import torch
 from fuzz import assert_held
 from hypothesis import given
 from hypothesis import strategies as st
-from literate_rl.apps.training import train
-from literate_rl.by_hand.fast_forms import FusedCriticError, fused_critic_error
-from literate_rl.check.contracts import ContractError
-from literate_rl.check.own_models import make_own_ddpg_policy
-from literate_rl.data.replay import Batch
-from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings
-from literate_rl.learners.loop import OffPolicy, QError
-from literate_rl.learners.td3 import (
-    HDDPGConfig,
-    TD3Config,
-    clipped_double_target,
-    critic_error,
-    hddpg_settings,
-    smoothed_action,
-    td3_settings,
-)
-from literate_rl.nets.policies import Policy
 from reach import (
     BOX,
     DISCRETE,
@@ -58,6 +41,24 @@ from reach import (
     trains_models_of_ones_own,
 )
 from torch import Tensor, nn
+
+from literate_rl.apps.training import train
+from literate_rl.by_hand.fast_forms import FusedCriticError, fused_critic_error
+from literate_rl.check.contracts import ContractError
+from literate_rl.check.own_models import make_own_ddpg_policy
+from literate_rl.data.replay import Batch
+from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.td3 import (
+    HDDPGConfig,
+    TD3Config,
+    clipped_double_target,
+    critic_error,
+    hddpg_settings,
+    smoothed_action,
+    td3_settings,
+)
+from literate_rl.nets.policies import Policy
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+from torch import nn
+
+from benchmarks.learning import LEARNING
+from benchmarks.store import read_table
 from literate_rl.book.pictures import Widget, script
 from literate_rl.book.train_here import (
     MAZE,
@@ -29,11 +34,6 @@ from literate_rl.nets.policies import (
     make_policy,
 )
 from literate_rl.runs.runs import stored_runs
-from playwright.sync_api import Page, expect
-from torch import nn
-
-from benchmarks.learning import LEARNING
-from benchmarks.store import read_table
 
 ITERATIONS = 3
 

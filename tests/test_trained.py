@@ -9,11 +9,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from literate_rl.apps import trained
-from literate_rl.apps.commands import OFFERED
-from literate_rl.apps.trained import main
-from literate_rl.ground.nests import as_space
-from literate_rl.runs import runs
 
 from literate_rl import (
     Run,
@@ -23,6 +18,11 @@ from literate_rl import (
     save_checkpoint,
     trained_agents,
 )
+from literate_rl.apps import trained
+from literate_rl.apps.commands import OFFERED
+from literate_rl.apps.trained import main
+from literate_rl.ground.nests import as_space
+from literate_rl.runs import runs
 
 AGENTS = trained_agents()
 

@@ -24,7 +24,18 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
-from literate_rl.actors.actors import actors_settings
+from torch import Tensor, nn
+from worlds import Eye, left_alone, make_eye, modes, moody
+
+from benchmarks.spaces import (
+    DONE,
+    SEEN,
+    SMALL,
+    Sampled,
+    small_learner,
+    train_a_little,
+)
+from literate_rl.actors.actors import actors, actors_settings
 from literate_rl.apps import training
 from literate_rl.apps.cli import main
 from literate_rl.apps.doctor import look
@@ -80,18 +91,6 @@ from literate_rl.runs.runs import (
     record_video,
     show,
 )
-from torch import Tensor, nn
-from worlds import Eye, left_alone, make_eye, modes, moody
-
-from benchmarks.spaces import (
-    DONE,
-    SEEN,
-    SMALL,
-    Sampled,
-    small_learner,
-    train_a_little,
-)
-from literate_rl.actors import actors
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 800, "progress": False}

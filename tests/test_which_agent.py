@@ -8,7 +8,6 @@ import gymnasium as gym
 import pytest
 from decisions import CHAPTERS
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from literate_rl.apps.commands import OFFERED
 from which_agent import (
     KINDS,
     QUESTIONS,
@@ -21,6 +20,7 @@ from which_agent import (
 )
 
 from literate_rl import train
+from literate_rl.apps.commands import OFFERED
 
 AGENTS = {agent.chapter.name: agent for agent in agents()}
 

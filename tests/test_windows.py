@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from literate_rl.data.agents import Rollout
 from literate_rl.data.windows import STORED, Rings
 

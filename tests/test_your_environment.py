@@ -11,12 +11,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+
+from literate_rl import evaluate, train
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.a2c import A2CConfig
 from literate_rl.learners.dqn import dqn_settings
 from literate_rl.learners.ppo import PPOConfig, ppo_settings
-
-from literate_rl import evaluate, train
 
 PAGE = (Path(__file__).parents[1] / "docs/your_environment.md").read_text("utf-8")
 # The first column of tables that quote messages.

@@ -18,8 +18,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation
-from literate_rl.data.agents import make_envs
 from torch import Tensor, nn
+
+from literate_rl.data.agents import make_envs
 
 
 class Counting(gym.Env[Any, Any]):

@@ -24,10 +24,9 @@ from traitlets.config.loader import PyFileConfigLoader
 
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
+from benchmarks.store import RESULTS, read_table
 from literate_rl.runs.evaluation import t_interval
 from literate_rl.runs.runs import StoredRuns, stored_runs
-
-from benchmarks.store import RESULTS, read_table
 
 logger = logging.getLogger(__name__)
 LEARNING = RESULTS / "learning"

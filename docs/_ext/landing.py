@@ -33,10 +33,9 @@ from weave import code_lines
 
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
+from benchmarks.store import RESULTS, read_table
 from literate_rl.book.pictures import STYLE
 from literate_rl.book.train_here import train_cartpole
-
-from benchmarks.store import RESULTS, read_table
 
 logger = logging.getLogger(__name__)
 FILMS = ROOT / "docs/_static/films"

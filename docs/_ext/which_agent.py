@@ -29,10 +29,9 @@ from tangle import ROOT
 
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
+from benchmarks.store import RESULTS, read_table
 from literate_rl.apps.commands import OFFERED
 from literate_rl.apps.programs import program_names
-
-from benchmarks.store import RESULTS, read_table
 
 # Some chapters are about an agent of another command, for one kind of actions.
 SPECIAL = {"discrete_sac": ("sac", "Discrete"), "hybrid_ppo": ("ppo", "hybrid")}
