@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
-	  --constraint constraints.txt --editable '.[docs,test,bench,ray]'
+	  --constraint constraints.txt --editable '.[docs,test,bench,ray,trees]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
@@ -71,6 +71,7 @@ check: $(READY)  ## Say what a chapter lacks; lint and check types
 	@$(BIN)/python docs/_ext/check.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/oxlint
 	$(BIN)/mypy
 
 chapter: $(READY)  ## Begin a new chapter: make chapter NAME=bandits
@@ -132,7 +133,7 @@ readers: html  ## Run the notebooks that the site hands out, on PYTHON=python3.1
 	rm -rf build/readers
 	$(PYTHON) -m venv build/readers
 	build/readers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-	  --constraint constraints.txt ipykernel matplotlib build/html/notebooks/*.whl
+	  --constraint constraints.txt ipykernel matplotlib "$$(echo build/html/notebooks/*.whl)[trees]"
 	$(BIN)/python -m benchmarks.handed_out build/readers/bin/python
 
 # The environment of the book, and on top of it what these worlds need.

@@ -118,7 +118,6 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 strip_signature_backslash = True  # `lambda_` is no reference
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:class", r"(treetensor|ttorch)\..*"),
     ("py:class", r"(Any|Callable|Mapping|NDArray|Space|Tree|.*ArrayLike)"),
     ("py:class", r"(np|numpy)\..*"),
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
@@ -146,7 +145,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(literate_rl\.actors\.Worker|literate_rl\..*\.Fault)"),
     ("py:class", r"(torch\.dtype|tempfile\.TemporaryDirectory|Played)"),
     ("py:obj", r".*\.(cli\.Config|AnyPolicy)"),
-    ("py:class", r"(spaces|nn|ttorch)\..*"),
+    ("py:class", r"(spaces|nn)\..*"),
 ]
 
 bibtex_bibfiles = ["docs/references.bib"]

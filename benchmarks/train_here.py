@@ -15,8 +15,8 @@ from py_mini_racer import MiniRacer
 from benchmarks.harness import provenance
 from benchmarks.learning import LEARNING
 from benchmarks.store import write_table
-from literate_rl.book.playground import FALLEN, FORWARD, PHYSICS
-from literate_rl.book.train_here import AGENT, CHANCE, SETTINGS, SLIDERS, TOTAL
+from literate_rl.book.pictures import script
+from literate_rl.book.train_here import SETTINGS, SLIDERS, TOTAL
 
 SEEDS = range(1, 11)
 BINS = 25
@@ -35,8 +35,8 @@ COLUMNS = (
 # A run: the mean return of the last 20 episodes and the share out of range after each
 # iteration, and the returns of 20 greedy games at the end.
 RUN = f"""(settings, total, seed, now) => {{
-  const iterate = ({AGENT})(settings, seed);
-  const physics = {PHYSICS}, fallen = {FALLEN}, forward = {FORWARD};
+  {script("ppo")}
+  const iterate = agent(settings, seed);
   const rows = [];
   let found, last_20 = [], stood = NaN, solved = NaN;
   do {{
@@ -47,13 +47,10 @@ RUN = f"""(settings, total, seed, now) => {{
     if (found.returns.includes(500)) stood ||= found.steps;
     if (last_20.length === 20 && mean >= 475) solved ||= found.steps;
   }} while (found.steps < total);
-  const draw = ({CHANCE})(1000000);
+  const draw = chance(1000000);
   const greedy = [...Array(20)].map(() => {{
     let state = draw.start(), steps = 0;
-    for (; steps < 500 && !fallen(state); steps++) {{
-      const [left, right] = forward(found.actor, state).at(-1);
-      state = physics(state, right > left ? 10 : -10);
-    }}
+    for (; steps < 500 && !fallen(state); steps++) state = act(found.actor, state);
     return steps;
   }});
   return JSON.stringify({{rows, greedy, stood, solved}});

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from importlib.metadata import packages_distributions
 from random import Random
 
 import numpy as np
 import pytest
 import torch
+import treetensor.torch as ttorch
 from extremes import assert_gradients_are_finite
 from fuzz import assert_held
 from gymnasium import spaces
@@ -47,7 +50,6 @@ from literate_rl.nets.hybrid_action import (
     mask_args,
     sample_hybrid_action,
     select_args,
-    ttorch,
 )
 
 # --- Trees --------------------------------------------------------------------------
@@ -706,6 +708,28 @@ def test_idle_arguments_widen_the_ratio_as_computed():
             ]
             ratio = (log_probs[0] - log_probs[1]).exp()
             assert ratio.var().item() == pytest.approx(variance, rel=0.05, abs=1e-9)
+
+
+WITHOUT_TREES = """
+import sys
+sys.modules["treetensor"] = sys.modules["treevalue"] = None
+import literate_rl.interfaces.alf, literate_rl.interfaces.ding
+from literate_rl import train
+from literate_rl.nets.hybrid_action import as_tree
+for fast in ("plain", "auto"):
+    train("PPO", "literate_rl/Moving-v0", total_steps=256, num_envs=2, num_steps=64,
+          fast=fast, progress=False)
+try:
+    as_tree({})
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_only_trees_need_the_package_of_trees():
+    code = [sys.executable, "-W", "ignore", "-c", WITHOUT_TREES]
+    done = subprocess.run(code, capture_output=True, text=True, check=True)
+    assert "pip install DI-treetensor treevalue" in done.stdout
 
 
 @pytest.mark.erratum("treetensor-name")

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import treetensor.torch as ttorch
 from gymnasium import spaces
 from hybrid import (
     MASK,
@@ -30,11 +31,7 @@ from literate_rl.maths.ppo_error import (
     policy_error_from_log_prob,
 )
 from literate_rl.nets import hybrid_policy
-from literate_rl.nets.hybrid_action import (
-    HybridDistribution,
-    HybridPolicyNetwork,
-    ttorch,
-)
+from literate_rl.nets.hybrid_action import HybridDistribution, HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import load, save_checkpoint

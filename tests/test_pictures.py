@@ -241,9 +241,18 @@ def test_a_kind_that_nobody_knows_is_an_error():
         plot("t", "alternative", x, x, Mark("curve", [0, 1], [0, 1]))
 
 
+def test_a_script_comes_after_what_it_imports_and_once():
+    assert list(pictures.modules("train_maze")) == [
+        "random", "q_learning", "clock", "train", "train_maze",
+    ]  # fmt: skip
+    text = pictures.script("worker", "ppo", "q_learning")
+    assert not re.search(r"^(import|export)\b", text, re.MULTILINE)
+    assert text.count("const generator = ") == 1
+
+
 def test_a_dial_keeps_only_what_differs():
     data = json.loads(
-        re.findall(r"parentElement, (.*)\);</script>", sum_dial().html)[0]
+        re.findall(r"parentElement, (.*)\);}\)\(\)</script>", sum_dial().html)[0]
     )
     assert data["sizes"] == [3, 2]
     assert data["texts"] == [["0", "1", "2"], ["3", "4"]]

@@ -15,7 +15,7 @@ from py_mini_racer import MiniRacer
 from torch import nn
 from worlds import left_alone, moody
 
-from literate_rl.book import playground
+from literate_rl.book import pictures, playground
 from literate_rl.book.pictures import Widget
 from literate_rl.book.playground import PUSH, play, push_cartpole, rounded
 
@@ -50,7 +50,7 @@ def script() -> Iterator[MiniRacer]:
 
 
 def test_the_physics_is_that_of_gymnasium(script):
-    script.eval(f"const physics = {playground.PHYSICS}")
+    script.eval(pictures.script("cartpole"))
     env: Any = gym.make("CartPole-v1").unwrapped
     env.reset(seed=1)
     # Nothing ends this game: it sees far more than an episode does.
@@ -66,12 +66,13 @@ def test_the_physics_is_that_of_gymnasium(script):
 
 
 def test_the_networks_are_those_of_torch(script):
+    script.eval(pictures.script("cartpole"))
     actor, critic = map(rounded, networks())
     for network in (actor, critic):
         text = json.dumps(playground.layers(network))
         states = torch.randn(500, 4, dtype=torch.float64)
         call = f"""JSON.stringify({states.tolist()}.map(state =>
-          ({playground.FORWARD})({text}, state).at(-1)))"""
+          forward({text}, state).at(-1)))"""
         # The weights are those that are written: four digits, which float64 holds.
         exact = network.double()
         with torch.no_grad():

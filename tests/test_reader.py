@@ -6,6 +6,7 @@ import ast
 import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -141,8 +142,9 @@ def test_the_head_says_what_it_is_and_what_it_needs(page):
     assert "less than a minute" in head.source
     # No index knows the package: only a file is ever installed.
     for line in re.findall(r"%pip install (.+)", install.source):
-        named = [word for word in line.split() if not word.startswith("-")]
-        assert named == ["matplotlib", f"{BOOK.site}{reader.FOLDER}/{reader.WHEEL}"]
+        named = [word for word in shlex.split(line) if not word.startswith("-")]
+        wheel = f"{BOOK.site}{reader.FOLDER}/{reader.WHEEL}"
+        assert named == ["matplotlib", f"literate-rl[trees] @ {wheel}"]
     assert sum(c.source.startswith("# ") for c in made(page).cells if c != install) >= 1
     titles = [c for c in made(page).cells if c.cell_type == "markdown"]
     assert sum(c.source.startswith("# ") for c in titles) == 1
@@ -405,7 +407,9 @@ def test_the_wheel_alone_holds_the_package_and_its_stored_runs(tmp_path):
     with zipfile.ZipFile(tmp_path / reader.WHEEL) as wheel:
         wheel.extractall(place)
     source = ROOT / "src/literate_rl"
-    for path in (*source.rglob("*.py"), *source.glob("trained/*/*.*")):
+    scripts = [*source.glob("book/*.js")]
+    assert scripts
+    for path in (*source.rglob("*.py"), *scripts, *source.glob("trained/*/*.*")):
         packed = place / path.relative_to(ROOT / "src")
         assert packed.read_bytes() == path.read_bytes()
     code = (

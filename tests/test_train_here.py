@@ -13,12 +13,9 @@ from torch import nn
 
 from benchmarks.learning import LEARNING
 from benchmarks.store import read_table
-from literate_rl.book.pictures import Widget
+from literate_rl.book.pictures import Widget, script
 from literate_rl.book.train_here import (
-    AGENT,
-    LEARNER,
     MAZE,
-    MAZE_AGENT,
     MAZE_SETTINGS,
     SETTINGS,
     SLIDERS,
@@ -117,9 +114,10 @@ def test_three_iterations_are_those_of_the_package(show, monkeypatch, clip):
     draws = {"starts": starts, "noise": handed.drawn, "orders": orders}
     actor, critic, outside = page.evaluate(
         f"""([settings, draws, networks, clip]) => {{
+          {script("ppo")}
           const draw = {{start: () => draws.starts.shift(),
             action: () => draws.noise.shift(), order: () => draws.orders.shift()}};
-          const iterate = ({LEARNER})(settings, draw, networks);
+          const iterate = learner(settings, draw, networks);
           const now = {{epochs: 3, clip: clip ?? Infinity, rate: 5e-3}};
           const outside = [1, 2, 3].map(() => iterate(now).outside);
           if (draws.noise.length || draws.starts.length || draws.orders.length)
@@ -143,7 +141,8 @@ def test_the_script_learns_the_maze_as_python_does(show, turned):
     names = ("step_size", "exploration", "discount")
     found = show().evaluate(
         f"""([settings, now]) => {{
-          const iterate = ({MAZE_AGENT})(settings, 3);
+          {script("q_learning")}
+          const iterate = agent(settings, 3);
           let last_20 = [];
           const run = [...Array(240)].map(() => {{
             const {{steps, returns, walked}} = iterate(now);
@@ -179,7 +178,8 @@ def test_the_table_settles_where_the_targets_of_the_package_stand_still():
 def curve(page: Page, seed: int, iterations: int, clip: str) -> list[list[float]]:
     """Train with a seed; return steps and share out of range of each iteration."""
     call = f"""([settings, seed, iterations]) => {{
-      const iterate = ({AGENT})(settings, seed);
+      {script("ppo")}
+      const iterate = agent(settings, seed);
       const now = {{epochs: 10, clip: {clip}, rate: 0.005}};
       return [...Array(iterations)].map(() => {{
         const {{steps, outside}} = iterate(now);
@@ -293,10 +293,10 @@ def test_the_table_fills_and_the_ring_walks_to_the_prize(show, maze):
     page.wait_for_timeout(1000)
     steps = int(str(page.locator(".lr-now").text_content()).split()[0].replace(",", ""))
     # What is drawn is the table after so many steps.
-    iterate = f"({MAZE_AGENT})(settings, 1)"
     table = page.evaluate(
         f"""([settings, rounds]) => {{
-          const iterate = {iterate};
+          {script("q_learning")}
+          const iterate = agent(settings, 1);
           const now = {{step_size: 0.5, exploration: 1, discount: 0.9}};
           return [...Array(rounds)].map(() => iterate(now)).at(-1).table;
         }}""",

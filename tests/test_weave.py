@@ -444,6 +444,16 @@ def test_a_chapter_runs_again_when_code_that_it_imports_changes(package):
     assert digest_of(chapter) != before
 
 
+def test_a_chapter_with_figures_runs_again_when_a_script_changes(package):
+    (package / "pictures.py").write_text("def dial(): ...\n")
+    (package / "book").mkdir()
+    chapters = "from literate_rl.pictures import dial", "from literate_rl.a import f"
+    before = [digest_of(chapter) for chapter in chapters]
+    (package / "book/dial.js").write_text("export const start = () => {};\n")
+    after = [digest_of(chapter) for chapter in chapters]
+    assert [a != b for a, b in zip(after, before, strict=True)] == [True, False]
+
+
 def test_a_chapter_does_not_run_again_for_prose_or_other_modules(package):
     chapter = "from literate_rl.a import f"
     before = digest_of(chapter)

@@ -322,9 +322,7 @@ class HybridRows(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits, means and deviations, ``(*, K + 2 A)``, at ``(*, D)``."""
         # The network takes one dimension of states; a rollout comes with two.
-        logit = self.network(obs.reshape(-1, obs.shape[-1]))
-        args = logit.action_args
-        row = torch.cat([logit.action_type, args.mu, args.sigma], -1)
+        row = torch.cat(self.network.described(obs.reshape(-1, obs.shape[-1])), -1)
         return row.reshape(*obs.shape[:-1], row.shape[-1])
 
 

@@ -271,7 +271,7 @@ INSTALL = """\
 from importlib.util import find_spec
 
 if find_spec("literate_rl") is None:
-    %pip install --quiet matplotlib {site}{folder}/{wheel}"""
+    %pip install --quiet matplotlib "literate-rl[trees] @ {site}{folder}/{wheel}\""""
 
 
 def head(book: Book, page: str) -> list[NotebookNode]:

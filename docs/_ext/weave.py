@@ -59,8 +59,13 @@ def read_chapter(text: str) -> NotebookNode:
         (ROOT / name).read_text("utf-8")
         for name in ("constraints.txt", "docs/_ext/kernel_config.py")
     ]
-    modules = [path.read_text("utf-8") for path in imported_modules(code)]
+    imported = imported_modules(code)
+    modules = [path.read_text("utf-8") for path in imported]
     parts += map(meaning, modules)
+    # A figure holds its scripts.
+    if any(path.stem == "pictures" for path in imported):
+        scripts = sorted((ROOT / "src" / PACKAGE).glob("book/*.js"))
+        parts += [path.read_text("utf-8") for path in scripts]
     if SHOWN_AGAIN.search(code):
         parts += modules  # a cell that shows code again shows its comments too
     parts += [path.read_text("utf-8") for path in stored_data(code)]

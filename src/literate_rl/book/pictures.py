@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest 31367d88315d2b4d
+# Generated from chapters/workshop/pictures.py (edit there); digest 5c35cd0f8a17b317
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
+from importlib.resources import files
 from itertools import count, pairwise, product
 from math import isfinite, prod
 from typing import Any, Literal, NamedTuple
@@ -468,46 +469,19 @@ def plot(
     return picture
 
 
-# The script is a function without a name, so that two dials on one page cannot disturb
-# each other. It gets its own figure and its data.
-SCRIPT = """((figure, {sizes, texts, live, frames, readouts}) => {
-  const controls = [...figure.querySelectorAll("input, button")];
-  const parts = [...figure.querySelectorAll("svg path, svg text")];
-"""
+def modules(name: str) -> dict[str, str]:
+    """Return the text of a script of the book, after those of all that it imports."""
+    text = (files("literate_rl") / "book" / f"{name}.js").read_text("utf-8")
+    found: dict[str, str] = {}
+    for other in re.findall(r'from "\./(\w+)\.js"', text):
+        found |= modules(other)
+    return found | {name: text}
 
-# Where a control stands: a slider at a number, a button at 0 or 1.
-SCRIPT += """  const position = (control) => control.type === "range"
-    ? Number(control.value) : Number(control.getAttribute("aria-pressed") === "true");
-"""
 
-# Count the setting's number, then put its strings into their places. A screen reader
-# says the value of a slider, not its position, and then the sentence.
-SCRIPT += """  const draw = () => {
-    const at = controls.map(position);
-    const index = at.reduce((sum, digit, i) => sum * sizes[i] + digit, 0);
-    live.forEach((place, i) => parts[place].setAttribute(
-      parts[place].tagName === "path" ? "d" : "transform", frames[index][i]));
-    figure.querySelector("output").textContent = readouts[index];
-    texts.forEach((values, i) => {
-      controls[i].setAttribute("aria-valuetext", values[at[i]]);
-      controls[i].nextElementSibling.textContent = values[at[i]];
-    });
-    controls.forEach((control, i) => {
-      if (control.type === "button") control.textContent = at[i];
-    });
-  };
-"""
-
-# A button changes its state when it is pressed. Then the controls may be seen.
-SCRIPT += """  figure.addEventListener("input", draw);
-  figure.addEventListener("click", ({target}) => {
-    if (!target.matches("button")) return;
-    target.setAttribute("aria-pressed", String(!position(target)));
-    draw();
-  });
-  figure.querySelector(".lr-controls").hidden = false;
-  draw();
-})"""
+def script(*names: str) -> str:
+    """Return scripts as one text, without the words that make modules of them."""
+    texts = {key: text for name in names for key, text in modules(name).items()}
+    return re.sub(r"(?m)^import .*\n|^export ", "", "\n".join(texts.values()))
 
 
 class Widget:
@@ -524,6 +498,40 @@ class Widget:
 
     def _repr_html_(self) -> str:
         return f"<style>{STYLE}</style>{self.html}"
+
+
+def figure(
+    label: str, inside: str, words: str, name: str, data: Any, kinds: str = ""
+) -> Widget:
+    """Return a figure that a script moves.
+
+    Args:
+        label: What it is for, in a few words.
+        inside: Its pictures and controls.
+        words: What is written below them.
+        name: The script. It has a function ``start``.
+        data: What the script has to know.
+        kinds: Classes of its own.
+    """
+    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    # A string in the data that holds `</script>` would end the script.
+    packed = packed.replace("<", "\\u003c")
+    call = f"start(document.currentScript.parentElement, {packed});"
+    return Widget(
+        f'<figure class="lr-picture{kinds}" role="group" aria-label="{escape(label)}">'
+        f"{inside}<output>{escape(words)}</output>"
+        f"<script>(() => {{\n{script(name)}{call}}})()</script></figure>",
+        f"{label}: {words}",
+    )
+
+
+def slider(name: str, values: Sequence[Any], value: Any) -> str:
+    """Return a slider that goes through values in their order."""
+    return (
+        f'<label>{escape(name)} <input type="range" min="0" max="{len(values) - 1}" '
+        f'value="{values.index(value)}"> <b aria-hidden="true">{escape(str(value))}</b>'
+        "</label>"
+    )
 
 
 Frame = tuple[Sequence[Picture], str]
@@ -601,26 +609,17 @@ def dial(
 
     # The controls, hidden until the script is there to serve them.
     controls = "".join(
-        f'<label>{escape(name)} <input type="range" min="0" max="{len(values) - 1}" '
-        f'value="{values.index(value)}"> <b aria-hidden="true">{escape(str(value))}</b>'
-        "</label>"
+        slider(name, values, value)
         for (name, values), value in zip(sliders.items(), first, strict=False)
     )
     if grid:
         controls += table_of_switches(rows, columns, first[-1])
     panels = "".join(picture.svg() for picture in frame(*first)[0])
-    # A string in the data that holds `</script>` would end the script.
-    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace(
-        "<", "\\u003c"
-    )
-    call = f"{SCRIPT}(document.currentScript.parentElement, {packed});"
-    return Widget(
-        f'<figure class="lr-picture" role="group" aria-label="{escape(label)}">'
+    inside = (
         f'<div class="lr-panels">{panels}</div>'
         f'<div class="lr-controls" hidden>{controls}</div>'
-        f"<output>{escape(readouts[number])}</output><script>{call}</script></figure>",
-        f"{label}: {readouts[number]}",
     )
+    return figure(label, inside, readouts[number], "dial", data)
 
 
 def table_of_switches(

@@ -1,12 +1,10 @@
-# Generated from chapters/workshop/playground.py (edit there); digest 17b241cfdc2686eb
+# Generated from chapters/workshop/playground.py (edit there); digest 5a25859234690f9a
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
-from html import escape
 from math import ceil, cos, degrees, floor, radians, sin
 from typing import Annotated, Any, NamedTuple
 
@@ -17,7 +15,7 @@ from torch import nn
 
 from literate_rl.ground.networks import eval_mode
 from literate_rl.by_hand.fast_forms import computes
-from literate_rl.book.pictures import Axis, Mark, Picture, Widget, plot
+from literate_rl.book.pictures import Axis, Mark, Picture, Widget, figure, plot
 from literate_rl.ground.signatures import Count, check_that, checked
 
 __all__ = ["PUSH", "play", "push_cartpole", "rounded"]
@@ -116,31 +114,6 @@ def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
     return found
 
 
-FORWARD = """(layers, input) => layers.reduce((rows, [weight, bias], depth) => {
-    const row = rows.at(-1), last = depth === layers.length - 1;
-    const sums = weight.map((weights, i) => {
-      let sum = bias[i];
-      for (let j = 0; j < row.length; j++) sum += weights[j] * row[j];
-      return last ? sum : Math.tanh(sum);
-    });
-    return [...rows, sums];
-  }, [input])"""
-
-
-PHYSICS = """([x, velocity, angle, spin], force) => {
-    const sin = Math.sin(angle), cos = Math.cos(angle);
-    const pull = (force + 0.05 * spin * spin * sin) / 1.1;
-    const turn = (9.8 * sin - cos * pull) / (0.5 * (4 / 3 - 0.1 * cos * cos / 1.1));
-    const speed_up = pull - 0.05 * turn * cos / 1.1;
-    return [x + 0.02 * velocity, velocity + 0.02 * speed_up,
-      angle + 0.02 * spin, spin + 0.02 * turn];
-  }"""
-
-# An episode ends where the cart leaves the track, or the pole leans too far.
-FALLEN = """([x, , angle]) =>
-    Math.abs(x) > 2.4 || Math.abs(angle) > 12 * 2 * Math.PI / 360"""
-
-
 METRE, LIMIT = 83.0, radians(12)
 
 
@@ -177,14 +150,6 @@ def scene(state: list[float]) -> Picture:
     return picture
 
 
-MOVE = """(marks, [x, , angle], metre) => {
-    const shift = `translate(${(x * metre).toFixed(1)} 0)`;
-    const lean = (angle * 180 / Math.PI).toFixed(1);
-    [shift, shift, `${shift} rotate(${lean} 220 86)`].forEach((move, i) =>
-      marks[i].setAttribute("transform", move));
-  }"""
-
-
 WINDOW = 300
 
 
@@ -204,133 +169,19 @@ def curve(values: list[float], pushes: Mapping[int, float], high: Axis) -> Pictu
     )
 
 
-SCRIPT = f"""((figure, {{actor, critic, push, metre, low, high}}) => {{
-  const physics = {PHYSICS};
-  const fallen = {FALLEN};
-  const forward = {FORWARD};
-  const move = {MOVE};
+MOVING_STYLE = """
+.lr-moving.lr-picture path { transition: none }
+.lr-moving .lr-pole { stroke-width: 6 }
+.lr-moving.lr-picture button { width: auto; padding: 0.3rem 0.9rem; min-height: 2rem }
+.lr-moving .lr-now { margin: 0.5rem 0; font-variant-numeric: tabular-nums }
+.lr-moving output { margin-top: 0 }
 """
-
-# After the end the pole falls for as long as `falling` counts, and nobody acts.
-SCRIPT += """  let state, steps, falling, kick = 0, history = [];
-  const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
-  const begin = () => {
-    state = [0, 0, 0, 0].map(() => Math.random() / 10 - 0.05);
-    steps = falling = 0;
-  };
-  const fall = () => {
-    const [x, velocity, angle, spin] = physics(state, 0);
-    const lying = Math.PI / 2;
-    state = [clamp(x, -2.4, 2.4), velocity, clamp(angle, -lying, lying), spin];
-    history.push([null, 0]);
-    falling -= 1;
-    if (falling === 0) begin();
-  };
-"""
-
-# One step of the game. A push waits for the next step.
-SCRIPT += """  const say = (words) => {
-    figure.querySelector("output").textContent = words;
-  };
-  const step = () => {
-    if (falling) return fall();
-    state[3] += kick * push;
-    const [value] = forward(critic, state).at(-1);
-    const [left, right] = forward(actor, state).at(-1);
-    history.push([value, kick]);
-    kick = 0;
-    state = physics(state, right > left ? 10 : -10);
-    steps += 1;
-    if (steps % 10 === 0) figure.querySelector(".lr-now").textContent =
-      `Step ${steps}, value ${value.toFixed(1)}`;
-    if (!fallen(state)) return;
-    falling = 50;
-    const off = Math.abs(state[0]) > 2.4;
-    const why = off ? "the cart left the track" : "the pole leaned too far";
-    say(`The last episode ended after ${steps} steps, at the value ` +
-      `${value.toFixed(1)}: ${why}.`);
-  };
-"""
-
-# Put all marks where they are now. A line is broken where nobody acted.
-SCRIPT += """  const marks = figure.querySelectorAll(".lr-moves");
-  const [line, dots] = [...figure.querySelectorAll("svg:last-child path")].slice(-2);
-  const draw = () => {
-    move(marks, state, metre);
-    history = history.slice(-301);
-    const points = history.map(([value, kicked], i) => ({value, kicked,
-      at: `${(432 - 394 * (history.length - 1 - i) / 300).toFixed(1)},` +
-        (80 * (high - clamp(value, low, high)) / (high - low)).toFixed(1)}));
-    line.setAttribute("d", points.map(({value, at}, i) => value === null ? ""
-      : (i && points[i - 1].value !== null ? "L" : "M") + at).join(""));
-    dots.setAttribute("d", points.filter((point) => point.kicked)
-      .map(({at}) => `M${at}h0`).join(""));
-  };
-"""
-
-# Fifty steps a second, however often the screen is drawn. A figure that has left its
-# page stops for good.
-SCRIPT += """  let wanted = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-  let seen = false, running = false, last = 0, behind = 0;
-  const [to_left, to_right, toggle, again] = figure.querySelectorAll("button");
-  const frame = (now) => {
-    running = wanted && seen && figure.isConnected;
-    if (!running) return;
-    behind = Math.min(behind + now - last, 100);
-    last = now;
-    for (; behind >= 20; behind -= 20) step();
-    draw();
-    requestAnimationFrame(frame);
-  };
-  const go = () => {
-    toggle.textContent = wanted ? "Pause" : "Play";
-    if (running || !wanted || !seen) return;
-    if (!history.length) say("No episode has ended yet.");
-    running = true;
-    last = performance.now();
-    requestAnimationFrame(frame);
-  };
-"""
-
-# Buttons and keys. A push wakes an agent that stands still.
-SCRIPT += """  const shove = (way) => { kick += way; wanted = true; go(); };
-  const pause = () => { wanted = !wanted; go(); };
-  to_left.addEventListener("click", () => shove(-1));
-  to_right.addEventListener("click", () => shove(1));
-  toggle.addEventListener("click", pause);
-  again.addEventListener("click", () => {
-    begin();
-    history = [];
-    say("No episode has ended yet.");
-    wanted = true;
-    go();
-  });
-  figure.addEventListener("keydown", (event) => {
-    const {key, target} = event;
-    if (key === "ArrowLeft") shove(-1);
-    else if (key === "ArrowRight") shove(1);
-    else if (key === " " && target === figure) pause();
-    else return;
-    event.preventDefault();
-  });
-  begin();
-  figure.querySelector(".lr-controls").hidden = false;
-  new IntersectionObserver(([{isIntersecting}]) => {
-    seen = isIntersecting;
-    go();
-  }, {threshold: 0.2}).observe(figure);
-})"""
-
 
 PLAY_STYLE = """
 .lr-play .lr-panels { grid-template-columns: 1fr }
 .lr-play .lr-panels svg { max-width: 32rem }
-.lr-play.lr-picture path { transition: none }
-.lr-play .lr-pole { stroke-width: 6 }
-.lr-play.lr-picture button { width: auto; padding: 0.3rem 0.9rem; min-height: 2rem }
 .lr-play .lr-controls { gap: 0.5rem }
-.lr-play .lr-now { margin: 0.5rem 0 0; font-variant-numeric: tabular-nums }
-.lr-play output { margin-top: 0 }
+.lr-play .lr-now { margin-bottom: 0 }
 .lr-play:focus-visible { outline: 2px solid #d9541e; outline-offset: 4px }
 """
 
@@ -357,28 +208,17 @@ def push_cartpole(
     axis = Axis("value", low, high, ticks=(low, high))
     panels = scene(states[-1]).svg() + curve(values, pushes, axis).svg()
     end = f"and {'fell' if fell else 'stood'} at step {len(values)}"
-    now = f"Step {len(values)}, value {values[-1]:.1f}"
     words = f"It was pushed once at step 100 and twice from step 200 on, {end}."
-
-    networks = {"actor": layers(actor), "critic": layers(critic)}
-    data = {**networks, "push": PUSH, "metre": METRE, "low": low, "high": high}
-    call = f"{SCRIPT}(document.currentScript.parentElement, {packed(data)});"
     buttons = "".join(
         f'<button type="button">{name}</button>'
         for name in ("Push left", "Push right", "Play", "Start again")
     )
-    return Widget(
-        f"<style>{PLAY_STYLE}</style>"
-        f'<figure class="lr-picture lr-play" role="group" aria-label="{escape(label)}" '
-        f'tabindex="0" data-lm-suppress-shortcuts="true">'
+    inside = (
+        f"<style>{MOVING_STYLE}{PLAY_STYLE}</style>"
         f'<div class="lr-panels">{panels}</div>'
         f'<div class="lr-controls" hidden>{buttons}</div>'
-        f'<p class="lr-now">{now}</p><output>{words}</output>'
-        f"<script>{call}</script></figure>",
-        f"{label}: {words}",
+        f'<p class="lr-now">Step {len(values)}, value {values[-1]:.1f}</p>'
     )
-
-
-def packed(data: Any) -> str:
-    """Write data for a script, without spaces."""
-    return json.dumps(data, separators=(",", ":"))
+    networks = {"actor": layers(actor), "critic": layers(critic)}
+    data = {**networks, "push": PUSH, "metre": METRE, "low": low, "high": high}
+    return figure(label, inside, words, "push", data, " lr-moving lr-play")

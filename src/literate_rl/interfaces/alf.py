@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 3f094696003e10d8
+# Generated from chapters/workshop/alf.py (edit there); digest 06a20dc8e7d129f0
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -190,22 +190,19 @@ def draw_or_mode(leaf: Any, q: float) -> Tensor:
 
 def divergence(old: Any, new: Any) -> Tensor:
     """Return the divergence between nests of distributions, without gradient in old."""
-    here, there = map_nest(lambda _: "leaf", old), map_nest(lambda _: "leaf", new)
-    words = f"the rollout's action_distribution must be nested like {there}, got {here}"
-    check_that(here == there, words)
+    # `kl_divergence` would stretch one of them.
+    came, wanted = shapes(old), shapes(new)
+    words = f"the rollout's action_distribution must have shape {wanted}, got {came}"
+    check_that(came == wanted, words)
     # Leaf by leaf, {eq}`nested-divergence`.
-    total: Tensor = sum(ends(map_nest(divergence_of_leaf, old, new)))
+    each = map_nest(lambda p, q: kl_divergence(frozen(p), q), old, new)
+    total: Tensor = sum(ends(each))
     return total
 
 
-def divergence_of_leaf(old: Any, new: Any) -> Tensor:
-    """Return the divergence between two distributions of the same states."""
-    if old.batch_shape != new.batch_shape:  # `kl_divergence` would stretch one of them
-        wanted, given = tuple(new.batch_shape), tuple(old.batch_shape)
-        raise ValueError(
-            f"the rollout's action_distribution must have shape {wanted}, got {given}"
-        )
-    return kl_divergence(frozen(old), new)
+def shapes(nest: Any) -> Any:
+    """Return the shapes of all parameters of a nest of distributions."""
+    return map_nest(lambda x: tuple(x.shape), map_nest(taken_apart, nest))
 
 
 # Parameters that only say in another way what others say.
@@ -269,43 +266,6 @@ def two_flags(
     return terminated, (step_type == LAST) & ~terminated
 
 
-@checked
-def returns_of_each(
-    reward: Float[Tensor, "T B D"],
-    next_value: Float[Tensor, "T B D"],
-    terminated: Bool[Tensor, "T B"],
-    truncated: Bool[Tensor, "T B"],
-    gamma: Sequence[Fraction],
-    lambda_: Fraction,
-) -> Float[Tensor, "T B D"]:
-    """Return the lambda-returns of D rewards, each with a discount of its own."""
-    count = reward.shape[-1]
-    words = f"gamma must be a number or a list of {count}, one for each reward, got "
-    check_that(len(gamma) == count, f"{words}{gamma}")
-    each = zip(reward.unbind(-1), next_value.unbind(-1), gamma, strict=True)
-    returns = [
-        lambda_returns(r, v, terminated, truncated, one, lambda_) for r, v, one in each
-    ]
-    return torch.stack(returns, -1)
-
-
-@checked
-def loss_of_each(
-    kl: Float[Tensor, "*B"],
-    target: Float[Tensor, "*B D"],
-    value: Float[Tensor, "*B D"],
-    aux: Float[Tensor, "*B D"],
-    weight: NonNegative,
-    error: Callable[[Tensor, Tensor], Tensor],
-) -> tuple[Float[Tensor, "*B"], PPGAuxPhaseLossInfo]:
-    """Return the mean of the losses of D rewards."""
-    # {eq}`loss-of-rewards`.
-    each = zip(*(x.unbind(-1) for x in (value, aux, target)), strict=True)
-    losses = [auxiliary_loss(v, a, g, kl, weight, error) for v, a, g in each]
-    loss, parts = map_nest(lambda *x: torch.stack(x).mean(0), *losses)
-    return loss, parts
-
-
 class PPGAuxPhaseLoss(nn.Module):
     """The loss of the auxiliary phase.
 
@@ -340,19 +300,22 @@ class PPGAuxPhaseLoss(nn.Module):
 
     def target(self, info: PPGTrainInfo) -> Tensor:
         """Return the targets of the rewards, made from what the rollout has seen."""
-        next_value, gamma = info.rollout_next_value, self.gamma
+        gamma: Any = self.gamma
+        next_value = info.rollout_next_value
         if isinstance(next_value, tuple):
             next_value = successors(info.rollout_value, info.step_type)
-        steps = info.reward, next_value, *two_flags(info.discount, info.step_type)
-        if isinstance(info.reward, Tensor) and info.reward.dim() == 3:
-            if not isinstance(gamma, Sequence):
-                gamma = [gamma] * info.reward.shape[-1]
-            return returns_of_each(*steps, gamma, self.td_lambda)
-        if isinstance(gamma, Sequence):
-            raise ValueError(
-                f"gamma must be a number where a step has one reward, got {gamma}"
-            )
-        return lambda_returns(*steps, gamma, self.td_lambda)
+        flags, reward = two_flags(info.discount, info.step_type), info.reward
+        if reward.dim() != 3:
+            return lambda_returns(reward, next_value, *flags, gamma, self.td_lambda)
+        count = reward.shape[-1]
+        gammas = gamma if isinstance(gamma, Sequence) else [gamma] * count
+        words = (
+            f"gamma must be a number or a list of {count}, one for each reward, got "
+        )
+        check_that(len(gammas) == count, f"{words}{gamma}")
+        each = zip(reward.unbind(-1), next_value.unbind(-1), gammas, strict=True)
+        returns = [lambda_returns(r, v, *flags, g, self.td_lambda) for r, v, g in each]
+        return torch.stack(returns, -1)
 
     def terms(
         self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
@@ -362,9 +325,13 @@ class PPGAuxPhaseLoss(nn.Module):
         def error(value: Tensor, target: Tensor) -> Tensor:
             return self.td_error_loss_fn(target, value)
 
-        if target.dim() == 3:
-            return loss_of_each(kl, target, value, aux, self.weight, error)
-        return auxiliary_loss(value, aux, target, kl, self.weight, error)
+        if target.dim() != 3:
+            return auxiliary_loss(value, aux, target, kl, self.weight, error)
+        # {eq}`loss-of-rewards`.
+        each = zip(*(x.unbind(-1) for x in (value, aux, target)), strict=True)
+        losses = [auxiliary_loss(v, a, g, kl, self.weight, error) for v, a, g in each]
+        loss, parts = map_nest(lambda *x: torch.stack(x).mean(0), *losses)
+        return loss, parts
 
     @checked
     def forward(self, info: PPGTrainInfo) -> LossInfo:
@@ -510,54 +477,33 @@ class PPGAuxAlgorithm:
         """
         if not self.options.enabled:
             return
-        if not (isinstance(exp, tuple) and isinstance(exp[-1], PPGRolloutInfo)):
-            raise TypeError(
-                f"exp must be an observation and a PPGRolloutInfo, got {exp!r:.40}"
-            )
         observation, info = exp
         parts = map_nest(taken_apart, info.action_distribution)
-        new = (observation, info._replace(action_distribution=parts))
-        for x in ends(new):
-            if not isinstance(x, Tensor):
-                raise TypeError(f"exp must hold tensors, got {type(x).__name__}")
+        new = observation, info._replace(action_distribution=parts)
         form = map_nest(lambda x: f"{tuple(x.shape)} {x.dtype}", new)
         if self.form is None:
             self.check_first(*new)
         elif form != self.form:
             raise ValueError(f"exp must have the form {self.form}, got {form}")
         two_flags(info.discount, info.step_type)
-        numbers = (observation, info.reward, info.value, info.next_value)
-        for x in ends(numbers):
+        for x in ends((observation, info.reward, info.value, info.next_value)):
             check_finite(x, exp=x)
-        self.form = form
         self.buffer.append(map_nest(lambda x: x.detach().clone(), new))
+        self.form = form
 
     @torch.no_grad()
     def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
         """Raise unless the network can learn from experience of this form."""
         with eval_mode(self.network):
-            (distribution, value, _), state = self.network(observation)
-        if any(True for _ in ends(state)):
-            raise ValueError(
-                "dual_actor_value_network must have encoders without memory: the "
-                "auxiliary phase passes the steps of a chunk all at once"
-            )
-        of_rewards = ["value", "reward"]
-        if not isinstance(info.next_value, tuple):
-            of_rewards.append("next_value")
-        flag = value.new_empty(value.shape[:1])
-        own = dict.fromkeys(of_rewards, value) | {"discount": flag, "step_type": flag}
-        own["action_distribution"] = map_nest(taken_apart, distribution)
-        for name, here in own.items():
-            pair = here, getattr(info, name)
-            wanted, came = map_nest(lambda x: tuple(x.shape), pair)
-            if wanted != came or 0 in wanted:
-                filled = "a non-empty shape" if 0 in wanted else f"shape {wanted}"
-                raise ValueError(f"exp's {name} must have {filled}, got {came}")
-        for name in ("reward", "value", "next_value"):
-            kind = getattr(getattr(info, name), "dtype", torch.float32)
-            if kind not in (torch.float32, torch.float64):
-                raise TypeError(f"exp's {name} must be float32 or float64, got {kind}")
+            if list(ends(self.network(observation)[1])):
+                raise ValueError(
+                    "dual_actor_value_network must have encoders without memory: the "
+                    "auxiliary phase passes the steps of a chunk all at once"
+                )
+            # A chunk of one step has a loss, or it says what does not fit.
+            observation, info = map_nest(lambda x: x[None], (observation, info))
+            inputs = TimeStep(info.step_type, info.reward, info.discount, observation)
+            self.calc_loss(self.train_step(inputs, (), info).info)
 
     def chunks(self) -> Chunks:
         """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""

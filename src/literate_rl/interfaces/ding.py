@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest cddc164b631544ec
+# Generated from chapters/workshop/ding.py (edit there); digest 30a0c35644f0fa8f
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -52,49 +52,21 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "replay_buffer": ("replay_buffer_size", "max_use"),
 }
 
-# Older configurations repeat these in further sections.
-REPEATED = {
-    "learn": ("unroll_len",),
-    "collect": ("unroll_len", "discount_factor"),
-    "model": ("action_space",),
-}
-
-# What only DI-engine's own loop, buffer and networks read.
-WITHOUT_MEANING: dict[str, tuple[str, ...]] = {
-    "policy": (
-        *("exp_name", "env", "nstep", "random_collect_size", "load_path"),
-        *("multi_gpu", "bp_update_sync", "traj_len_inf", "cfg_type", "import_names"),
-    ),
-    "model": (
-        *("encoder_hidden_size_list", "share_encoder", "impala_cnn_encoder"),
-        *("actor_head_hidden_size", "actor_head_layer_num", "activation", "norm_type"),
-        *("critic_head_hidden_size", "critic_head_layer_num", "bound_type"),
-        *("sigma_type", "fixed_sigma_value"),
-    ),
-    "learn": ("learner", "multi_gpu", "resume_training", "ignore_done"),
-    "collect": ("collector", "gae_lambda", "env_num"),
-    "eval": ("evaluator", "env_num"),
-    "other": ("commander",),
-    "replay_buffer": (
-        *("type", "cfg_type", "sliced", "deepcopy", "enable_track_used_data"),
-        *("max_staleness", "alpha", "beta", "anneal_step", "thruput_controller"),
-        *("monitor", "periodic_thruput_seconds"),
-    ),
-}
+SIZES = ("obs_shape", "action_shape")
 
 
 def each_setting(
-    config: Mapping[str, Any], section: str = "policy", path: str = ""
-) -> Iterator[tuple[str, str, str, Any]]:
-    """Return each setting of nested dictionaries: section, name, path and value."""
+    config: Mapping[str, Any], section: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of each setting in nested dictionaries."""
     for name, value in config.items():
-        where = f"{path}{name}"
-        if name in {"policy", "model", *SECTIONS}:
-            if not isinstance(value, Mapping):
-                raise TypeError(f"{where} must be a dictionary, got {value!r}")
-            yield from each_setting(value, name, f"{where}.")
+        path = section + name
+        if name not in {"policy", "model", *SECTIONS}:
+            yield path, value
+        elif isinstance(value, Mapping):
+            yield from each_setting(value, f"{path}.")
         else:
-            yield section, name, where, value
+            raise TypeError(f"{path} must be a dictionary, got {value!r}")
 
 
 @checked
@@ -129,39 +101,32 @@ class IMPALAPolicyConfig(IMPALAConfig):
 
         Args:
             config: The settings of a policy, or a whole configuration with a section
-                ``policy``. Each stands in its section ``learn``, ``collect`` or
-                ``other.replay_buffer``, or on the first level. What is left out has its
-                default.
+                ``policy``. Each stands in one of its sections, or on the first level.
+                What is left out has its default.
 
         Raises:
-            ValueError: If names are unknown, or a setting has two values.
+            ValueError: If a setting has two values.
 
         Warns:
-            UserWarning: If there are settings that have no meaning here. They are left
-                out.
+            UserWarning: If there are unknown settings. They are ignored.
         """
-        names = {**SECTIONS, "policy": {setting.name for setting in fields(cls)}}
+        names = {*SIZES, *(setting.name for setting in fields(cls))}
         found: dict[str, Any] = {}
-        model: dict[str, Any] = {}
-        idle, unknown = [], []
-        for section, name, path, value in each_setting(config):
-            own = name in REPEATED.get(section, ()) or name in names.get(section, ())
-            if name in WITHOUT_MEANING[section]:
-                idle.append(path)
-            elif section == "model" and not own:
-                model[name] = value
-            elif not own:
+        unknown = []
+        for path, value in each_setting(config):
+            name = path.rpartition(".")[2]
+            # DI-engine's buffer has a type of its own.
+            if name not in names or path.endswith("replay_buffer.type"):
                 unknown.append(path)
             elif found.setdefault(name, value) != value:
                 raise ValueError(
                     f"config has two values of {name}: {found[name]!r} and {value!r}"
                 )
         if unknown:
-            raise ValueError(f"config has unknown settings: {unknown}")
-        if idle:
-            words = f"config has settings without a meaning here: {', '.join(idle)}"
-            warnings.warn(words, stacklevel=2)
-        return cls(model=model, **found)
+            words = "config has unknown settings, which are ignored: "
+            warnings.warn(words + ", ".join(unknown), stacklevel=2)
+        sizes = {name: found.pop(name) for name in SIZES if name in found}
+        return cls(model=sizes, **found)
 
     def to_dict(self) -> dict[str, Any]:
         """Write settings as nested dictionaries, which ``from_dict`` reads."""
@@ -318,23 +283,9 @@ class IMPALAPolicy:
         return spaces.Box(-1, 1, (size,)) if self.continuous else spaces.Discrete(size)
 
     def adapted(self, model: nn.Module) -> nn.Module:
-        """Return a model as it is if it is a policy, and else with an adapter."""
-        if "mode" in inspect.signature(model.forward).parameters:
-            return self.by_mode(model)
-        names = ("value", "noise", "act", "evaluate_actions")
-        lacking = [name for name in names if not callable(getattr(model, name, None))]
-        # Every module has a forward pass; the one that it inherits only raises.
-        if getattr(model.forward, "__func__", None) is nn.Module.forward:
-            lacking.insert(0, "forward")
-        if lacking:
-            raise TypeError(
-                f"model must have the methods forward, {', '.join(names)}, "
-                f"or forward(obs, mode); it lacks {lacking}"
-            )
-        return model
-
-    def by_mode(self, model: nn.Module) -> Policy:
-        """Return a model of DI-engine's kind as a policy."""
+        """Return a model of DI-engine's kind as a policy, and others as they are."""
+        if "mode" not in inspect.signature(model.forward).parameters:
+            return model
         shape, size = self.sizes()
         return Policy(ByMode(model, len(shape)), make_actions(self.action_space(size)))
 
@@ -369,23 +320,10 @@ class IMPALAPolicy:
         def pick(sample: Any) -> Any:
             if isinstance(sample, list):
                 return [pick(step) for step in sample]
-            if not isinstance(sample, Mapping):
-                kind = type(sample).__name__
-                raise TypeError(f"data must hold dictionaries or lists, got {kind}")
             return {key: sample[key] for key in FIELDS if sample.get(key) is not None}
 
-        picked = [pick(sample) for sample in data]
-        try:
-            # One call serves both forms: lists become time, samples stand side by side.
-            batch = collate(picked, dim=1)
-        except (KeyError, RuntimeError) as error:
-            raise ValueError(
-                "data must hold samples of one length, and in each step the same "
-                f"entries, got {type(error).__name__}: {error}"
-            ) from error
-        missing = [key for key in FIELDS[:6] if key not in batch]
-        if missing:
-            raise ValueError(f"data must hold {missing}, got {list(batch)}")
+        # One call serves both forms: lists become time, samples stand side by side.
+        batch = collate([pick(sample) for sample in data], dim=1)
         batch = map_nest(lambda x: x.to(self.device), batch)
         # Some environments give rewards of the shape (1,).
         shape = batch["reward"].shape[:2]
@@ -397,8 +335,6 @@ class IMPALAPolicy:
         if self.cfg.priority_IS_weight:
             # One number for each sample weighs all of its steps.
             heads = [x if isinstance(x, Mapping) else x[0] for x in data]
-            if not all("IS" in head for head in heads):
-                raise ValueError("data must hold IS if priority_IS_weight is True")
             numbers = collate([head["IS"] for head in heads]).to(weight)
             weight = weight * numbers.reshape(len(heads), -1)[:, 0]
         batch["weight"] = weight.reshape(shape)
@@ -495,29 +431,27 @@ class IMPALAPolicy:
         """Begin the random numbers of the seed anew, with which actions are drawn."""
         self.generator = torch.Generator().manual_seed(self.cfg.seed)
 
-    @torch.no_grad()
     def forward_collect(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Draw actions for observations by the number of the environment.
 
         By the same numbers come ``logit``, what the policy said, and ``action``, both
         on the CPU.
         """
-        obs, model = self.observations(data), self.model
-        with eval_mode(model):
-            row = model(obs)
-            noise = model.noise(1, len(row), self.generator)[0].to(self.device)
-            output = {"logit": self.describe(row), "action": model.act(obs, noise)}
-        return self.by_environment(data, output)
+        return self.answers(data, self.generator)
 
-    def observations(self, data: dict[int, Any]) -> Any:
-        """Stack the observations of all environments."""
-        obs = collate(list(data.values()))
-        return map_nest(lambda x: x.float().to(self.device), obs)
-
-    def by_environment(
-        self, data: dict[int, Any], output: dict[str, Any]
+    @torch.no_grad()
+    def answers(
+        self, data: dict[int, Any], generator: torch.Generator | None = None
     ) -> dict[int, dict[str, Any]]:
-        """Hand each environment its row."""
+        """Answer observations, with noise if there is a generator, else greedily."""
+        stacked = collate(list(data.values()))
+        obs = map_nest(lambda x: x.float().to(self.device), stacked)
+        with eval_mode(self.model):
+            row, noise = self.model(obs), 0.0
+            if generator is not None:
+                noise = self.model.noise(1, len(row), generator)[0].to(self.device)
+            action = self.model.act(obs, noise)
+        output = {"logit": self.describe(row), "action": action}
         output = map_nest(lambda x: x.cpu(), output)
         return {
             index: map_nest(lambda x, row=row: x[row], output)
@@ -584,13 +518,9 @@ class IMPALAPolicy:
     def init_eval(self) -> None:
         """Do nothing: to be greedy needs no random numbers, and no other model."""
 
-    @torch.no_grad()
     def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Return what ``forward_collect`` does, with greedy actions."""
-        obs, model = self.observations(data), self.model
-        with eval_mode(model):
-            output = {"logit": self.describe(model(obs)), "action": model.act(obs, 0.0)}
-        return self.by_environment(data, output)
+        return self.answers(data)
 
 
 def without_gaps(step: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-# Generated from chapters/hybrid_action.py (edit there); digest b7ef54dde93d0145
+# Generated from chapters/hybrid_action.py (edit there); digest 4864c47e413ba798
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from functools import cache
 from typing import Annotated, Any, TypedDict
 
 import torch
@@ -31,13 +32,6 @@ from literate_rl.ground.signatures import (
     checked,
 )
 
-# The trees come from the package DI-treetensor. On import it calls a function that
-# torch has renamed, and torch warns about that. The warning is not for our reader.
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", FutureWarning)
-    import treetensor.torch as ttorch
-from treevalue.tree.common import create_storage
-
 __all__ = [
     "HybridDistribution",
     "HybridPolicyNetwork",
@@ -48,11 +42,30 @@ __all__ = [
 ]
 
 
-def as_tree(leaves: dict[str, Any]) -> ttorch.Tensor:
+@cache
+def trees() -> tuple[Any, Any]:
+    """Return the class of tree tensors, and what makes a tree of dictionaries."""
+    try:
+        # On import DI-treetensor calls a function that torch has renamed, and torch
+        # warns about that. The warning is not for our reader.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            import treetensor.torch as ttorch
+        from treevalue.tree.common import create_storage
+    except ImportError as error:
+        raise ImportError(
+            "tree tensors need the extra `trees`, which Python 3.13 compiles: "
+            "pip install DI-treetensor treevalue"
+        ) from error
+    return ttorch.Tensor, create_storage
+
+
+def as_tree(leaves: dict[str, Any]) -> Any:
     """Return a tree tensor of tensors, in dictionaries as deep as they are given."""
     # `ttorch.as_tensor(leaves)` is the same tree. But since version 1.5 of the package
     # treevalue, below it, that writes each tensor out as text, in thousands of µs.
-    return ttorch.Tensor(create_storage(leaves))
+    tree, create_storage = trees()
+    return tree(create_storage(leaves))
 
 
 class ArgsLogit(TypedDict):
@@ -141,8 +154,8 @@ class HybridPolicyNetwork(nn.Module):
         return cls(vector_size(observation_space), sizes)
 
     @checked
-    def forward(self, x: Float[Tensor, "B D ..."]) -> ttorch.Tensor:
-        """Return what describes the policy at each state, a ``HybridLogit``."""
+    def described(self, x: Float[Tensor, "B D ..."]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits, means and standard deviations at each state."""
         # From states to features, then to logits and means by {eq}`hybrid-heads`.
         x = self.encoder(x)
         logit = self.action_type_head(x)
@@ -154,8 +167,12 @@ class HybridPolicyNetwork(nn.Module):
         # over the batch.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
         sigma = torch.exp(log_sigma)
+        return logit, mu, sigma
 
+    def forward(self, x: Float[Tensor, "B D ..."]) -> Any:
+        """Return what describes the policy at each state, a ``HybridLogit``."""
         # A tree tensor, which is not an instance of `torch.Tensor` despite its name.
+        logit, mu, sigma = self.described(x)
         return as_tree(
             {"action_type": logit, "action_args": {"mu": mu, "sigma": sigma}}
         )
@@ -164,7 +181,7 @@ class HybridPolicyNetwork(nn.Module):
 @checked
 def sample_hybrid_action(
     logit: HybridLogit, generator: torch.Generator | None = None
-) -> ttorch.Tensor:
+) -> Any:
     """Sample one hybrid action for each state.
 
     Args:
@@ -188,7 +205,7 @@ def sample_hybrid_action(
 @torch.no_grad()
 def draw(
     prob: Tensor, mu: Tensor, sigma: Tensor, generator: torch.Generator | None
-) -> ttorch.Tensor:
+) -> Any:
     """Draw types from probabilities, and arguments from means and deviations."""
     # The race. With $v_k$ uniform in $(0, 1)$, the length $-\log v_k$ of a track is
     # exponential with mean 1. The first to arrive has the largest $p_k / (-\log v_k)$.
@@ -303,11 +320,11 @@ class HybridDistribution:
         """The chance that each argument counts, (B, A), added up over the types."""
         return self.prob @ self.mask.to(self.prob.dtype)
 
-    def sample(self, generator: torch.Generator | None = None) -> ttorch.Tensor:
+    def sample(self, generator: torch.Generator | None = None) -> Any:
         """Draw an action for each state, as ``sample_hybrid_action`` does."""
         return draw(self.prob, self.mu, self.sigma, generator)
 
-    def mode(self) -> ttorch.Tensor:
+    def mode(self) -> Any:
         """Return the greedy action: the most likely type, arguments at their means."""
         action_type = self.type_log_prob.argmax(-1)
         return as_tree(
