@@ -335,7 +335,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({}, r"qnet=QNet\(\.\.\.\), got none"),
         ({"actor": QNet()}, "got actor"),
-        ({"qnet": ThreeValues()}, "cannot be built"),
+        ({"qnet": ThreeValues()}, "holds no policy that can"),
     ],
 )
 def test_a_foreign_model_must_be_brought_along(
@@ -1259,18 +1259,18 @@ def test_an_environment_is_an_id_a_class_or_a_function(
     assert again.history[0]["step"] > 64
     assert load_checkpoint(saved / "checkpoint.pt")["step"] >= 128
     if "<" in name:
-        with pytest.raises(ValueError, match=r"no name .* train\(…, env, resume="):
+        with pytest.raises(ValueError, match="hand over again env '<"):
             load_env(saved)
-        with pytest.raises(SystemExit, match="no name that leads to it"):
+        with pytest.raises(SystemExit, match="hand over again --env '<"):
             main(["a2c", "--resume", str(saved)])
     elif ":" in name:
-        with pytest.raises(ValueError, match="may run code of others"):
+        with pytest.raises(ValueError, match="may not choose whose code runs"):
             load_env(saved)
         assert load_env(saved, env) is env
-        with pytest.raises(SystemExit, match=f"add --env '{name}'"):
+        with pytest.raises(SystemExit, match=f"hand over again --env {name}"):
             main(["a2c", "--resume", str(saved)])
         main(["a2c", "--resume", str(saved), "--env", name])
-        with pytest.raises(ValueError, match=r"the run has env .*, not 'CartPole-v1'"):
+        with pytest.raises(ValueError, match=r"the run has env .*, not CartPole-v1"):
             train("A2C", CARTPOLE, resume=saved, progress=False)
 
 
@@ -1385,7 +1385,7 @@ def test_wrappers_are_stored_and_go_where_the_run_goes(tmp_path: Path) -> None:
     edit(saved, total_steps=128)
     before = (saved / "checkpoint.pt").read_bytes()
     for wrong in (["ClipAction"], AROUND[:2], [*AROUND, "ClipAction"]):
-        with pytest.raises(ValueError, match="the run has the wrappers"):
+        with pytest.raises(ValueError, match="the run has wrappers"):
             train("PPO", CARTPOLE, wrappers=wrong, resume=saved, progress=False)
     assert (saved / "checkpoint.pt").read_bytes() == before
     train("PPO", CARTPOLE, resume=saved, progress=False)
@@ -1401,15 +1401,15 @@ def test_wrappers_of_ones_own_are_named_again(tmp_path: Path) -> None:
     saved = train("A2C", CARTPOLE, wrappers=[Doubled], **BRIEF).save(tmp_path / "a")
     assert evaluate(load(saved), load_env(saved, wrappers=[Doubled]), 1)[0] % 2 == 0
     named = "test_training:Doubled"
-    with pytest.raises(ValueError, match=f"if you trust it, add wrappers '{named}'"):
+    with pytest.raises(ValueError, match=f"hand over again wrappers {named}"):
         load_env(saved)
     resume = ["a2c", "--resume", str(saved)]
-    with pytest.raises(SystemExit, match=f"add --wrappers '{named}'"):
+    with pytest.raises(SystemExit, match=f"hand over again --wrappers {named}"):
         main(resume)
     main([*resume, "--wrappers", named])
     nameless = train("A2C", CARTPOLE, wrappers=[lambda env: Doubled(env)], **BRIEF)
     other = nameless.save(tmp_path / "b")
-    with pytest.raises(SystemExit, match="hand the wrappers over again"):
+    with pytest.raises(SystemExit, match="hand over again --wrappers"):
         main(["a2c", "--resume", str(other)])
     train("A2C", CARTPOLE, wrappers=[Doubled], resume=other, progress=False)
 
@@ -1419,9 +1419,7 @@ def test_a_wrapper_that_writes_files_is_a_command(tmp_path: Path) -> None:
     path = saved / "settings.json"
     stored = json.loads(path.read_text())
     for around, message in (
-        ([f"RecordVideo({str(tmp_path / 'films')!r})"], "may run code of others"),
-        ([3], "wrappers must be texts"),
-        ("ClipAction", "wrappers must be texts"),
+        ([f"RecordVideo({str(tmp_path / 'films')!r})"], "may not choose whose code"),
         (["Nothing"], "must be names of gymnasium.wrappers"),
     ):
         path.write_text(json.dumps(stored | {"wrappers": around}))

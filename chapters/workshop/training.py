@@ -1498,7 +1498,7 @@ class Asked:
             )
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
         asked = self.env, self.wrappers, self.dash
-        world: World = agreed_env(run.directory, stored, *asked)
+        world: World = agreed_env(stored, *asked)
         self.check_settings(config)
         models = self.agreed_models(stored, source)
         arguments = self.algorithm, world, config, models

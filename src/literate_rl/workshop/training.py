@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 5caedc30498b21bc
+# Generated from chapters/workshop/training.py (edit there); digest 06b5145578d85298
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -1325,7 +1325,7 @@ class Asked:
             )
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
         asked = self.env, self.wrappers, self.dash
-        world: World = agreed_env(run.directory, stored, *asked)
+        world: World = agreed_env(stored, *asked)
         self.check_settings(config)
         models = self.agreed_models(stored, source)
         arguments = self.algorithm, world, config, models
