@@ -26,7 +26,7 @@ from benchmarks.masks_learning import EXPERIMENTS, WhileActing
 from benchmarks.store import read_table
 from literate_rl.agents import Collector, make_envs
 from literate_rl.dqn import EpsilonGreedy, QLearning, dqn_settings, make_q_policy
-from literate_rl.evaluation import evaluate
+from literate_rl.evaluation import evaluate, play
 from literate_rl.masks import MaskFromMethod, MaskFromObservation, WithoutMask, legal
 from literate_rl.policies import CategoricalActions, make_policy
 from literate_rl.ppo import PPO, ppo_settings
@@ -35,7 +35,7 @@ from literate_rl.workshop.episodes import env_maker, read_masks
 from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
 from literate_rl.workshop.hybrid_policy import make_hybrid_policy
 from literate_rl.workshop.makers import read_wrapper
-from literate_rl.workshop.runs import load, play
+from literate_rl.workshop.runs import load
 from literate_rl.workshop.training import ALGORITHMS, looked_at, make_learner, train
 
 FENCED = "worlds:Fenced-v0"
@@ -505,7 +505,7 @@ def test_an_agent_of_train_acts_legally_and_plays_on_film(
         agent.act({"state": state}, mask=2 * mask)
     seen: list[Any] = []
     envs = SyncVectorEnv([Fenced], autoreset_mode=AutoresetMode.SAME_STEP)
-    play(agent.policy, envs, 1, lambda: seen.append(1))
+    play(agent.policy, envs, 1, 9, look=lambda: seen.append(1))
     assert len(seen) == 5
 
 

@@ -68,31 +68,24 @@ import torch
 from filelock import FileLock, Timeout
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
+from literate_rl.agents import make_envs
 from literate_rl.encoders import OwnEncoder
+from literate_rl.evaluation import play
 from literate_rl.workshop.episodes import (
-    Held,
     Make,
     Mean,
-    as_argument,
-    check_seen,
     env_seed,
-    follow_masks,
-    make_one,
-    making,
-    name_of,
-    read_masks,
-    told,
-    warn_unended,
-    with_name,
+    flat_env,
+    known_env,
     without_folder,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
+from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.interfaces import Learner, PolicyLike
 from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
 from literate_rl.workshop.makers import (
@@ -102,10 +95,7 @@ from literate_rl.workshop.makers import (
 )
 from literate_rl.workshop.nests import (
     as_space,
-    form,
-    hollow,
     plain_space,
-    refused,
 )
 from literate_rl.workshop.signatures import (
     Count,
@@ -118,7 +108,6 @@ __all__ = [
     "Run",
     "StoredRuns",
     "fit",
-    "flat_env",
     "load",
     "load_checkpoint",
     "load_env",
@@ -157,74 +146,10 @@ __all__ = [
 #
 # ## Environments
 #
-# Environments differ in what they show. To keep the policies simple, `flat_env`, which the
-# command line and `train` use, gives each observation as one vector of numbers: a box of any
-# shape is flattened, a discrete observation becomes a row with a single 1.
+# Environments differ in what they show. To keep the policies simple, `flat_env`
+# ({doc}`episodes`) gives each observation as one vector of numbers, and holds somebody else's
+# environment to its interface before anything else is done with its answers.
 #
-# Somebody else's environment may have bugs, so it is held to its interface before anything
-# else is done with its answers ({doc}`episodes`).
-
-
-# %% tags=["export"]
-def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
-    """Make one environment whose observations are vectors.
-
-    Args:
-        env: A registered id, ``module:id``, ``module:name`` of a class or function, or
-            what makes an environment.
-        arguments: Passed on to ``gym.make`` or to what makes it.
-
-    Returns:
-        The environment, wrapped in ``FlattenObservation`` where that is needed.
-
-    Raises:
-        TypeError: If it makes nothing, such as a vector environment.
-        ValueError: If the id cannot be made, or its observations cannot be flattened.
-        TypeError: If one of its spaces is no space.
-    """
-    if not (isinstance(env, str | EnvSpec) or callable(env)):
-        raise TypeError(
-            "env must be an id, a class or a function that makes one environment, got "
-            f"{type(env).__name__}"
-        )
-    with making(env):
-        one = make_one(env, **arguments)
-        try:
-            made = Held(one)
-        except Exception as error:  # it has no spaces
-            raise ValueError(f"env {env!r} cannot be made: {told(error)}") from error
-    for name in ("observation_space", "action_space"):
-        came = getattr(made, name)
-        if not isinstance(came, spaces.Space):
-            words = f"must have a Space of Gymnasium's as {name}, got {came!r}"
-            raise TypeError(f"env {name_of(made)!r} {words}")
-    space = made.observation_space
-    if isinstance(space, spaces.Box) and len(space.shape) == 1:
-        return made
-    check_flat(space)
-    return FlattenObservation(made)
-
-
-def known_env(env: Any) -> Any:
-    """Return what makes an environment; a file alone becomes ``file.py:Name``."""
-    with making(env):
-        return with_name(env) if isinstance(env, str) else env
-
-
-def check_flat(space: spaces.Space[Any]) -> None:
-    """Raise unless observations of a space can be made vectors."""
-    # A space of somebody else's may not know. Gymnasium says that it could flatten a
-    # Dict without parts, and fails.
-    try:
-        fits = space.is_np_flattenable and not hollow(form(space))
-    except NotImplementedError:
-        fits = False
-    if not fits:
-        wanted = "env must have observations that can be flattened"
-        raise refused(wanted, space, "numbers")
-
-
-# %% [markdown]
 # ## The smallest learner
 #
 # A *hill climber* adds random numbers to the weights of a linear policy, plays a few
@@ -1552,7 +1477,8 @@ def record_video(
             def look() -> None:
                 write(np.asarray(envs.render())[0])
 
-            return play(policy, envs, seed, look, max_episode_steps)
+            total = play(policy, envs, seed, max_episode_steps, look=look)
+    return float(total[0])
 
 
 def has_screen() -> bool:
@@ -1577,47 +1503,18 @@ def show(
         ValueError: If ``env`` cannot be made or cannot be shown.
     """
     with closing(make_visible(env, "human")) as envs:
-        return play(policy, envs, seed, lambda: None)
+        return float(play(policy, envs, seed, sys.maxsize)[0])
 
 
 def make_visible(
     env: str | Callable[..., gym.Env[Any, Any]], mode: str
 ) -> SyncVectorEnv:
     """Make one copy of an environment that draws itself."""
-    made = partial(flat_env, env, render_mode=mode)
-    envs = SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = make_envs(partial(flat_env, env, render_mode=mode))
     if mode not in envs.metadata.get("render_modes", ()):
         envs.close()
         raise ValueError(f"env {env!r} has no render mode {mode!r}")
     return envs
-
-
-@torch.no_grad()
-def play(
-    policy: Any,
-    envs: SyncVectorEnv,
-    seed: int,
-    look: Callable[[], None],
-    max_episode_steps: int = sys.maxsize,
-) -> float:
-    """Play a greedy episode in the only copy of an environment; look at each step."""
-    device = next(policy.parameters()).device
-    check_seen(policy, envs)
-    obs, infos = envs.reset(seed=env_seed(seed, 0))
-    mask = read_masks(infos, np.ones(1, bool))
-    total = 0.0
-    for _ in range(max_episode_steps):
-        look()
-        state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        with eval_mode(policy):
-            action = policy.act(state, 0.0, **as_argument(mask)).cpu()
-        obs, reward, terminated, truncated, infos = envs.step(policy.to_env(action))
-        mask, _ = follow_masks(mask, infos, terminated, truncated)
-        total += float(reward[0])
-        if terminated[0] or truncated[0]:
-            return total
-    warn_unended(envs.envs[0], [True], max_episode_steps, calls=6)
-    return total
 
 
 @contextmanager

@@ -128,7 +128,10 @@ from literate_rl.workshop.commands import OFFERED
 from literate_rl.workshop.episodes import (
     Make,
     as_masks,
+    check_flat,
+    flat_env,
     from_file,
+    known_env,
     make_one,
     resets_later,
 )
@@ -165,11 +168,8 @@ from literate_rl.workshop.runs import (
     about,
     agreed_env,
     as_typed,
-    check_flat,
     check_named,
     fit,
-    flat_env,
-    known_env,
     sync,
     todays_names,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 280a88b46677dadb
+# Generated from chapters/*.py (edit there); digest a129efec7b8cfba7
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -344,6 +344,7 @@ from .workshop.episodes import (
     check_experience as check_experience,
     env_maker as env_maker,
     env_seed as env_seed,
+    flat_env as flat_env,
     on_cpu as on_cpu,
     plain_actions as plain_actions,
 )
@@ -367,7 +368,6 @@ from .workshop.runs import (
     Run as Run,
     StoredRuns as StoredRuns,
     fit as fit,
-    flat_env as flat_env,
     load as load,
     load_checkpoint as load_checkpoint,
     load_env as load_env,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 06b5145578d85298
+# Generated from chapters/workshop/training.py (edit there); digest b02309818625d506
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ from literate_rl.workshop.commands import OFFERED
 from literate_rl.workshop.episodes import (
     Make,
     as_masks,
+    check_flat,
+    flat_env,
     from_file,
+    known_env,
     make_one,
     resets_later,
 )
@@ -148,11 +151,8 @@ from literate_rl.workshop.runs import (
     about,
     agreed_env,
     as_typed,
-    check_flat,
     check_named,
     fit,
-    flat_env,
-    known_env,
     sync,
     todays_names,
 )
