@@ -434,6 +434,25 @@ def test_a_name_of_before_is_answered_with_that_of_today(name: str) -> None:
         ALGORITHMS[name.lower()].config(**{old: 0.2})
 
 
+class Coarse(nn.Module):
+    """An encoder without a weight."""
+
+    output_size = 2
+
+    def forward(self, obs: Any) -> Any:
+        return obs.float().flatten(1)[:, ::100]
+
+
+def test_an_encoder_without_weights_comes_back(tmp_path: Path) -> None:
+    """Its policy has fewer numbers than what it sees."""
+    small = {"total_steps": 16, "num_envs": 2, "num_steps": 8, "progress": False}
+    env = "tests/Seen-picture-list-v0"
+    run = train("PPO", env, encoder=Coarse(), **small).save(tmp_path / "a")
+    policy = load(run, encoder=Coarse())
+    seen = math.prod(policy.observation_space.shape)
+    assert sum(x.numel() for x in policy.parameters()) < seen
+
+
 # --- Agents in many spaces (tests/test_spaces.py has the whole table) -----------------
 
 PICTURES = ("picture", "planes", "gray", "stack", "parts")

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tyro
@@ -174,7 +174,8 @@ INF = math.inf
 Shown = NDArray[np.bool_]
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True)
+class Rule:
     """How a symptom shows, and what to do.
 
     Attributes:
@@ -426,7 +427,8 @@ def symptom(rule: Rule, record: Record) -> Symptom:
     first, last = (int(record.step[shown][end]) for end in (0, -1))
     share = f"{shown.sum()} of the {looked.sum()} iterations looked at"
     seen = f"{rule.limit} (typically {middle:.2g}) in {share}"
-    return Symptom(rule.name, seen, first, last, *rule[4:7])
+    words = rule.meaning, rule.section, rule.change
+    return Symptom(rule.name, seen, first, last, *words)
 
 
 # %% [markdown]

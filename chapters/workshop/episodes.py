@@ -519,7 +519,8 @@ def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
         kind = type(policy).__name__
         words = f"policy must have act and to_env, got {kind}"
         raise TypeError(f"{words}: hand over its policy, as in agent.policy")
-    plain = getattr(policy, "recipe", ("", {}))[1].get("observation_space")
+    recipe: Any = getattr(policy, "recipe", ("", {}))
+    plain = recipe[1].get("observation_space")
     size = spaces.flatdim(envs.single_observation_space)
     wanted = size if plain is None else spaces.flatdim(as_space(plain))
     if size != wanted:

@@ -1169,8 +1169,7 @@ def look_at_env(
     It is None where the environment cannot be made, or not without code of others.
     """
     # Then only flat rows are known, and `predict` says so.
-    with suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with suppress(Exception), warnings.catch_warnings(action="ignore"):
         file = path / "settings.json"
         settings = read_settings(file) if path.is_dir() else state["settings"]
         with closing(flat_env(agreed_env(settings))) as env:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest 284f76c672bb494b
+# Generated from chapters/workshop/doctor.py (edit there); digest e7fa7237a1c9208e
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tyro
@@ -131,7 +131,8 @@ INF = math.inf
 Shown = NDArray[np.bool_]
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True)
+class Rule:
     """How a symptom shows, and what to do.
 
     Attributes:
@@ -366,7 +367,8 @@ def symptom(rule: Rule, record: Record) -> Symptom:
     first, last = (int(record.step[shown][end]) for end in (0, -1))
     share = f"{shown.sum()} of the {looked.sum()} iterations looked at"
     seen = f"{rule.limit} (typically {middle:.2g}) in {share}"
-    return Symptom(rule.name, seen, first, last, *rule[4:7])
+    words = rule.meaning, rule.section, rule.change
+    return Symptom(rule.name, seen, first, last, *words)
 
 
 def look(directory: str | Path, *, largest_reward: float | None = None) -> str:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest c6fee76287031fef
+# Generated from chapters/workshop/runs.py (edit there); digest 1abdfe2172c4825e
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -881,8 +881,7 @@ def look_at_env(
     It is None where the environment cannot be made, or not without code of others.
     """
     # Then only flat rows are known, and `predict` says so.
-    with suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with suppress(Exception), warnings.catch_warnings(action="ignore"):
         file = path / "settings.json"
         settings = read_settings(file) if path.is_dir() else state["settings"]
         with closing(flat_env(agreed_env(settings))) as env:
