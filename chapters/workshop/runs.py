@@ -80,7 +80,6 @@ from literate_rl.evaluation import play
 from literate_rl.workshop.episodes import (
     Make,
     Mean,
-    env_seed,
     flat_env,
     known_env,
     without_folder,
@@ -160,6 +159,8 @@ __all__ = [
 from dataclasses import asdict, dataclass
 
 from torch import nn
+
+from literate_rl.workshop.episodes import env_seed
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 1abdfe2172c4825e
+# Generated from chapters/workshop/runs.py (edit there); digest 5ba842b4df59a510
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ from literate_rl.evaluation import play
 from literate_rl.workshop.episodes import (
     Make,
     Mean,
-    env_seed,
     flat_env,
     known_env,
     without_folder,
