@@ -43,7 +43,7 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.workshop.nests import (
+from literate_rl.ground.nests import (
     as_space,
     form,
     hollow,
@@ -51,7 +51,7 @@ from literate_rl.workshop.nests import (
     pack,
     refused,
 )
-from literate_rl.workshop.signatures import Float, Fraction, check_that, checked
+from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
 __all__ = [
     "EpisodeCounter",

@@ -74,29 +74,29 @@ from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
-from literate_rl.agents import make_envs
-from literate_rl.encoders import OwnEncoder
-from literate_rl.evaluation import play
-from literate_rl.workshop.episodes import (
+from literate_rl.data.agents import make_envs
+from literate_rl.nets.encoders import OwnEncoder
+from literate_rl.runs.evaluation import play
+from literate_rl.data.episodes import (
     Make,
     Mean,
     flat_env,
     known_env,
     without_folder,
 )
-from literate_rl.workshop.networks import randomness_kept
-from literate_rl.workshop.interfaces import Learner, PolicyLike
-from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
-from literate_rl.workshop.makers import (
+from literate_rl.ground.networks import randomness_kept
+from literate_rl.ground.protocols import Learner, PolicyLike
+from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
+from literate_rl.data.makers import (
     Wrapper,
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.nests import (
+from literate_rl.ground.nests import (
     as_space,
     plain_space,
 )
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     NotFiniteError,
     checked,
@@ -160,7 +160,7 @@ from dataclasses import asdict, dataclass
 
 from torch import nn
 
-from literate_rl.workshop.episodes import env_seed
+from literate_rl.data.episodes import env_seed
 
 
 @dataclass(frozen=True)
