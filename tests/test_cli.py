@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -512,11 +511,11 @@ def test_a_foreign_folder_imports_nothing_that_was_not_named(
         forge(directory, env)
         before = snapshot(tmp_path)
         assert refusal([*resume, "--watch"]) == (
-            "error: the settings of this run may run code of others: if you trust it, "
-            f"add --env {env!r}"
+            "error: a directory may not choose whose code runs: hand over again --env "
+            f"{env}"
         )
         other = refusal([*resume, "--env", "CartPole-v1"])
-        assert other == f"error: the run has --env {env!r}, not 'CartPole-v1'"
+        assert other == f"error: the run has --env {env}, not CartPole-v1"
         load("runs/b")
         with Run("runs/b", resume=True) as opened:
             assert opened.settings["env"] == env
@@ -554,10 +553,9 @@ def test_a_foreign_folder_joins_no_cluster_that_was_not_named(tmp_path, monkeypa
     before = snapshot(tmp_path)
     resume = ["impala", "--resume", "runs/a"]
     named = f"--actors 1 --transport ray --address {address}"
-    advice = named.replace(address, repr(address))
-    assert refusal(resume).endswith(f"if you trust it, add {advice}")
+    assert refusal(resume).endswith(f"whose code runs: hand over again {named}")
     other = named.replace("127.0.0.1", "localhost").split()
-    assert f"the run has {advice}, not " in refusal([*resume, *other])
+    assert f"the run has {named}, not " in refusal([*resume, *other])
     assert snapshot(tmp_path) == before
     pytest.importorskip("ray")
     assert "at address" in refusal([*resume, *named.split()])
@@ -663,12 +661,6 @@ def test_stored_words_are_words_and_legal_ones():
             settings_of(PPGConfig, stored, source)
 
 
-def test_an_environment_that_is_no_string_is_refused(whole, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    forge(copied(whole, tmp_path), 5)
-    assert "env must be a string, got 5" in refusal(["ppo", "--resume", "runs/b"])
-
-
 def test_a_damaged_run_says_how_to_go_on_and_comes_to_the_same_end(
     whole, tmp_path, monkeypatch
 ):
@@ -683,9 +675,11 @@ def test_a_damaged_run_says_how_to_go_on_and_comes_to_the_same_end(
     previous = "runs/b/checkpoint.previous.pt"
     step = load_checkpoint(previous)["step"]
     assert step < STEPS
-    assert message == (
-        "error: runs/b/checkpoint.pt is damaged or no checkpoint: its digest is wrong; "
-        f"to go on from step {step}, rename {previous} to checkpoint.pt"
+    assert re.fullmatch(
+        r"error: runs/b/checkpoint\.pt is damaged or no checkpoint: ValueError: the "
+        rf"checksum of \S+ is wrong; to go on from step {step}, rename {previous} to "
+        "checkpoint.pt",
+        message,
     )
     assert snapshot(tmp_path) == before
     Path(previous).rename(checkpoint)
@@ -710,8 +704,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_resumed(tmp_path, monkeypatch):
             assert time.monotonic() - started < 120
             time.sleep(0.01)
         message = refusal(["ppo", "--resume", "runs/a"])
-        holder = f"process {process.pid} on {socket.gethostname()}"
-        assert message == f"error: runs/a is in use by {holder}"
+        assert message == "error: runs/a is in use by another process"
         assert "holds a run" in refusal(["ppo", *endless])
         assert load("runs/a").network.actor[0].in_features == 4
         assert process.poll() is None  # and nobody has disturbed it
@@ -1005,7 +998,7 @@ def test_models_of_another_form_are_named(whole, tmp_path, monkeypatch, models):
         (["--no_anneal"], "--anneal is True, not False"),
         (["--target-kl", "0.5"], "--target-kl is None, not 0.5"),
         (["--mask", "10", "01"], "the run has mask None, not"),
-        (["--wrappers", "ClipReward(0, 1)"], "the run has the wrappers [], not"),
+        (["--wrappers", "ClipReward(0, 1)"], "the run has --wrappers , not"),
         (["--encoder", "rooms:Room"], "the run has --encoder none of your own, not"),
     ],
 )
@@ -1064,7 +1057,7 @@ def test_an_environment_may_be_named_by_its_file(tmp_path, monkeypatch, capsys, 
             assert evaluate(load(f"runs/n{number}"), env, 1).shape == (1,)
         assert "--env" in refusal(["ppo", "--resume", f"runs/n{number}"])
         capsys.readouterr()
-    with pytest.raises(SystemExit, match=f"add --env '{re.escape(forms[1])}'"):
+    with pytest.raises(SystemExit, match=f"again --env {re.escape(forms[1])}"):
         main(["show", "runs/n1"])
     assert evaluate(load("runs/n0"), forms[0], 1).shape == (1,)
 
@@ -1218,9 +1211,9 @@ def test_a_class_with_wrappers_a_mask_and_one_encoder(mine, capsys):
     edit_config(mine / "runs/a", total_steps=64)
     before = snapshot(mine)
     for options, message in (
-        ([], "if you trust it, add --env 'myworld:Untold'"),
-        (typed[:2], "if you trust it, add --wrappers"),
-        ([*typed[:3], around[0]], "the run has the wrappers"),
+        ([], "hand over again --env myworld:Untold"),
+        (typed[:2], "hand over again --wrappers"),
+        ([*typed[:3], around[0]], "the run has --wrappers"),
         ([*typed, "--mask", "11", "11", "11"], "the run has mask [[1, 0]"),
     ):
         assert message in refusal(["a2c", "--resume", "runs/a", *options])

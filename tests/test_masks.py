@@ -45,8 +45,8 @@ from literate_rl.nets.masks import (
     legal,
 )
 from literate_rl.nets.policies import CategoricalActions, make_policy
-from literate_rl.runs.evaluation import evaluate
-from literate_rl.runs.runs import load, play
+from literate_rl.runs.evaluation import evaluate, play
+from literate_rl.runs.runs import load
 
 FENCED = "worlds:Fenced-v0"
 SPACES = Fenced().observation_space, Fenced().action_space
@@ -515,7 +515,7 @@ def test_an_agent_of_train_acts_legally_and_plays_on_film(
         agent.act({"state": state}, mask=2 * mask)
     seen: list[Any] = []
     envs = SyncVectorEnv([Fenced], autoreset_mode=AutoresetMode.SAME_STEP)
-    play(agent.policy, envs, 1, lambda: seen.append(1))
+    play(agent.policy, envs, 1, 9, look=lambda: seen.append(1))
     assert len(seen) == 5
 
 

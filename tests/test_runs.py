@@ -2,7 +2,6 @@
 
 import base64
 import errno
-import hashlib
 import inspect
 import io
 import json
@@ -13,7 +12,6 @@ import random
 import re
 import resource
 import signal
-import socket
 import stat
 import struct
 import subprocess
@@ -24,7 +22,6 @@ import warnings
 import weakref
 import zipfile
 from contextlib import contextmanager, nullcontext, suppress
-from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -73,7 +70,6 @@ from literate_rl.runs.runs import (
     load_checkpoint,
     record_video,
     save_checkpoint,
-    seal,
     show,
     stored_runs,
     video_html,
@@ -1005,7 +1001,7 @@ def opens(monkeypatch, load_file, path):
 def test_loading_a_foreign_pickle_runs_its_code_and_ours_refuses(tmp_path, monkeypatch):
     path, gift = tmp_path / "gift.pt", io.BytesIO()
     torch.save({"format": FORMAT, "policy": Present()}, gift)
-    path.write_bytes(sealed(gift.getvalue()))
+    path.write_bytes(gift.getvalue())
 
     def trusting(path):
         return torch.load(path, weights_only=False)
@@ -1018,14 +1014,6 @@ def test_loading_a_foreign_pickle_runs_its_code_and_ours_refuses(tmp_path, monke
         assert not ran
         assert "is damaged or no checkpoint: UnpicklingError" in str(error)
         assert "weights_only" not in str(error)  # no advice to load it all the same
-
-
-def sealed(content):
-    """Put the right digest behind some bytes, as the sender of a file can."""
-    if content.startswith(b"PK"):
-        seal(file := io.BytesIO(content))
-        return file.getvalue()
-    return content + hashlib.sha256(content).digest()
 
 
 def foreign(kind):
@@ -1050,65 +1038,14 @@ def foreign(kind):
     "kind", ["weights", "module", "list", "other version", "pickle", "text", "empty"]
 )
 @pytest.mark.parametrize("load_file", [load_checkpoint, load])
-@pytest.mark.parametrize("disguise", [bytes, sealed])
-def test_a_file_that_is_none_of_ours_is_refused_by_name(
-    tmp_path, kind, load_file, disguise
-):
+def test_a_file_that_is_none_of_ours_is_refused_by_name(tmp_path, kind, load_file):
     path = tmp_path / "c.pt"
-    path.write_bytes(disguise(foreign(kind)))
+    path.write_bytes(foreign(kind))
     with pytest.raises(
         ValueError, match=r"c\.pt is (damaged|not a literate_rl)"
     ) as caught:
         load_file(path)
     assert "\n" not in str(caught.value)
-
-
-def swollen(content, how):
-    """Return a zip file of the same records that is smaller than what it holds."""
-    method = zipfile.ZIP_DEFLATED if how == "compressed" else zipfile.ZIP_STORED
-    with (
-        zipfile.ZipFile(io.BytesIO(content)) as old,
-        zipfile.ZipFile(buffer := io.BytesIO(), "w", method) as new,
-    ):
-        for record in old.infolist():
-            if how == "two names" and record.filename.endswith("/data/1"):
-                # Nothing is written: its numbers are said to be where the first are.
-                twin = copy(new.getinfo(record.filename[:-1] + "0"))
-                twin.filename = record.filename
-                new.filelist.append(twin)
-            else:
-                new.writestr(record.filename, old.read(record))
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize("how", ["compressed", "two names"])
-def test_a_file_that_holds_more_than_it_is_long_is_refused(tmp_path, how):
-    path, state = tmp_path / "c.pt", {"x": torch.zeros(10**5), "y": torch.zeros(10**5)}
-    save_checkpoint(path, state)
-    path.write_bytes(sealed(swollen(path.read_bytes(), how)))
-    assert torch.load(path, weights_only=True)["y"].numel() == 10**5  # torch minds not
-    assert path.stat().st_size < 2 * 4 * 10**5
-    message = r"c\.pt is damaged or no checkpoint: .* it would unpack to more"
-    with pytest.raises(ValueError, match=message):
-        load_checkpoint(path)
-
-
-class Zeros:
-    """Pickled as a few words, unpickled as many bytes."""
-
-    def __reduce__(self):
-        return bytearray, (10**8,)
-
-
-def test_a_file_that_asks_for_zeros_is_refused(tmp_path):
-    path = tmp_path / "c.pt"
-    save_checkpoint(path, {"x": Zeros()})
-    assert path.stat().st_size < 2000
-    assert len(torch.load(path, weights_only=True)["x"]) == 10**8  # torch minds not
-    with pytest.raises(ValueError, match="it holds a bytearray, which may be of any"):
-        load_checkpoint(path)
-    save_checkpoint(path, {"x": "__builtin__ bytearray"})  # a word is but a word
-    assert load_checkpoint(path)["x"] == "__builtin__ bytearray"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -1122,9 +1059,6 @@ def test_a_damaged_file_is_a_value_error_whatever_happened_to_it(tmp_path):
             load_checkpoint(path)
     for _ in range(150):
         path.write_bytes(rng.randbytes(rng.randrange(80)))
-        with pytest.raises(ValueError, match="damaged or no checkpoint"):
-            load_checkpoint(path)
-        path.write_bytes(sealed(rng.randbytes(rng.randrange(80))))
         with pytest.raises(ValueError, match="damaged or no checkpoint"):
             load_checkpoint(path)
 
@@ -1153,26 +1087,38 @@ def damages(content):
         yield content[:start] + bytes(end - start) + content[end:]
 
 
-def test_no_damage_goes_unnoticed(tmp_path):
+def test_no_damage_changes_a_number_unnoticed(tmp_path):
     path, policy = tmp_path / "c.pt", cartpole_policy()
     state = {**STATE, "weights": policy.state_dict()}
     save_checkpoint(path, state)
-    whole, silent = path.read_bytes(), 0
+    whole, refused, silent = path.read_bytes(), 0, 0
     assert len(whole) > 50 * 512
     for damaged in damages(whole):
         path.write_bytes(damaged)
-        if damaged == whole:  # a sector that was zero before
-            assert same_content(state, load_checkpoint(path))
-            continue
-        with pytest.raises(ValueError, match=r"c\.pt is damaged or no checkpoint"):
-            load_checkpoint(path)
+        # Some damages are in bytes that nobody reads.
+        try:
+            found = load_checkpoint(path)
+        except ValueError as error:
+            refused += "c.pt is damaged or no checkpoint: " in str(error)
+        else:
+            assert same_content(state, found)
         # Torch itself reads many of these files, and gives back something else.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             unchecked = torch.load(path, weights_only=True)
             unchecked.pop("format")
             silent += not same_content(state, unchecked)
+    assert refused > 320
     assert silent > 100
+
+
+def test_a_file_with_a_digest_of_an_older_version_is_read(tmp_path):
+    save_checkpoint(path := tmp_path / "c.pt", STATE)
+    with path.open("r+b") as file:
+        file.seek(-2, io.SEEK_END)
+        file.write((32).to_bytes(2, "little") + bytes(range(32)))
+    assert zipfile.ZipFile(path).comment == bytes(range(32))
+    assert same_content(STATE, load_checkpoint(path))
 
 
 def test_a_checkpoint_is_still_a_file_of_torch(tmp_path):
@@ -1350,9 +1296,9 @@ class Other(Walker):
 @pytest.mark.parametrize(
     ("learner", "message"),
     [
-        (Wider, "its policy was made for another environment"),
-        (Elsewhere, "its policy was made for another environment"),
-        (Phasic, "its policy comes from 'make_policy'"),
+        (Wider, "its policy is that of another algorithm or env"),
+        (Elsewhere, "its policy is that of another algorithm or env"),
+        (Phasic, "its policy is that of another algorithm or env"),
         (Other, "KeyError: 'iterations'"),
     ],
 )
@@ -1376,34 +1322,15 @@ def break_settings(text):
     return change
 
 
-def break_state(**changes):
-    def change(directory):
-        state = load_checkpoint(directory / "checkpoint.pt")
-        save_checkpoint(directory / "checkpoint.pt", {**state, **changes})
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (break_settings('{"env": "Other-v0"}'), "its env is 'A-v0', that of settings"),
         (break_settings('{"env": "A-v0", "algorithm": "x"}'), "its algorithm is None"),
         (break_settings('{"env": '), r"settings\.json is no JSON"),
-        (break_settings("[" * 100_000), r"settings\.json is no JSON"),
-        (break_settings("[1]"), r"settings\.json must hold an object, got list"),
-        (break_state(step="8"), "comes from no run"),
-        (break_state(step=None), "comes from no run"),
-        (break_state(rows="3"), "comes from no run"),
-        (break_state(settings=5), "comes from no run"),
-        (
-            lambda d: (d / "metrics.csv").write_text("a\nx,1\n"),
-            "metrics.csv is damaged",
-        ),
-        (
-            lambda d: (d / "metrics.csv").write_bytes(b"\xff\n"),
-            "metrics.csv is damaged",
-        ),
+        (lambda d: save_checkpoint(d / "checkpoint.pt", {}), "comes from no run"),
+        (lambda d: (d / "metrics.csv").write_text("a\nx,1\n"), "literal for int"),
+        (lambda d: (d / "metrics.csv").write_bytes(b"\xff\n"), "can't decode byte"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused_and_nothing_lost(
@@ -1421,21 +1348,18 @@ HEAD = "step,a\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "number"),
     [
-        (None, "it must have 3 rows up to step 24, got 0"),
-        ("", "it must have 3 rows up to step 24, got 0"),
-        (HEAD, "it must have 3 rows up to step 24, got 0"),
-        (HEAD + "8,1\n16,2\n", "it must have 3 rows up to step 24, got 2"),
-        (HEAD + "8,1\n16,2\n24,", "it must have 3 rows up to step 24, got 2"),
-        (HEAD + "8,1\n24,3\n32,4\n", "it must have 3 rows up to step 24, got 2"),
-        (HEAD + "8,1\n16\n24,3\n", "the row of step 16 must have 2 cells, got 1"),
-        (HEAD + "8,1\n16,2,2\n24,3\n", "the row of step 16 must have 2 cells, got 3"),
-        (HEAD + "16,2\n8,1\n24,3\n", "its steps must not fall from row to row"),
+        (None, 0),
+        ("", 0),
+        (HEAD, 0),
+        (HEAD + "8,1\n16,2\n", 2),
+        (HEAD + "8,1\n16,2\n24,", 2),
+        (HEAD + "8,1\n24,3\n32,4\n", 2),
     ],
 )
 def test_a_table_that_has_lost_something_is_refused_and_nothing_lost(
-    tmp_path, text, message
+    tmp_path, text, number
 ):
     with Run(tmp_path) as run:
         learner = Walker()
@@ -1444,7 +1368,8 @@ def test_a_table_that_has_lost_something_is_refused_and_nothing_lost(
         run.save(learner)
     run.metrics.unlink() if text is None else run.metrics.write_text(text)
     before = snapshot(tmp_path)
-    with pytest.raises(ValueError, match=rf"metrics\.csv is not whole: {message}; "):
+    message = rf"metrics\.csv must have 3 rows up to step 24, got {number}; "
+    with pytest.raises(ValueError, match=message):
         Run(tmp_path, resume=True)
     assert snapshot(tmp_path) == before
 
@@ -1512,18 +1437,16 @@ def test_two_runs_do_not_write_to_one_directory(tmp_path):
     with Run(run.directory, resume=True) as one, Run(run.directory, resume=True) as two:
         one.begin()
         before = snapshot(tmp_path)
-        name = f"run is in use by process {os.getpid()} on {socket.gethostname()}$"
         for write in (
             two.begin,
             lambda: two.log(32, {}),
             lambda: two.save(Walker()),
             lambda: fit(Walker(), two, progress=False),
         ):
-            with pytest.raises(BlockingIOError, match=name):
+            with pytest.raises(BlockingIOError, match="run is in use by another"):
                 write()
         assert snapshot(tmp_path) == before
         assert load(run.directory).recipe == Walker().policy.recipe
-    assert not (run.directory / "lock.holder").exists()
     with Run(run.directory, resume=True) as run:
         run.begin()
 
@@ -1599,7 +1522,7 @@ def test_the_lock_goes_with_its_process(tmp_path, number):
     with hold(directory) as process:
         save_checkpoint(directory / "checkpoint.pt", {"step": 8})
         with Run(directory, resume=True) as run:
-            with pytest.raises(BlockingIOError, match=f"by process {process.pid} on"):
+            with pytest.raises(BlockingIOError, match="in use by another process"):
                 run.begin()
             process.send_signal(number)
             assert process.wait(timeout=60) == -number
@@ -1610,7 +1533,7 @@ def test_the_lock_goes_with_its_process(tmp_path, number):
 def test_new_runs_of_one_name_do_not_share_it(tmp_path):
     with hold(tmp_path / "run") as process:
         (tmp_path / "run" / "metrics.csv").unlink()  # as before the first row
-        with pytest.raises(BlockingIOError, match=f"by process {process.pid} on"):
+        with pytest.raises(BlockingIOError, match="in use by another process"):
             Run(tmp_path / "run", {"seed": 2})
         process.kill()
     with Run(tmp_path / "run", {"seed": 2}) as run:
@@ -1638,9 +1561,9 @@ def test_rows_are_on_the_disk_when_a_checkpoint_is(tmp_path, monkeypatch):
         ("A-v0", None, False, None),
         ("A-v0", "A-v0", False, None),
         ("m:A-v0", "m:A-v0", True, None),
-        ("m:A-v0", None, True, "if you trust it, add --env 'm:A-v0'$"),
-        ("m:A-v0", "n:A-v0", True, "the run has --env 'm:A-v0', not 'n:A-v0'$"),
-        ("A-v0", "m:A-v0", False, "the run has --env 'A-v0', not 'm:A-v0'$"),
+        ("m:A-v0", None, True, "whose code runs: hand over again --env m:A-v0$"),
+        ("m:A-v0", "n:A-v0", True, "the run has --env m:A-v0, not n:A-v0$"),
+        ("A-v0", "m:A-v0", False, "the run has --env A-v0, not m:A-v0$"),
     ],
 )
 def test_what_runs_code_must_be_named(stored, named, runs_code, message):
@@ -1796,7 +1719,7 @@ def test_only_builders_of_policies_are_called(tmp_path, monkeypatch, name):
 )
 def test_a_checkpoint_without_a_policy_is_refused(tmp_path, state):
     save_checkpoint(tmp_path / "c.pt", state)
-    with pytest.raises(ValueError, match=r"c\.pt holds no policy"):
+    with pytest.raises(ValueError, match=r"c\.pt holds no policy that can be built"):
         load(tmp_path / "c.pt")
 
 
@@ -1827,67 +1750,10 @@ def test_a_policy_that_does_not_fit_its_recipe_is_refused(tmp_path, changes):
     policy = small_policy()
     saved = {"recipe": policy.recipe, "weights": policy.state_dict(), **changes}
     save_checkpoint(tmp_path / "c.pt", {"policy": saved})
-    message = r"c\.pt holds a policy that cannot be built"
+    message = r"c\.pt holds no policy that can be built"
     with pytest.raises(ValueError, match=message) as caught:
         load(tmp_path / "c.pt")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("policy", "changes"),
-    [
-        ("discrete", {"hidden": 10**9}),
-        ("discrete", {"hidden": 9}),  # one more than there is
-        ("discrete", {"action_space": {"n": 10**9, "start": 0}}),
-        ("distributions", {"num_atoms": 10**9}),
-        ("squashed", {"num_critics": 10**9}),
-    ],
-)
-def test_a_recipe_gets_no_more_memory_than_the_file_has_numbers(
-    tmp_path, policy, changes
-):
-    made = ALL_POLICIES[policy]()
-    name, arguments = made.recipe
-    made.recipe = name, arguments | changes
-    save_policy(tmp_path / "c.pt", made)
-    count = sum(x.numel() for x in made.state_dict().values())
-    message = f"cannot be built: ValueError: it wants more than its {count} numbers"
-    with pytest.raises(ValueError, match=message):
-        load(tmp_path / "c.pt")
-
-
-SPARSE = torch.sparse_coo_tensor(size=(10**9,), check_invariants=True)
-
-
-@pytest.mark.parametrize(
-    ("weight", "message"),
-    [
-        (torch.zeros(1).expand(10**9), "it wants more than its 1 numbers"),
-        (torch.zeros(3).as_strided((10**9,), (0,)), "it wants more than its 3 numbers"),
-        (
-            torch.empty(10**9, device="meta"),
-            "x must be an ordinary tensor, got .* meta",
-        ),
-        (SPARSE, "x must be an ordinary tensor, got torch.sparse_coo"),
-    ],
-    ids=["expanded", "strided", "meta", "sparse"],
-)
-def test_a_weight_counts_with_the_numbers_that_the_file_has(tmp_path, weight, message):
-    recipe = other_recipe(hidden=3_000)
-    saved = {"recipe": recipe, "weights": {"x": weight}}
-    save_checkpoint(tmp_path / "c.pt", {"policy": saved})
-    assert (tmp_path / "c.pt").stat().st_size < 5000
-    with pytest.raises(ValueError, match=f"cannot be built: ValueError: {message}"):
-        load(tmp_path / "c.pt")
-
-
-def test_weights_that_share_their_numbers_count_once(tmp_path):
-    shared = torch.zeros(5)
-    weights = {str(k): shared for k in range(10**3)}
-    saved = {"recipe": other_recipe(), "weights": weights}
-    save_checkpoint(tmp_path / "c.pt", {"policy": saved})
-    with pytest.raises(ValueError, match="it wants more than its 5 numbers"):
-        load(tmp_path / "c.pt")
 
 
 @pytest.mark.parametrize("name", [["make_policy"], 3, None, {"make_policy": 1}])

@@ -337,7 +337,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({}, r"qnet=QNet\(\.\.\.\), got none"),
         ({"actor": QNet()}, "got actor"),
-        ({"qnet": ThreeValues()}, "cannot be built"),
+        ({"qnet": ThreeValues()}, "holds no policy that can"),
     ],
 )
 def test_a_foreign_model_must_be_brought_along(
@@ -434,6 +434,25 @@ def test_a_name_of_before_is_answered_with_that_of_today(name: str) -> None:
         train(name, "CartPole-v1", **{old: 0.2})
     with pytest.raises(TypeError, match=old):
         ALGORITHMS[name.lower()].config(**{old: 0.2})
+
+
+class Coarse(nn.Module):
+    """An encoder without a weight."""
+
+    output_size = 2
+
+    def forward(self, obs: Any) -> Any:
+        return obs.float().flatten(1)[:, ::100]
+
+
+def test_an_encoder_without_weights_comes_back(tmp_path: Path) -> None:
+    """Its policy has fewer numbers than what it sees."""
+    small = {"total_steps": 16, "num_envs": 2, "num_steps": 8, "progress": False}
+    env = "tests/Seen-picture-list-v0"
+    run = train("PPO", env, encoder=Coarse(), **small).save(tmp_path / "a")
+    policy = load(run, encoder=Coarse())
+    seen = math.prod(policy.observation_space.shape)
+    assert sum(x.numel() for x in policy.parameters()) < seen
 
 
 # --- Agents in many spaces (tests/test_spaces.py has the whole table) -----------------
@@ -1261,18 +1280,18 @@ def test_an_environment_is_an_id_a_class_or_a_function(
     assert again.history[0]["step"] > 64
     assert load_checkpoint(saved / "checkpoint.pt")["step"] >= 128
     if "<" in name:
-        with pytest.raises(ValueError, match=r"no name .* train\(…, env, resume="):
+        with pytest.raises(ValueError, match="hand over again env '<"):
             load_env(saved)
-        with pytest.raises(SystemExit, match="no name that leads to it"):
+        with pytest.raises(SystemExit, match="hand over again --env '<"):
             main(["a2c", "--resume", str(saved)])
     elif ":" in name:
-        with pytest.raises(ValueError, match="may run code of others"):
+        with pytest.raises(ValueError, match="may not choose whose code runs"):
             load_env(saved)
         assert load_env(saved, env) is env
-        with pytest.raises(SystemExit, match=f"add --env '{name}'"):
+        with pytest.raises(SystemExit, match=f"hand over again --env {name}"):
             main(["a2c", "--resume", str(saved)])
         main(["a2c", "--resume", str(saved), "--env", name])
-        with pytest.raises(ValueError, match=r"the run has env .*, not 'CartPole-v1'"):
+        with pytest.raises(ValueError, match=r"the run has env .*, not CartPole-v1"):
             train("A2C", CARTPOLE, resume=saved, progress=False)
 
 
@@ -1387,7 +1406,7 @@ def test_wrappers_are_stored_and_go_where_the_run_goes(tmp_path: Path) -> None:
     edit(saved, total_steps=128)
     before = (saved / "checkpoint.pt").read_bytes()
     for wrong in (["ClipAction"], AROUND[:2], [*AROUND, "ClipAction"]):
-        with pytest.raises(ValueError, match="the run has the wrappers"):
+        with pytest.raises(ValueError, match="the run has wrappers"):
             train("PPO", CARTPOLE, wrappers=wrong, resume=saved, progress=False)
     assert (saved / "checkpoint.pt").read_bytes() == before
     train("PPO", CARTPOLE, resume=saved, progress=False)
@@ -1403,15 +1422,15 @@ def test_wrappers_of_ones_own_are_named_again(tmp_path: Path) -> None:
     saved = train("A2C", CARTPOLE, wrappers=[Doubled], **BRIEF).save(tmp_path / "a")
     assert evaluate(load(saved), load_env(saved, wrappers=[Doubled]), 1)[0] % 2 == 0
     named = "test_training:Doubled"
-    with pytest.raises(ValueError, match=f"if you trust it, add wrappers '{named}'"):
+    with pytest.raises(ValueError, match=f"hand over again wrappers {named}"):
         load_env(saved)
     resume = ["a2c", "--resume", str(saved)]
-    with pytest.raises(SystemExit, match=f"add --wrappers '{named}'"):
+    with pytest.raises(SystemExit, match=f"hand over again --wrappers {named}"):
         main(resume)
     main([*resume, "--wrappers", named])
     nameless = train("A2C", CARTPOLE, wrappers=[lambda env: Doubled(env)], **BRIEF)
     other = nameless.save(tmp_path / "b")
-    with pytest.raises(SystemExit, match="hand the wrappers over again"):
+    with pytest.raises(SystemExit, match="hand over again --wrappers"):
         main(["a2c", "--resume", str(other)])
     train("A2C", CARTPOLE, wrappers=[Doubled], resume=other, progress=False)
 
@@ -1421,9 +1440,7 @@ def test_a_wrapper_that_writes_files_is_a_command(tmp_path: Path) -> None:
     path = saved / "settings.json"
     stored = json.loads(path.read_text())
     for around, message in (
-        ([f"RecordVideo({str(tmp_path / 'films')!r})"], "may run code of others"),
-        ([3], "wrappers must be texts"),
-        ("ClipAction", "wrappers must be texts"),
+        ([f"RecordVideo({str(tmp_path / 'films')!r})"], "may not choose whose code"),
         (["Nothing"], "must be names of gymnasium.wrappers"),
     ):
         path.write_text(json.dumps(stored | {"wrappers": around}))

@@ -107,12 +107,9 @@ def as_mask(
 
 def vector_size(space: Any) -> int:
     """Return the length of the observations of a space, a Box with one dimension."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise refused(
-            "observation_space must be a Box with one dimension", space, "shape"
-        )
-    if not space.shape[0]:
-        raise refused("observation_space must have a number in it", space, "shape")
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.shape[0]:
+        wanted = "observation_space must be a Box with one dimension and numbers in it"
+        raise refused(wanted, space, "shape")
     return int(space.shape[0])
 
 

@@ -24,18 +24,15 @@ from __future__ import annotations
 
 import base64
 import csv
-import hashlib
 import html
 import io
 import json
 import math
 import os
 import pickle
-import pickletools
 import re
 import shlex
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -50,7 +47,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    suppress,
+)
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -65,46 +68,33 @@ import torch
 from filelock import FileLock, Timeout
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
+from literate_rl.data.agents import make_envs
 from literate_rl.nets.encoders import OwnEncoder
+from literate_rl.runs.evaluation import play
 from literate_rl.data.episodes import (
-    Held,
     Make,
     Mean,
-    as_argument,
-    check_seen,
-    env_seed,
-    follow_masks,
-    make_one,
-    making,
-    name_of,
-    read_masks,
-    told,
-    warn_unended,
-    with_name,
+    flat_env,
+    known_env,
     without_folder,
 )
-from literate_rl.ground.networks import eval_mode, randomness_kept
+from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.protocols import Learner, PolicyLike
 from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
 from literate_rl.data.makers import (
     Wrapper,
-    has_name,
     make_wrapped,
     name_of_maker,
 )
 from literate_rl.ground.nests import (
     as_space,
-    form,
-    hollow,
     plain_space,
-    refused,
 )
 from literate_rl.ground.signatures import (
     Count,
@@ -117,7 +107,6 @@ __all__ = [
     "Run",
     "StoredRuns",
     "fit",
-    "flat_env",
     "load",
     "load_checkpoint",
     "load_env",
@@ -156,74 +145,10 @@ __all__ = [
 #
 # ## Environments
 #
-# Environments differ in what they show. To keep the policies simple, `flat_env`, which the
-# command line and `train` use, gives each observation as one vector of numbers: a box of any
-# shape is flattened, a discrete observation becomes a row with a single 1.
+# Environments differ in what they show. To keep the policies simple, `flat_env`
+# ({doc}`episodes`) gives each observation as one vector of numbers, and holds somebody else's
+# environment to its interface before anything else is done with its answers.
 #
-# Somebody else's environment may have bugs, so it is held to its interface before anything
-# else is done with its answers ({doc}`episodes`).
-
-
-# %% tags=["export"]
-def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
-    """Make one environment whose observations are vectors.
-
-    Args:
-        env: A registered id, ``module:id``, ``module:name`` of a class or function, or
-            what makes an environment.
-        arguments: Passed on to ``gym.make`` or to what makes it.
-
-    Returns:
-        The environment, wrapped in ``FlattenObservation`` where that is needed.
-
-    Raises:
-        TypeError: If it makes nothing, such as a vector environment.
-        ValueError: If the id cannot be made, or its observations cannot be flattened.
-        TypeError: If one of its spaces is no space.
-    """
-    if not (isinstance(env, str | EnvSpec) or callable(env)):
-        raise TypeError(
-            "env must be an id, a class or a function that makes one environment, got "
-            f"{type(env).__name__}"
-        )
-    with making(env):
-        one = make_one(env, **arguments)
-        try:
-            made = Held(one)
-        except Exception as error:  # it has no spaces
-            raise ValueError(f"env {env!r} cannot be made: {told(error)}") from error
-    for name in ("observation_space", "action_space"):
-        came = getattr(made, name)
-        if not isinstance(came, spaces.Space):
-            words = f"must have a Space of Gymnasium's as {name}, got {came!r}"
-            raise TypeError(f"env {name_of(made)!r} {words}")
-    space = made.observation_space
-    if isinstance(space, spaces.Box) and len(space.shape) == 1:
-        return made
-    check_flat(space)
-    return FlattenObservation(made)
-
-
-def known_env(env: Any) -> Any:
-    """Return what makes an environment; a file alone becomes ``file.py:Name``."""
-    with making(env):
-        return with_name(env) if isinstance(env, str) else env
-
-
-def check_flat(space: spaces.Space[Any]) -> None:
-    """Raise unless observations of a space can be made vectors."""
-    # A space of somebody else's may not know. Gymnasium says that it could flatten a
-    # Dict without parts, and fails.
-    try:
-        fits = space.is_np_flattenable and not hollow(form(space))
-    except NotImplementedError:
-        fits = False
-    if not fits:
-        wanted = "env must have observations that can be flattened"
-        raise refused(wanted, space, "numbers")
-
-
-# %% [markdown]
 # ## The smallest learner
 #
 # A *hill climber* adds random numbers to the weights of a linear policy, plays a few
@@ -234,6 +159,8 @@ def check_flat(space: spaces.Space[Any]) -> None:
 from dataclasses import asdict, dataclass
 
 from torch import nn
+
+from literate_rl.data.episodes import env_seed
 
 
 @dataclass(frozen=True)
@@ -534,7 +461,7 @@ print("mean of 20 new episodes:", np.mean(returns))
 # | `events.out.tfevents.…` | the same metrics | TensorBoard |
 # | `checkpoint.pt` | everything that is needed to go on | `--resume`, `load` |
 # | `checkpoint.previous.pt` | the checkpoint before that | you, if the last one is damaged |
-# | `lock`, `lock.holder` | who is writing here | every other process |
+# | `lock` | that somebody is writing here | every other process |
 #
 # The metrics have the names that CleanRL gave to them {cite:p}`huang2022cleanrl`, such as
 # `charts/episodic_return` and `losses/approx_kl`, so that curves of both can be laid over
@@ -544,9 +471,9 @@ print("mean of 20 new episodes:", np.mean(returns))
 # last line may be cut in two. A run that resumes removes the rows behind its checkpoint,
 # because it is going to write them again.
 #
-# Removing is dangerous, so it comes last. `Run(…, resume=True)` only reads: the settings,
-# the checkpoint and the table must be whole and belong together. The checkpoint says how many
-# rows were written before it, so a table that has lost some does not pass. Then `restore` asks
+# Removing is dangerous, so it comes last. `Run(…, resume=True)` only reads. The checkpoint must be
+# whole and come from this run, and it says how many rows were written before it, so a table that
+# has lost some does not pass. Then `restore` asks
 # whether the checkpoint fits the learner. The directory is first touched in `begin`, when
 # there is something to write. A run that is refused before that finds every byte of its
 # directory as it was.
@@ -555,9 +482,8 @@ print("mean of 20 new episodes:", np.mean(returns))
 # window. Both processes would then append to one table, and each would overwrite the
 # checkpoints of the other. So a process that writes must hold the directory's lock, and
 # only one can. The operating system keeps the lock, not the file: a process that is killed
-# holds nothing any more, and nobody has to clean up after it. The file `lock.holder` says
-# who has the lock, for the error message. Reading needs no lock: you can load and evaluate
-# a policy while it is in training.
+# holds nothing any more, and nobody has to clean up after it. Reading needs no lock: you can load
+# and evaluate a policy while it is in training.
 #
 # **A metric that is new.** A run may go on in a version that measures more than the one it began
 # with, or less. Then its table gets the new columns, and a cell of which nobody knows anything is empty.
@@ -586,7 +512,7 @@ class Run:
         FileNotFoundError: If there is no checkpoint to resume from.
         TypeError: If ``settings`` holds something that JSON cannot write.
         ValueError: If the checkpoint or the table is damaged, if the checkpoint is not
-            one of this package, or if it does not belong to the other files.
+            one of this package, or if it comes from another run.
     """
 
     def __init__(
@@ -633,11 +559,10 @@ class Run:
 
     def check_origin(self, state: dict[str, Any]) -> None:
         """Raise unless the checkpoint comes from a run with these settings."""
-        settings = state.get("settings", {})
-        numbers = state.get("step"), state.get("rows", 0)
-        if {*map(type, numbers)} != {int} or not isinstance(settings, dict):
+        if "step" not in state:
             raise ValueError(f"{self.checkpoint} comes from no run")
         # Other settings may be edited, for instance to train for longer.
+        settings = state.get("settings", {})
         for name in ("algorithm", "env"):
             there, here = settings.get(name), self.settings.get(name)
             if there != here:
@@ -662,7 +587,7 @@ class Run:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            stack.enter_context(locked(self.directory))
+            stack.enter_context(lock_of(self.directory))
             # Before we had the lock, another process may have been here.
             if self.state is None:
                 self.check_free()
@@ -689,32 +614,19 @@ class Run:
         """Return the table's header and its whole rows up to a step.
 
         Raises:
-            ValueError: If the table is damaged, or has fewer rows than this number.
+            ValueError: If the table has fewer rows than this number.
         """
-        try:
-            text = self.metrics.read_text("utf-8") if self.metrics.exists() else ""
-            whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
-            if whole:
-                self.columns = next(csv.reader(whole[:1]))
-            rows = [(int(line.split(",", 1)[0]), line) for line in whole[1:]]
-        except (ValueError, csv.Error) as error:
-            raise ValueError(f"{self.metrics} is damaged: {reason(error)}") from error
+        text = self.metrics.read_text("utf-8") if self.metrics.exists() else ""
+        whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
+        self.columns = next(csv.reader(whole[:1]), [])
         # What stands behind the checkpoint goes, in whatever state it is.
-        rows = [(at, line) for at, line in rows if at <= step]
-        fault, width = "", len(self.columns)
-        for at, line in rows:
-            cells = line.count(",") + 1  # numbers: no comma is quoted
-            if cells != width:
-                fault = f"the row of step {at} must have {width} cells, got {cells}"
-        if rows != sorted(rows, key=lambda row: row[0]):
-            fault = "its steps must not fall from row to row"
+        rows = [x for x in whole[1:] if int(x.split(",", 1)[0]) <= step]
         if len(rows) < number:
-            fault = f"it must have {number} rows up to step {step}, got {len(rows)}"
-        if fault:
             raise ValueError(
-                f"{self.metrics} is not whole: {fault}; restore it or begin a new run"
+                f"{self.metrics} must have {number} rows up to step {step}, got "
+                f"{len(rows)}; restore it or begin a new run"
             )
-        return whole[:1] + [line for _, line in rows]
+        return whole[:1] + rows
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append metrics to the table and to TensorBoard's events.
@@ -796,11 +708,9 @@ class Run:
         # What comes from another learner fails in as many ways as there are learners.
         try:
             saved = self.state["policy"]
-            maker, arguments = saved["recipe"]
-            if maker != policy.recipe[0]:
-                raise ValueError(f"its policy comes from {maker!r}")
-            if arguments != policy.recipe[1]:
-                raise ValueError("its policy was made for another environment")
+            if (*saved["recipe"],) != (*policy.recipe,):
+                words = "its policy is that of another algorithm or environment"
+                raise ValueError(words)
             policy.load_state_dict(saved["weights"])
             learner.load_state_dict(self.state["learner"])
             if saved.get("masked"):
@@ -850,15 +760,15 @@ def events_from(directory: Path, step: int) -> Any:
     """Return a writer of events in a new file, for what comes after a step."""
     # Who only reads runs need not wait for TensorBoard's writer to be imported.
     from tensorboardX import SummaryWriter
-    from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-    events = SummaryWriter(str(directory), filename_suffix=f".{step}")
-    writer = events.file_writer.event_writer
-    writer._event_queue = NoQueue(writer._ev_writer)
     # Each attempt writes events of its own. The first of them tells TensorBoard to
     # forget what an earlier attempt wrote from this step on.
-    begin = Event(step=step + 1, session_log=SessionLog(status=SessionLog.START))
-    events.file_writer.add_event(begin)
+    events = SummaryWriter(
+        str(directory), purge_step=step + 1, filename_suffix=f".{step}"
+    )
+    writer = events.file_writer.event_writer
+    writer._worker.stop()  # once it has written what came first
+    writer._event_queue = NoQueue(writer._ev_writer)
     return events
 
 
@@ -868,14 +778,12 @@ def read_settings(path: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it holds no JSON, or no object.
+        ValueError: If it holds no JSON.
     """
     try:
-        settings = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
+        settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} must hold an object, got {type(settings).__name__}")
     return settings
 
 
@@ -972,38 +880,24 @@ def as_typed(name: str, dash: str) -> str:
 
 
 # %% tags=["export", "hide-input"]
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory.
+def lock_of(directory: Path) -> AbstractContextManager[Any]:
+    """Take the lock of a directory, to hold it in a block.
 
     Raises:
-        BlockingIOError: If another process holds it. The message says which one.
+        BlockingIOError: If another process holds it.
     """
-    # A lock that belongs to one thread could not be released by another.
-    lock = FileLock(directory / "lock", thread_local=False)
-    holder = directory / "lock.holder"
     try:
-        lock.acquire(timeout=0)
+        # A lock that belongs to one thread could not be released by another.
+        return FileLock(directory / "lock", thread_local=False).acquire(timeout=0)
     except Timeout:
-        try:
-            who = holder.read_text("utf-8")
-        except (OSError, ValueError):
-            who = "another process"
-        raise BlockingIOError(f"{directory} is in use by {who}") from None
-    try:
-        name = f"process {os.getpid()} on {socket.gethostname()}"
-        write_atomically(holder, name.encode())
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
+        raise BlockingIOError(f"{directory} is in use by another process") from None
 
 
 # %% [markdown]
 # ## Checkpoints
 #
 # A checkpoint must be complete, it must never be half written, damage must not go
-# unnoticed, a large one must not fill the memory, and it must not be able to do harm.
+# unnoticed, a large one must not fill the memory, and it must not run code.
 #
 # *Complete* is the learner's business: weights, optimiser, counters, and the states of all
 # random generators.
@@ -1017,11 +911,8 @@ def locked(directory: Path) -> Iterator[None]:
 #
 # *Damage* happens after the writing: disks and memory flip bits, and a file system that was
 # cut off may leave a block of zeros. Weights that are a little wrong look like any others,
-# and neither PyTorch nor anything else complains. So a **digest** of all bytes, SHA-256,
-# stands at the end of the file. `load_checkpoint` computes it anew, and after a single
-# flipped bit it gets another one. PyTorch's files are zip files, which have checksums
-# already, but PyTorch does not look at them. A zip file may end with a comment, and this is
-# where we put the digest. So `torch.load` can still read it.
+# and PyTorch does not complain. Its files are zip files, which have a **checksum** for each of
+# their records, but it does not look at them. `load_checkpoint` does, before it reads a number.
 #
 # And what if it *is* damaged? Then the checkpoint before it is still there, under the name
 # `checkpoint.previous.pt`, and the error message says so. Resumed from there, the run comes
@@ -1030,27 +921,17 @@ def locked(directory: Path) -> Iterator[None]:
 #
 # *Large* states are a matter of memory. A learner that replays old steps ({doc}`/chapters/replay`)
 # keeps a million of them, and an hour's run should not stop because its checkpoint did not fit. So
-# nothing is copied: tensors go to the file as they are, the digest is computed a piece at a
+# nothing is copied: tensors go to the file as they are, the checksums are computed a piece at a
 # time, and the trial that shows that the file can be loaded maps it into memory instead of reading it.
 #
-# *Harm* is a matter of the format. PyTorch's files are pickles, and a pickle can run any code
+# *Code* is a matter of the format. PyTorch's files are pickles, and a pickle can run any code
 # when it is loaded. With `weights_only=True` PyTorch loads nothing but tensors and plain values.
 # So a checkpoint names, by a string, the function that builds the policy. `load` looks that name
-# up among the public names of this package and in no other place. That function takes its sizes
-# from the file, and a forged file can ask for a layer of a billion units. So `AtMost` counts the
-# numbers that the function asks for, and gives it no more than the weights of the file keep in
-# memory. What a weight says of its own size is not counted: one stored number can be *expanded*
-# to a billion equal ones. And a file should not unpack to more than it is. A zip file may hold
-# compressed records, two names for one record, or a pickle that asks for a billion zeros, and then
-# a few kilobytes become gigabytes. We write no such file, and `check_records` refuses one. These
-# are the plain tricks. That no forged file can fill the memory is more than we promise: a zip file
-# can show Python one list of its records, and PyTorch another. The digest is no help here. It finds
-# accidents; a sender who means harm can compute it too.
+# up among the public names of this package and in no other place.
 
 
 # %% tags=["export"]
 FORMAT = "literate_rl checkpoint, version 2"
-DIGEST = hashlib.sha256().digest_size
 
 
 @contextmanager
@@ -1103,33 +984,13 @@ def sync(path: Path) -> None:
             os.close(descriptor)
 
 
-def seal(file: BinaryIO) -> None:
-    """Append a digest to a zip file, as its comment."""
-    # The last two bytes of a zip file are the length of its comment.
-    end = file.seek(-2, os.SEEK_END) + 2
-    file.write(DIGEST.to_bytes(2, "little"))
-    digest = digest_of(file, end)
-    file.seek(end)
-    file.write(digest)
-
-
-def digest_of(file: BinaryIO, size: int) -> bytes:
-    """Compute the digest of the first bytes of a file, a mebibyte at a time."""
-    digest = hashlib.sha256()
-    file.seek(0)
-    while piece := file.read(min(size, 2**20)):
-        digest.update(piece)
-        size -= len(piece)
-    return digest.digest()
-
-
 def previous_of(path: Path) -> Path:
     """Return where the checkpoint before this one is."""
     return path.with_stem(path.stem + ".previous")
 
 
 def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint atomically, with a digest.
+    """Write a checkpoint atomically.
 
     Args:
         path: The file. One that exists is kept under another name,
@@ -1144,7 +1005,6 @@ def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
     try:
         with replacing(path, previous_of(path)) as file:
             torch.save({"format": FORMAT, **state}, file)
-            seal(file)
             # Better to learn now than when the run is gone that it cannot be loaded.
             # Mapped, the numbers are not read again.
             file.flush()
@@ -1193,38 +1053,19 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read and check one file, as ``load_checkpoint`` does."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
-    with path.open("rb") as file:
-        size = max(0, file.seek(0, os.SEEK_END) - DIGEST)
-        if digest_of(file, size) != file.read():
-            raise ValueError(f"{path} is damaged or no checkpoint: its digest is wrong")
-        # There is no end to the ways in which somebody else's file fails.
-        try:
-            check_records(file)
+    # There is no end to the ways in which somebody else's file fails.
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            if broken := archive.testzip():  # torch does not look at the checksums
+                raise ValueError(f"the checksum of {broken} is wrong")
             file.seek(0)
             state = todays_form(torch.load(file, map_location="cpu", weights_only=True))
-        except Exception as error:
-            message = f"{path} is damaged or no checkpoint: {reason(error)}"
-            raise ValueError(message) from error
+    except Exception as error:
+        message = f"{path} is damaged or no checkpoint: {reason(error)}"
+        raise ValueError(message) from error
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise ValueError(f"{path} is not a literate_rl checkpoint ({FORMAT})")
     return state
-
-
-def check_records(file: BinaryIO) -> None:
-    """Raise if a zip file would unpack to more than its own bytes."""
-    with zipfile.ZipFile(file) as archive:
-        records = archive.infolist()
-        packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
-        # More bytes than there are: several names for the same ones.
-        unpacked = sum(record.file_size for record in records)
-        if packed or unpacked > file.seek(0, os.SEEK_END):
-            raise ValueError("it would unpack to more than it is")
-        pickles = [x for x in records if x.filename.endswith("/data.pkl")]
-        words = [word for x in pickles for word in pickletools.genops(archive.read(x))]
-    # torch lets a pickle make a `bytearray`, from nothing but its length.
-    made = [str(name).split()[-1] for code, name, _ in words if code.name == "GLOBAL"]
-    if "bytearray" in made:
-        raise ValueError("it holds a bytearray, which may be of any size")
 
 
 def reason(error: Exception) -> str:
@@ -1234,49 +1075,6 @@ def reason(error: Exception) -> str:
     return f"{type(first).__name__}: {sentence}"
 
 
-class AtMost(TorchFunctionMode):
-    """Let layers have so many weights together, and no tensor be larger than that.
-
-    Args:
-        count: How many numbers there may be.
-    """
-
-    def __init__(self, count: int):
-        super().__init__()
-        self.count = self.left = count
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), options: Any = None
-    ) -> Any:
-        """Count what a constructor asks for, before it gets it."""
-        options = options or {}
-        if function in (torch.empty, torch.zeros, torch.ones, torch.linspace):
-            # A tensor on this device has a shape and no memory.
-            size = function(*args, **options | {"device": "meta"}).numel()
-            # Layers keep their weights in empty tensors.
-            self.left -= size if function is torch.empty else 0
-            if size > self.count or self.left < 0:
-                raise ValueError(f"it wants more than its {self.count} numbers")
-        return function(*args, **options)
-
-
-def count_stored(weights: dict[str, torch.Tensor]) -> int:
-    """Count the numbers that tensors keep in memory, whatever they say of their size.
-
-    Raises:
-        ValueError: If one of them keeps its numbers in another way, or none.
-    """
-    counts = {}
-    for name, weight in weights.items():
-        if weight.layout != torch.strided or weight.is_meta:
-            kind = f"{weight.layout} on {weight.device}"
-            raise ValueError(f"{name} must be an ordinary tensor, got {kind}")
-        # Several tensors may share one storage, and it counts once.
-        storage = weight.untyped_storage()
-        counts[storage.data_ptr()] = storage.nbytes() // weight.element_size()
-    return sum(counts.values())
-
-
 class OwnModels(TypedDict, total=False):
     """Models of your own, by their names in the contract, or an encoder."""
 
@@ -1284,6 +1082,16 @@ class OwnModels(TypedDict, total=False):
     actor: nn.Module
     critic: nn.Module | Sequence[nn.Module]
     encoder: OwnEncoder
+
+
+@contextmanager
+def built_from(path: Path) -> Iterator[None]:
+    """Say in one sentence why a file holds no policy that can be built."""
+    try:
+        yield
+    except Exception as error:
+        words = f"{path} holds no policy that can be built: {reason(error)}"
+        raise ValueError(words) from error
 
 
 @randomness_kept()
@@ -1307,44 +1115,33 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     """
     path = found(path)
     state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
-    try:
-        name, arguments = state["policy"]["recipe"]
-        weights = state["policy"]["weights"]
-    except (LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds no policy") from error
+    # What a model of one's own is cannot be read from a file: the user brings it.
+    with built_from(path):
+        saved = state["policy"]
+        name, arguments = saved["recipe"]
+        wanted = arguments.get("models", {}).items()
+        rest = {key: x for key, x in arguments.items() if key != "models"}
     # Only functions that build policies may be called by a file.
     package = import_module("literate_rl")
     if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
-    # What a model of one's own is cannot be read from a file: the user brings it.
-    wanted = arguments.get("models", {}) if isinstance(arguments, dict) else {}
-    if not isinstance(wanted, dict):
-        raise ValueError(
-            f"{path} holds a policy that cannot be built: its models are {wanted!r}"
-        )
-    if set(models) != set(wanted):
-        pass_ = ", ".join(f"{key}={wanted[key]}(...)" for key in wanted) or "no models"
+    if models.keys() != dict(wanted).keys():
+        pass_ = ", ".join(f"{key}={model}(...)" for key, model in wanted) or "no models"
         given = ", ".join(models) or "none"
         raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
-    try:
-        rest = {key: x for key, x in arguments.items() if key != "models"}
-        with AtMost(count_stored(weights)):
-            policy = getattr(package, name)(**rest, **models)
-        policy.load_state_dict(weights)
+    with built_from(path):
+        policy = getattr(package, name)(**rest, **models)
+        policy.load_state_dict(saved["weights"])
         know_world(policy, path, state)
-    except Exception as error:
-        message = f"{path} holds a policy that cannot be built: {reason(error)}"
-        raise ValueError(message) from error
     loaded: PolicyLike = policy.eval()
     return loaded
 
 
 def world_of(policy: Any) -> dict[str, Any]:
     """Return what a checkpoint keeps of a policy's world beside the recipe."""
-    shown, told = policy.recipe[1].get("observation_space"), None
+    shown = policy.recipe[1].get("observation_space")
     seen = getattr(policy, "observation_space", None)
-    if shown is not None and seen is not None:
-        told = plain_space(seen)
+    told = None if shown is None or seen is None else plain_space(seen)
     return {
         "masked": bool(getattr(policy, "masked", False)),
         "observation_space": None if told == shown else told,
@@ -1373,11 +1170,10 @@ def look_at_env(
     It is None where the environment cannot be made, or not without code of others.
     """
     # Then only flat rows are known, and `predict` says so.
-    with suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with suppress(Exception), warnings.catch_warnings(action="ignore"):
         file = path / "settings.json"
         settings = read_settings(file) if path.is_dir() else state["settings"]
-        with closing(flat_env(agreed_env(path, settings))) as env:
+        with closing(flat_env(agreed_env(settings))) as env:
             inner = env.env if isinstance(env, FlattenObservation) else env
             masked = "action_mask" in env.reset(seed=0)[1]
             return as_space(plain_space(inner.observation_space)), masked
@@ -1422,29 +1218,21 @@ def found(path: str | Path) -> Path:
 
 
 # %% tags=["export"]
-# What a maker is called today, and what the names of its weights have become. The flag
-# says whether it was given models of one's own.
-CRITICS, OWN = r"^(critics\.)?critics\.(\d+)\.model\.", r"\1\2.by_name.model."
-MOVED: dict[tuple[str, bool], tuple[str, dict[str, str]]] = {
-    ("make_ddpg_policy", False): (
-        "make_ddpg_policy",
-        {
-            r"^network\.actor\.model\.net\.": "network.actor.0.",
-            r"^network\.actor\.model\.box\.": "network.actor.1.",
-            r"^network\.critics\.(\d+)\.model\.": r"network.critics.\1.",
-        },
-    ),
-    ("make_sac_policy", False): ("make_sac_policy", {CRITICS: r"\1\2."}),
-    ("make_discrete_sac_policy", False): (
-        "make_discrete_sac_policy",
-        {CRITICS + r"net\.": r"\1\2."},
-    ),
-    ("make_ddpg_policy", True): (
-        "make_own_ddpg_policy",
-        {r"^network\.(actor|critics\.\d+)\.model\.": r"network.\1.by_name.model."},
-    ),
-    ("make_sac_policy", True): ("make_own_sac_policy", {CRITICS: OWN}),
-    ("make_discrete_sac_policy", True): ("make_own_sac_policy", {CRITICS: OWN}),
+# What the names of weights have become, by what made the policy.
+CRITICS = r"^(critics\.)?critics\.(\d+)\.model\."
+MOVED = {
+    "make_ddpg_policy": {
+        r"^network\.actor\.model\.net\.": "network.actor.0.",
+        r"^network\.actor\.model\.box\.": "network.actor.1.",
+        r"^network\.critics\.(\d+)\.model\.": r"network.critics.\1.",
+    },
+    "make_sac_policy": {CRITICS: r"\1\2."},
+    "make_discrete_sac_policy": {CRITICS + r"net\.": r"\1\2."},
+}
+# And where it was given models of one's own.
+OWN = {
+    r"^network\.(actor|critics\.\d+)\.model\.": r"network.\1.by_name.model.",
+    CRITICS: r"\1\2.by_name.model.",
 }
 
 
@@ -1452,9 +1240,8 @@ def todays_form(state: Any) -> Any:
     """Return a checkpoint as it is written today, whichever version wrote it."""
     try:
         maker, arguments = state["policy"]["recipe"]
-        given = arguments.get("models", ())
-        own = any(name in given for name in ("qnet", "actor", "critic"))
-        today, names = MOVED[maker, own]
+        own = {"qnet", "actor", "critic"} & {*arguments.get("models", ())}
+        names = MOVED[maker]
     except (AttributeError, LookupError, TypeError, ValueError):
         return state
 
@@ -1464,15 +1251,16 @@ def todays_form(state: Any) -> Any:
         return {name_of(key): moved(value) for key, value in part.items()}
 
     def name_of(key: Any) -> Any:
-        for old, new in names.items() if isinstance(key, str) else ():
+        for old, new in (OWN if own else names).items() if isinstance(key, str) else ():
             key = re.sub(old, new, key)
         return key
 
-    # Models of one's own have sizes of their own.
-    gone = ("hidden", "hold") if own else ()
-    rest = {name: x for name, x in arguments.items() if name not in gone}
     whole: dict[str, Any] = moved(state)
-    whole["policy"]["recipe"] = today, rest
+    if own:
+        # Models of one's own have sizes of their own.
+        rest = {x: arguments[x] for x in arguments if x not in ("hidden", "hold")}
+        today = maker.replace("make_discrete_", "make_").replace("make_", "make_own_")
+        whole["policy"]["recipe"] = today, rest
     return whole
 
 
@@ -1486,14 +1274,15 @@ def todays_form(state: Any) -> Any:
 # and there the sender's own files may lie. So an id with a colon is a command, and it
 # stands in `settings.json`, where few people look.
 #
-# The rule is: **a command must come from you, not from the directory.** An id that would
-# import a module must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same holds
+# The rule is: **a command must come from you, not from the directory.** What would import a
+# module must be named again, `--resume DIR --env gym_maze:Maze-v0`. The same holds
 # for the address of a cluster ({doc}`/chapters/workshop/cluster`), which could answer with
 # pickles. If your own program passes `run.settings["env"]` to Gymnasium, this rule is up to
 # you; `load_env` keeps it.
 #
 # Wrappers of Gymnasium's ({doc}`makers`) change numbers and are taken from the file. Those of a
-# module are commands again, and so is the one that writes films wherever the file says.
+# module are commands again, and so is the one that writes films wherever the file says. What has
+# no name, such as a `lambda`, is handed over again too.
 
 
 # %% tags=["export"]
@@ -1507,21 +1296,15 @@ def check_named(
         stored: The value in the directory's settings.
         named: The value that the user has typed, or None.
         runs_code: Whether the stored value must be named before it is used.
-
-    Raises:
-        ValueError: If the user has named another value, or has to name this one.
     """
-    if named is not None and named != stored:
-        raise ValueError(f"the run has {option} {stored!r}, not {named!r}")
     if runs_code and named is None:
-        raise ValueError(
-            "the settings of this run may run code of others: if you trust it, add "
-            f"{option} {stored!r}"
-        )
+        words = "a directory may not choose whose code runs: hand over again"
+        raise ValueError(f"{words} {option} {stored}")
+    if named not in (None, stored):
+        raise ValueError(f"the run has {option} {stored}, not {named}")
 
 
 def agreed_env(
-    directory: Path,
     settings: dict[str, Any],
     env: Any = None,
     wrappers: Sequence[Wrapper] = (),
@@ -1530,50 +1313,34 @@ def agreed_env(
     """Return a run's environment and wrappers, once the user stands behind them.
 
     Args:
-        directory: That of the run.
-        settings: Its settings.
+        settings: Those of the run.
         env: What the user has named or made, or None for that of the run.
         wrappers: Likewise, none for those of the run.
         dash: What stands before the name of an option.
     """
-    source, stored = directory / "settings.json", settings.get("env")
-    env = known_env(env)
-    around = settings.get("wrappers", [])
-    if not isinstance(stored, str):
-        raise ValueError(f"{source}: env must be a string, got {stored!r}")
-    if not isinstance(around, list) or not all(isinstance(x, str) for x in around):
-        raise ValueError(f"{source}: wrappers must be texts, got {around!r}")
-    if has_name(stored):
-        named = None if env is None else name_of_maker(env)
-        # The same file, wherever it lies now.
-        if named is not None and without_folder(named) == without_folder(stored):
-            named = stored
-        check_named(f"{dash}env", stored, named, is_command(stored))
-    elif env is None:
-        raise ValueError(
-            f"{source}: env is {stored}, which has no name that leads to it: hand it "
-            "over in Python, to load_env(directory, env) or train(…, env, "
-            "resume=directory)"
-        )
-    given = [*map(name_of_maker, wrappers)]
-    if given:
-        pairs = zip(map(without_folder, around), map(without_folder, given))  # noqa: B905
-        same = all(old == new or not has_name(old) for old, new in pairs)
-        if not same or len(around) != len(given):
-            raise ValueError(f"the run has the wrappers {around}, not {given}")
-    elif any(map(is_command, around)):
-        check_named(f"{dash}wrappers", shlex.join(around), None, True)
-    elif not all(map(has_name, around)):
-        raise ValueError(f"{source}: hand the wrappers over again: {', '.join(around)}")
+    stored, around, env = settings["env"], settings.get("wrappers", []), known_env(env)
+    given = [] if env is None else [env]
+    for option, old, new in (("env", [stored], given), ("wrappers", around, wrappers)):
+        named = shlex.join(map(as_stored, new, [*old, *("",) * len(new)]))
+        must = any(map(is_command, old))
+        check_named(dash + option, shlex.join(old), named or None, must)
     world = stored if env is None else env
     if isinstance(world, VectorEnv):
         return world
     return make_wrapped(world, wrappers or around)
 
 
+def as_stored(thing: Any, stored: str) -> str:
+    """Return the name of what was given, by the stored name if it means the same."""
+    # What has no name cannot be compared. The same file, wherever it lies now.
+    name = name_of_maker(thing)
+    same = without_folder(name) == without_folder(stored)
+    return stored if same or stored.startswith("<") else name
+
+
 def is_command(stored: str) -> bool:
-    """Say whether a name runs other people's code, or writes files."""
-    return ":" in stored or ".py" in stored or stored.startswith("RecordVideo")
+    """Say whether a name leads to other people's code or nowhere, or writes files."""
+    return ":" in stored or ".py" in stored or stored.startswith(("RecordVideo", "<"))
 
 
 def load_env(
@@ -1597,7 +1364,7 @@ def load_env(
     """
     path = found(path)
     settings = read_settings(path / "settings.json")
-    world: Make = agreed_env(path, settings, env, wrappers)
+    world: Make = agreed_env(settings, env, wrappers)
     return world
 
 
@@ -1710,7 +1477,8 @@ def record_video(
             def look() -> None:
                 write(np.asarray(envs.render())[0])
 
-            return play(policy, envs, seed, look, max_episode_steps)
+            total = play(policy, envs, seed, max_episode_steps, look=look)
+    return float(total[0])
 
 
 def has_screen() -> bool:
@@ -1735,47 +1503,18 @@ def show(
         ValueError: If ``env`` cannot be made or cannot be shown.
     """
     with closing(make_visible(env, "human")) as envs:
-        return play(policy, envs, seed, lambda: None)
+        return float(play(policy, envs, seed, sys.maxsize)[0])
 
 
 def make_visible(
     env: str | Callable[..., gym.Env[Any, Any]], mode: str
 ) -> SyncVectorEnv:
     """Make one copy of an environment that draws itself."""
-    made = partial(flat_env, env, render_mode=mode)
-    envs = SyncVectorEnv([made], autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = make_envs(partial(flat_env, env, render_mode=mode))
     if mode not in envs.metadata.get("render_modes", ()):
         envs.close()
         raise ValueError(f"env {env!r} has no render mode {mode!r}")
     return envs
-
-
-@torch.no_grad()
-def play(
-    policy: Any,
-    envs: SyncVectorEnv,
-    seed: int,
-    look: Callable[[], None],
-    max_episode_steps: int = sys.maxsize,
-) -> float:
-    """Play a greedy episode in the only copy of an environment; look at each step."""
-    device = next(policy.parameters()).device
-    check_seen(policy, envs)
-    obs, infos = envs.reset(seed=env_seed(seed, 0))
-    mask = read_masks(infos, np.ones(1, bool))
-    total = 0.0
-    for _ in range(max_episode_steps):
-        look()
-        state = torch.as_tensor(obs, dtype=torch.float32, device=device)
-        with eval_mode(policy):
-            action = policy.act(state, 0.0, **as_argument(mask)).cpu()
-        obs, reward, terminated, truncated, infos = envs.step(policy.to_env(action))
-        mask, _ = follow_masks(mask, infos, terminated, truncated)
-        total += float(reward[0])
-        if terminated[0] or truncated[0]:
-            return total
-    warn_unended(envs.envs[0], [True], max_episode_steps, calls=6)
-    return total
 
 
 @contextmanager
@@ -2046,7 +1785,6 @@ class Gift:
 
 gift = io.BytesIO()
 torch.save({"weights": Gift()}, gift)
-seal(gift)  # the sender can do that too
 (place / "gift.pt").write_bytes(gift.getvalue())
 torch.load(place / "gift.pt", weights_only=False)
 try:

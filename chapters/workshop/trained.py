@@ -57,8 +57,8 @@ __all__ = ["TrainedAgent", "trained_agents"]
 # ## What comes with the package
 #
 # An agent is a directory with two files, like that of a run ({doc}`runs`). `checkpoint.pt` holds the
-# policy and its critics: 32-bit floats and plain values, no code, and a digest that is
-# compared when it is read. `settings.json` says where it learned, with which settings, versions and
+# policy and its critics: 32-bit floats and plain values, no code, and checksums that
+# are compared when it is read. `settings.json` says where it learned, with which settings, versions and
 # processor, and how it did.
 
 
@@ -135,7 +135,7 @@ def play(
     """Evaluate an agent, and show an episode."""
     path = found(name)
     settings = read_settings(path / "settings.json")
-    policy, world = load(path), agreed_env(path, settings, env, wrappers, "--")
+    policy, world = load(path), agreed_env(settings, env, wrappers, "--")
     if not Path(name).exists():  # so it is a name
         agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"

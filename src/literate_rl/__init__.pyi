@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 25463b7fa2350124
+# Generated from chapters/*.py (edit there); digest fe58cb10f7a0d65f
 from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
@@ -343,6 +343,7 @@ from .data.episodes import (
     check_experience as check_experience,
     env_maker as env_maker,
     env_seed as env_seed,
+    flat_env as flat_env,
     on_cpu as on_cpu,
     plain_actions as plain_actions,
 )
@@ -366,7 +367,6 @@ from .runs.runs import (
     Run as Run,
     StoredRuns as StoredRuns,
     fit as fit,
-    flat_env as flat_env,
     load as load,
     load_checkpoint as load_checkpoint,
     load_env as load_env,

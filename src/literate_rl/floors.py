@@ -28,7 +28,7 @@ FLOORS = {
     "workshop.own_models",
     "by_hand": "workshop.fast_forms ppo_by_hand",
     "interfaces": "workshop.alf workshop.ding workshop.cluster",
-    "runs": "workshop.runs evaluation",
+    "runs": "evaluation workshop.runs",
     "apps": "workshop.programs workshop.commands workshop.training workshop.doctor "
     "workshop.trained workshop.cli",
     "book": "workshop.pictures workshop.exercises workshop.rooms contract_models "

@@ -1,18 +1,18 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest 3d2da8d2c29ba320
+# Generated from chapters/workshop/doctor.py (edit there); digest 60816eefd1d58e1b
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import numpy as np
+import tyro
 from numpy.typing import NDArray
 
 from literate_rl.learners.rainbow import BEYOND
@@ -35,12 +35,15 @@ class Record:
     columns: dict[str, NDArray[np.float64]]
     largest_reward: float | None = None
 
-    def setting(self, *names: str) -> float:
-        """Return the first of these settings that is a number, else NaN."""
-        config = self.settings.get("config")
-        values = config if isinstance(config, dict) else {}
-        found = (values.get(name) for name in names)
-        return next((float(x) for x in found if isinstance(x, int | float)), math.nan)
+    def setting(self, name: str, default: float = math.nan) -> float:
+        """Return a setting, if it is a number."""
+        found = (self.settings.get("config") or {}).get(name)
+        return float(found) if isinstance(found, int | float) else default
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a metric, which may have a longer name; NaN where there is none."""
+        nothing = np.full(len(self.step), math.nan)
+        return self.columns.get(name, self.columns.get(f"{name}_loss", nothing))
 
     @property
     def step(self) -> NDArray[np.float64]:
@@ -50,8 +53,7 @@ class Record:
     @property
     def total_steps(self) -> float:
         """The steps that were planned, or those taken if nobody knows."""
-        planned = self.setting("total_steps")
-        return float(self.step[-1]) if math.isnan(planned) else planned
+        return self.setting("total_steps", float(self.step[-1]))
 
     @property
     def largest_value(self) -> float:
@@ -59,18 +61,30 @@ class Record:
 
         The values of SAC hold a bonus for entropy, so for them nobody knows it.
         """
-        if "charts/alpha" in self.columns:
+        if "charts/alpha" in self.columns or self.largest_reward is None:
             return math.nan
-        reward = math.nan if self.largest_reward is None else self.largest_reward
-        scale, gamma = self.setting("reward_scale"), self.setting("gamma")
-        reward *= 1.0 if math.isnan(scale) else scale
+        reward = self.largest_reward * self.setting("reward_scale", 1.0)
+        gamma = self.setting("gamma")
         # Who pays for each step had better be done after one.
         if reward <= 0:
             return reward
         # {eq}`largest-value`.
         return reward / (1 - gamma) if gamma < 1 else math.nan
 
+    @property
+    def beyond_values(self) -> float:
+        """A tenth above the largest value."""
+        return self.largest_value + 0.1 * abs(self.largest_value)
 
+    @property
+    def worst_start(self) -> float:
+        """The lowest return of the first tenth of the run, if two are known."""
+        first = self.column(RETURN)[self.step <= 0.1 * self.total_steps]
+        known = first[np.isfinite(first)]
+        return float(known.min()) if len(known) >= 2 else -math.inf
+
+
+RETURN, KL = "charts/episodic_return", "losses/approx_kl"
 # The largest reward of a step where everybody knows it.
 LARGEST_REWARDS = {
     "CartPole-v1": 1.0,
@@ -95,38 +109,25 @@ def read_record(directory: str | Path, largest_reward: float | None = None) -> R
         words = "directory must be that of a run, as agent.save(directory) makes one"
         raise TypeError(f"{words}, got {kind}")
     directory = Path(directory)
-    table = directory / "metrics.csv"
-    for path in (directory, directory / "settings.json", table):
-        if not path.exists():
-            missing = "it does not exist" if path == directory else f"no {path.name}"
-            raise FileNotFoundError(f"{directory} holds no run with metrics: {missing}")
     settings = read_settings(directory / "settings.json")
+    table = directory / "metrics.csv"
     # A line without an end is still being written.
     *lines, _ = table.read_text("utf-8", "replace").split("\n")
     if len(lines) < 2:
         raise ValueError(f"{table} has no whole row yet: wait for the next iteration")
-    header, *rows = (line.split(",") for line in lines)  # no comma is quoted
-    if header[0] != "step":
-        raise ValueError(f"{table} is no table of a run: its first column is no step")
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header) or not all(map(is_number, row)) or not row[0]:
-            raise ValueError(f"{table} is damaged: line {number} is {','.join(row)!r}")
-    cells = np.array([[float(x or "nan") for x in row] for row in rows])
+    header, *rows = lines
+    # An empty cell is NaN, and no comma is quoted.
+    cells = np.loadtxt(
+        rows, delimiter=",", converters=lambda x: float(x or "nan"), ndmin=2
+    )
+    columns = dict(zip(header.split(","), cells.T, strict=True))
     # Something around an environment may change its rewards.
     if largest_reward is None and not settings.get("wrappers"):
         largest_reward = LARGEST_REWARDS.get(str(settings.get("env")))
-    return Record(settings, dict(zip(header, cells.T, strict=True)), largest_reward)
+    return Record(settings, columns, largest_reward)
 
 
-def is_number(cell: str) -> bool:
-    """Say whether a cell is empty or holds a number."""
-    try:
-        float(cell or "nan")
-    except ValueError:
-        return False
-    return True
-
-
+INF = math.inf
 Shown = NDArray[np.bool_]
 
 
@@ -136,40 +137,37 @@ class Rule:
 
     Attributes:
         name: What is wrong, in a few words.
-        metrics: The column that shows it, by all of its names.
-        shows: Which iterations show it.
+        shows: Between which limits metrics lie in an iteration that shows it; the first
+            is the one that is told. A limit may be the name of one of ``Record``.
         limit: The same in words.
         count: How many of ten consecutive iterations must show it.
-        part: Which part of the planned steps is looked at.
         meaning: What it means, and the usual cause.
         section: Heading of its section in the chapter on debugging.
         change: One change to try.
-        needs: Further columns without which nothing can be said.
+        part: Which part of the planned steps is looked at.
     """
 
     name: str
-    metrics: tuple[str, ...]
-    shows: Callable[[NDArray[np.float64], Record], Any]
+    shows: dict[str, tuple[float | str, float | str]]
     limit: str
     count: int
     meaning: str
     section: str
     change: str
     part: tuple[float, float] = (0.0, 1.0)
-    needs: tuple[str, ...] = ()
-
-    def column(self, record: Record) -> str | None:
-        """Return the column that this rule looks at, None if something is missing."""
-        found = [name for name in self.metrics if name in record.columns]
-        whole = all(name in record.columns for name in self.needs)
-        return found[0] if found and whole else None
 
     def shown(self, record: Record) -> tuple[Shown, Shown]:
         """Return which iterations are looked at, and which of them show it."""
-        values = record.columns[self.column(record) or ""]
-        low, high = (share * record.total_steps for share in self.part)
-        looked = np.isfinite(values) & (low <= record.step) & (record.step <= high)
-        return looked, looked & self.shows(values, record)
+        first, last = (share * record.total_steps for share in self.part)
+        looked = (first <= record.step) & (record.step <= last)
+        shown = looked
+        for name, ends in self.shows.items():
+            values = record.column(name)
+            low, high = (getattr(record, x) if isinstance(x, str) else x for x in ends)
+            # Where a metric or a limit is not known, nothing can be said.
+            looked = looked & np.isfinite(values) & (low <= high)
+            shown = shown & (low < values) & (values < high)
+        return looked, looked & shown
 
     def most_of_ten(self, record: Record) -> int:
         """Return the most that show it among ten consecutive iterations."""
@@ -180,25 +178,10 @@ class Rule:
         return int(np.convolve(number, np.ones(10, int), "valid").max())
 
 
-def below_the_start(values: NDArray[np.float64], record: Record) -> Shown:
-    """Return where returns are below all of those of the first tenth of the run."""
-    first = values[record.step <= 0.1 * record.total_steps]
-    known = first[np.isfinite(first)]
-    worst = known.min() if len(known) >= 2 else -math.inf
-    return np.asarray(values < worst)
-
-
-def moved(record: Record) -> NDArray[np.float64]:
-    """Return how far each iteration moved the policy."""
-    return record.columns["losses/approx_kl"]
-
-
-RETURN, KL = ("charts/episodic_return",), ("losses/approx_kl",)
 RULES = (
     Rule(
         "the policy jumps",
-        KL,
-        lambda kl, _: kl > 0.1,
+        {KL: (0.1, INF)},
         "divergence above 0.1 nats",
         3,
         "one iteration carries the policy far beyond what its rollout can tell, so "
@@ -209,8 +192,7 @@ RULES = (
     ),
     Rule(
         "most ratios are clipped",
-        ("losses/clipfrac",),
-        lambda clipped, _: clipped > 0.5,
+        {"losses/clipfrac": (0.5, INF)},
         "clip fraction above 0.5",
         6,
         "after an iteration more than half of the samples lie outside the clip range "
@@ -220,8 +202,7 @@ RULES = (
     ),
     Rule(
         "the policy is certain too early",
-        ("losses/entropy", "losses/entropy_loss"),
-        lambda entropy, _: (entropy >= 0) & (entropy < 0.01),
+        {"losses/entropy": (-1e-9, 0.01)},
         "entropy between 0 and 0.01 nats in the first half of the run",
         8,
         "the agent does the same in each state and learns of nothing else; if the "
@@ -232,8 +213,7 @@ RULES = (
     ),
     Rule(
         "the policy stands still",
-        KL,
-        lambda kl, record: (kl < 3e-6) & (record.columns["losses/clipfrac"] == 0),
+        {KL: (-INF, 3e-6), "losses/clipfrac": (-INF, 1e-9)},
         "divergence below 0.000003 nats and no ratio clipped in the first half",
         8,
         "nothing that is learned reaches the policy: the learning rate is too low, "
@@ -242,24 +222,20 @@ RULES = (
         "The entropy falls to zero at once",
         "the learning rate times ten, unless another symptom stands here",
         part=(0.0, 0.5),
-        needs=("losses/clipfrac",),
     ),
     Rule(
         "the value loss is huge",
-        ("losses/value_loss",),
-        lambda loss, record: (loss > 1e4) & (moved(record) < 1e-3),
+        {"losses/value_loss": (1e4, INF), KL: (-INF, 1e-3)},
         "value loss above 10,000 while the policy hardly moves",
         8,
         "values of thousands take the whole of a gradient that is clipped for actor "
         "and critic together; the rewards are too large",
         "The value loss is huge",
         "scale_reward=True",
-        needs=KL,
     ),
     Rule(
         "the critic explains nothing",
-        ("losses/explained_variance",),
-        lambda explained, _: explained < 0.05,
+        {"losses/explained_variance": (-INF, 0.05)},
         "explained variance below 0.05 after the first third of the run",
         9,
         "the values are no better than one constant, so advantages are mostly noise: "
@@ -271,8 +247,7 @@ RULES = (
     ),
     Rule(
         "the gradient explodes",
-        ("losses/grad_norm",),
-        lambda norm, _: norm > 500,
+        {"losses/grad_norm": (500, INF)},
         "norm of the gradient above 500 before clipping",
         5,
         "values or rewards are far from where the networks start, and the direction "
@@ -282,10 +257,7 @@ RULES = (
     ),
     Rule(
         "a value is above the largest possible one",
-        ("losses/q_value",),
-        lambda value, record: (
-            value > record.largest_value + 0.1 * abs(record.largest_value)
-        ),
+        {"losses/q_value": ("beyond_values", INF)},
         "mean value more than a tenth above r_max / (1 - gamma)",
         3,
         "no policy can earn that much: the values feed on themselves, because the "
@@ -296,8 +268,7 @@ RULES = (
     ),
     Rule(
         "returns lie beyond the atoms",
-        ("losses/beyond_atoms",),
-        lambda share, _: share > BEYOND,
+        {"losses/beyond_atoms": (BEYOND, INF)},
         f"share of the targets beyond the atoms above {BEYOND}",
         3,
         "what lies beyond an end counts as the atom there, so loss and values come to "
@@ -307,8 +278,7 @@ RULES = (
     ),
     Rule(
         "the numbers explode",
-        ("losses/loss",),
-        lambda loss, _: loss > 1000,
+        {"losses/loss": (1000, INF)},
         "loss of the values above 1000",
         1,
         "the values have left every scale, also if they came back to one that means "
@@ -318,8 +288,7 @@ RULES = (
     ),
     Rule(
         "the return falls",
-        RETURN,
-        below_the_start,
+        {RETURN: (-INF, "worst_start")},
         "return below all of the first tenth of the run",
         8,
         "the agent gets worse than it began: learning goes the wrong way, or the "
@@ -378,31 +347,36 @@ def diagnose(
 
 def symptoms_of(record: Record) -> list[Symptom]:
     """Return the symptoms that the files of a run show."""
-    judged = (rule for rule in RULES if can_judge(rule, record))
-    return [symptom(x, record) for x in judged if x.most_of_ten(record) >= x.count]
+    return [symptom(x, record) for x in RULES if x.most_of_ten(record) >= x.count]
 
 
 def can_judge(rule: Rule, record: Record) -> bool:
     """Say whether a run has what a rule looks at."""
-    column = rule.column(record)
-    known = column != "losses/q_value" or not math.isnan(record.largest_value)
-    return column is not None and known and rule.shown(record)[0].sum() >= rule.count
+    return bool(rule.shown(record)[0].sum() >= rule.count)
+
+
+def judged_by(record: Record) -> list[str]:
+    """Return the names of the rules that can be judged."""
+    return [rule.name for rule in RULES if can_judge(rule, record)]
 
 
 def symptom(rule: Rule, record: Record) -> Symptom:
     """Return what a rule has found."""
     looked, shown = rule.shown(record)
-    middle = np.median(record.columns[rule.column(record) or ""][shown])
+    middle = np.median(record.column(next(iter(rule.shows)))[shown])
     first, last = (int(record.step[shown][end]) for end in (0, -1))
     share = f"{shown.sum()} of the {looked.sum()} iterations looked at"
     seen = f"{rule.limit} (typically {middle:.2g}) in {share}"
-    return Symptom(
-        rule.name, seen, first, last, rule.meaning, rule.section, rule.change
-    )
+    words = rule.meaning, rule.section, rule.change
+    return Symptom(rule.name, seen, first, last, *words)
 
 
 def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
-    """Return the symptoms of a run as a text; the arguments are those of ``diagnose``.
+    """Name the symptoms that a run shows, in a text.
+
+    Args:
+        directory: Directory of the run. It may still be going on.
+        largest_reward: The largest reward of one step, to judge values.
 
     Raises:
         FileNotFoundError: If the directory holds no run.
@@ -417,18 +391,16 @@ def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
     symptoms = symptoms_of(record)
     for number, found in enumerate(symptoms, 1):
         lines += ["", f"{number}. {found.name.capitalize()}", *in_words(found)]
-    judged = [rule.name for rule in RULES if can_judge(rule, record)]
+    judged = judged_by(record)
     if not symptoms:
         lines += ["", "No symptom." if judged else "There is nothing to look at yet."]
     if judged:
         lines += ["", wrapped(f"Looked for: {'; '.join(judged)}.")]
-    left_out = [rule.name for rule in RULES if rule.name not in judged]
-    if left_out:
+    if left_out := [rule.name for rule in RULES if rule.name not in judged]:
         words = "Not looked for, as the run does not tell or is too short: "
         lines += [wrapped(f"{words}{'; '.join(left_out)}.")]
-    plain = "losses/q_value" in record.columns and "charts/alpha" not in record.columns
-    helps = not record.setting("gamma") >= 1  # else no value is the largest
-    if plain and helps and record.largest_reward is None:
+    known = replace(record, largest_reward=1.0)
+    if record.largest_reward is None and judged_by(known) != judged:
         lines += ["Add --largest-reward R, that of one step, to have values judged."]
     return "\n".join(lines)
 
@@ -458,18 +430,8 @@ def wrapped(text: str, head: str = "") -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Carry out ``look`` of the command line."""
-    parser = argparse.ArgumentParser(
-        "literate-rl look", description="Name the symptoms that a run shows."
-    )
-    parser.add_argument("directory", type=Path, help="directory of the run")
-    parser.add_argument(
-        "--largest-reward",
-        type=float,
-        metavar="R",
-        help="the largest reward of one step, to judge values",
-    )
-    given = parser.parse_args(arguments)
+    told = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(look)
     try:
-        print(look(given.directory, largest_reward=given.largest_reward))
+        print(tyro.cli(told, prog="literate-rl look", args=arguments))
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest aee858fa49557df3
+# Generated from chapters/workshop/trained.py (edit there); digest be1f4928ca45b4b1
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def play(
     """Evaluate an agent, and show an episode."""
     path = found(name)
     settings = read_settings(path / "settings.json")
-    policy, world = load(path), agreed_env(path, settings, env, wrappers, "--")
+    policy, world = load(path), agreed_env(settings, env, wrappers, "--")
     if not Path(name).exists():  # so it is a name
         agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"

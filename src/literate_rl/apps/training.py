@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 26ba996b846c4cff
+# Generated from chapters/workshop/training.py (edit there); digest 4c7f64e779a68fb6
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ from literate_rl.apps.commands import OFFERED
 from literate_rl.data.episodes import (
     Make,
     as_masks,
+    check_flat,
+    flat_env,
     from_file,
+    known_env,
     make_one,
     resets_later,
 )
@@ -153,11 +156,8 @@ from literate_rl.runs.runs import (
     about,
     agreed_env,
     as_typed,
-    check_flat,
     check_named,
     fit,
-    flat_env,
-    known_env,
     sync,
     todays_names,
 )
@@ -1330,7 +1330,7 @@ class Asked:
             )
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
         asked = self.env, self.wrappers, self.dash
-        world: World = agreed_env(run.directory, stored, *asked)
+        world: World = agreed_env(stored, *asked)
         self.check_settings(config)
         models = self.agreed_models(stored, source)
         arguments = self.algorithm, world, config, models

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest a3ffd40698070817
+# Generated from chapters/workshop/episodes.py (edit there); digest 8d004f6fabfc2992
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.ground.nests import as_space, leaves, pack
+from literate_rl.ground.nests import (
+    as_space,
+    form,
+    hollow,
+    leaves,
+    pack,
+    refused,
+)
 from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
 __all__ = [
@@ -34,6 +41,7 @@ __all__ = [
     "check_experience",
     "env_maker",
     "env_seed",
+    "flat_env",
     "on_cpu",
     "plain_actions",
 ]
@@ -155,7 +163,7 @@ def env_maker(
             made = make_one(env)
         if not isinstance(made, gym.Env):
             raise TypeError(f"env must make a gymnasium.Env, got {type(made).__name__}")
-        # Once is enough: `flat_env` ({doc}`runs`) holds what it makes, then flattens.
+        # Once is enough: `flat_env` holds what it makes, then flattens.
         inner = made.env if isinstance(made, FlattenObservation) else made
         if not isinstance(inner, Held):
             made = inner = Held(made)
@@ -188,6 +196,60 @@ def check_copies(envs: SyncVectorEnv) -> None:
     """Raise if two copies are one object: they would step each other's episode."""
     if len({id(env.unwrapped) for env in envs.envs}) < envs.num_envs:
         raise ValueError("env must make a new environment at each call")
+
+
+def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
+    """Make one environment whose observations are vectors.
+
+    Args:
+        env: A registered id, ``module:id``, ``module:name`` of a class or function, or
+            what makes an environment.
+        arguments: Passed on to ``gym.make`` or to what makes it.
+
+    Returns:
+        The environment, wrapped in ``FlattenObservation`` where that is needed.
+
+    Raises:
+        TypeError: If it makes nothing, such as a vector environment.
+        ValueError: If the id cannot be made, or its observations cannot be flattened.
+        TypeError: If one of its spaces is no space.
+    """
+    if not (isinstance(env, str | EnvSpec) or callable(env)):
+        raise TypeError(
+            "env must be an id, a class or a function that makes one environment, got "
+            f"{type(env).__name__}"
+        )
+    with making(env):
+        made = Held(make_one(env, **arguments))
+    for name in ("observation_space", "action_space"):
+        came = getattr(made, name)
+        if not isinstance(came, spaces.Space):
+            words = f"must have a Space of Gymnasium's as {name}, got {came!r}"
+            raise TypeError(f"env {name_of(made)!r} {words}")
+    space = made.observation_space
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return made
+    check_flat(space)
+    return FlattenObservation(made)
+
+
+def known_env(env: Any) -> Any:
+    """Return what makes an environment; a file alone becomes ``file.py:Name``."""
+    with making(env):
+        return with_name(env) if isinstance(env, str) else env
+
+
+def check_flat(space: spaces.Space[Any]) -> None:
+    """Raise unless observations of a space can be made vectors."""
+    # A space of somebody else's may not know. Gymnasium says that it could flatten a
+    # Dict without parts, and fails.
+    try:
+        fits = space.is_np_flattenable and not hollow(form(space))
+    except NotImplementedError:
+        fits = False
+    if not fits:
+        wanted = "env must have observations that can be flattened"
+        raise refused(wanted, space, "numbers")
 
 
 def env_seed(seed: int, step: int) -> int:
@@ -350,12 +412,13 @@ def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
         kind = type(policy).__name__
         words = f"policy must have act and to_env, got {kind}"
         raise TypeError(f"{words}: hand over its policy, as in agent.policy")
-    arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
-    wanted = arguments.get("observation_space")
+    recipe: Any = getattr(policy, "recipe", ("", {}))
+    plain = recipe[1].get("observation_space")
     size = spaces.flatdim(envs.single_observation_space)
-    if wanted is not None and size != spaces.flatdim(as_space(wanted)):
+    wanted = size if plain is None else spaces.flatdim(as_space(plain))
+    if size != wanted:
         raise ValueError(
-            f"env must show {spaces.flatdim(as_space(wanted))} numbers, like the one "
+            f"env must show {wanted} numbers, like the one "
             f"that the policy has learned in, got {size}: with wrappers it is "
             "load_env(directory), or env of the agent"
         )
@@ -383,29 +446,23 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, **options: Any) -> Any:
         """Begin an episode."""
         self.steps = 0
-        obs, infos = self.held("reset", **options)
-        return copied(obs), copied(infos)
+        return self.held("reset", **options)
 
     def step(self, action: Any) -> Any:
         """Take a step."""
         self.steps += 1
-        obs, reward, terminated, truncated, infos = self.held("step", action)
-        return copied(obs), reward, terminated, truncated, copied(infos)
+        return self.held("step", action)
 
     def held(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method and look at what it returns."""
+        """Call a method, look at what it returns, and copy it."""
         answer, cause = self.called(method, *arguments, **options), None
         try:
-            wrong = (
-                wrong_count(method, answer)
-                or wrong_part(*answer, space=self.seen)
-                or wrong_mask(answer[-1].get("action_mask"), self.options)
-            )
+            wrong = wrong_answer(method, answer, self.seen, self.options)
         except Exception as error:  # what came cannot even be looked at
             wrong, cause = told(error), error
         if wrong:
             raise self.located(ValueError(self.failed(method) + wrong)) from cause
-        return answer
+        return tuple(map(copied, answer))
 
     def called(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method; an exception of its own gets a note."""
@@ -478,96 +535,96 @@ PARTS = {
 }
 
 
-def wrong_count(method: str, answer: Any) -> str:
-    """Return what is wrong with the number of things in an answer, or an empty text."""
-    wanted = PARTS[method]
-    if isinstance(answer, tuple | list) and len(answer) == len(wanted):
-        return ""
-    many = isinstance(answer, tuple | list)
-    got = f"{len(answer)} things" if many else type(answer).__name__
-    return f"it must return {', '.join(wanted)}, got {got}"
-
-
-def wrong_part(obs: Any, *others: Any, space: gym.Space[Any]) -> str:
+def wrong_answer(method: str, answer: Any, space: Any, number: int) -> str:
     """Return what an environment may not return, or an empty text."""
+    wanted, many = PARTS[method], isinstance(answer, tuple | list)
+    if not many or len(answer) != len(wanted):
+        got = f"{len(answer)} things" if many else type(answer).__name__
+        return f"it must return {', '.join(wanted)}, got {got}"
+    obs, *paid, infos = answer
     if wrong := wrong_obs(obs, space):
         return wrong
-    if not isinstance(others[-1], dict):
-        return f"infos must be a dict, got {others[-1]!r}"
-    if len(others) > 1:
-        reward, terminated, truncated, _ = others
-        paid = np.asarray(reward)
-        if paid.ndim or paid.dtype.kind not in NUMBERS:
+    if not isinstance(infos, dict):
+        return f"infos must be a dict, got {infos!r}"
+    if paid:
+        reward, terminated, truncated = paid
+        one = np.asarray(reward)
+        if one.ndim or one.dtype.kind not in NUMBERS:
             return f"reward must be a number, got {reward!r}"
         if not isinstance(terminated, FLAGS) or not isinstance(truncated, FLAGS):
-            both = f"{terminated!r} and {truncated!r}"
-            return f"terminated and truncated must be bools, got {both}"
-    return ""
+            return f"terminated and truncated must be bools, got {paid[1:]}"
+    return wrong_mask(infos.get("action_mask"), number)
 
 
 def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
     """Return what is wrong with an observation, or an empty text."""
-    if isinstance(space, spaces.Box):
-        # Many environments leave their own bounds, and no agent minds.
-        seen = np.asarray(obs)
-        if seen.dtype == space.dtype and seen.shape == space.shape:
-            return ""
-        if seen.shape != space.shape:
-            return f"{name} must have shape {space.shape}, got {seen.shape}"
-        if seen.dtype.kind not in NUMBERS:
-            return f"{name} must hold numbers, got {seen.dtype}"
-        return wrong_kind(seen, space.dtype, name)
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return wrong_end(space, obs, name)
+    try:
+        found = (wrong_end(*end) for end in ends_of(space, obs, name))
+        return next(filter(None, found), "")
+    except ValueError as error:
+        return str(error)
+
+
+def ends_of(space: Any, obs: Any, name: str) -> Iterator[tuple[Any, Any, str]]:
+    """Yield the ends of a nest of spaces, each with what stands there and its name.
+
+    Raises:
+        ValueError: If an end is missing, or if there are more.
+    """
+    keys: list[Any]
     if isinstance(space, spaces.Dict) and isinstance(obs, dict):
-        if not space.spaces.keys() <= obs.keys():
-            return f"{name} must have {list(space.spaces)}, got {list(obs)}"
-        parts = [(obs[key], part, f"{name}[{key!r}]") for key, part in space.items()]
+        keys, here = [*space.spaces], [*obs]
+        fits = {*keys} <= {*here}
     elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple | list):
-        if len(obs) != len(space):
-            return f"{name} must have {len(space)} parts, got {len(obs)}"
-        pairs = enumerate(zip(obs, space, strict=True))
-        parts = [(x, part, f"{name}[{index}]") for index, (x, part) in pairs]
+        keys, here = [*range(len(space))], [*range(len(obs))]
+        fits = keys == here
     else:
+        yield space, obs, name
+        return
+    check_that(fits, f"{name} must have {keys}, got {here}")
+    for key in keys:
+        yield from ends_of(space[key], obs[key], f"{name}[{key!r}]")
+
+
+def wrong_end(space: Any, obs: Any, name: str) -> str:
+    """Return what is wrong with what stands at an end, or an empty text."""
+    if not isinstance(space, spaces.Box):
         fits = space.contains(obs)
         return "" if fits else f"{name} must be in {space}, got {obs!r:.80}"
-    return next(filter(None, (wrong_obs(*part) for part in parts)), "")
-
-
-def wrong_kind(seen: NDArray[Any], wanted: Any, name: str) -> str:
-    """Return what is lost when numbers become those of a space, or an empty text."""
+    # Many environments leave their own bounds, and no agent minds.
+    seen, wanted = np.asarray(obs), space.dtype
+    if seen.shape != space.shape:
+        return f"{name} must have shape {space.shape}, got {seen.shape}"
+    if seen.dtype == wanted:
+        return ""
+    if seen.dtype.kind not in NUMBERS:
+        return f"{name} must hold numbers, got {seen.dtype}"
     # Who makes a row of it would turn 0.9 into 0, and 300 into 44 if there are 8 bits.
-    if not np.can_cast(seen.dtype, wanted, "same_kind"):
-        return f"{name} must hold {wanted} like its space, got {seen.dtype}"
-    if wanted.kind in "iu":
-        lost = seen[seen.astype(wanted) != seen]
-        if lost.size:
-            return f"{name} must hold {wanted} like its space, got {lost.flat[0]}"
-    return ""
+    lost: Any = [seen.dtype]
+    if np.can_cast(seen.dtype, wanted, "same_kind"):
+        lost = seen[seen.astype(wanted) != seen] if wanted.kind in "iu" else []
+    words = f"{name} must hold {wanted} like its space"
+    return f"{words}, got {lost[0]}" if len(lost) else ""
 
 
-def seen_parts(space: gym.Space[Any], obs: Any, name: str) -> Iterator[NDArray[Any]]:
-    """Yield what stands at the leaves of an observation, or of a batch, as arrays."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        named = isinstance(space, spaces.Dict)
-        keys = [*space.spaces] if named else [*range(len(space))]
-        if named:
-            fits = isinstance(obs, dict) and obs.keys() >= {*keys}
-        else:
-            fits = isinstance(obs, tuple | list) and len(obs) == len(keys)
-        if not fits:
-            raise ValueError(wrong_obs(obs, space, name))
-        for key in keys:
-            yield from seen_parts(space[key], obs[key], f"{name}[{key!r}]")
-        return
-    try:
-        part = np.asarray(obs.numpy(force=True) if isinstance(obs, Tensor) else obs)
-    except ValueError as error:
-        kind = type(obs).__name__
-        words = f"{name} must hold numbers, in rows of one length, got a {kind}"
-        raise ValueError(words) from error
-    # A list of whole numbers has no size of its own.
-    whole = part.dtype.kind in "iu" and not isinstance(space, spaces.Box)
-    small = part.astype(space.dtype) if whole else part
-    yield small if (small == part).all() else part
+def seen_parts(space: gym.Space[Any], obs: Any) -> Iterator[NDArray[Any]]:
+    """Yield what stands at the ends of an observation, or of a batch, as arrays."""
+    for end, there, name in ends_of(space, obs, "obs"):
+        if isinstance(end, spaces.Dict | spaces.Tuple):
+            raise ValueError(wrong_end(end, there, name))
+        try:
+            tensor = isinstance(there, Tensor)
+            part = np.asarray(there.numpy(force=True) if tensor else there)
+        except ValueError as error:
+            kind = type(there).__name__
+            words = f"{name} must hold numbers, in rows of one length, got a {kind}"
+            raise ValueError(words) from error
+        # A list of whole numbers has no size of its own.
+        whole = part.dtype.kind in "iu" and not isinstance(end, spaces.Box)
+        small = part.astype(end.dtype) if whole else part
+        yield small if (small == part).all() else part
 
 
 def as_rows(space: gym.Space[Any], obs: Any) -> tuple[NDArray[Any], bool]:
@@ -580,7 +637,7 @@ def as_rows(space: gym.Space[Any], obs: Any) -> tuple[NDArray[Any], bool]:
     Raises:
         ValueError: If it is neither.
     """
-    parts = [*seen_parts(space, obs, "obs")]
+    parts = [*seen_parts(space, obs)]
     shapes = [leaf.shape or () for leaf in leaves(space)]
     pairs = [*zip(parts, shapes, strict=True)]
     # A batch has a dimension more, in front of each part.
@@ -623,11 +680,11 @@ def wrong_mask(mask: Any, number: int) -> str:
 def num_options(space: spaces.Space[Any]) -> int:
     """Return how many options there are to choose from, 0 where nobody chooses."""
     lists = spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
-    parts = [part for part in leaves(space) if isinstance(part, lists)]
     # A switch is one number with two options.
     return sum(
         spaces.flatdim(part) * (1 + isinstance(part, spaces.MultiBinary))
-        for part in parts
+        for part in leaves(space)
+        if isinstance(part, lists)
     )
 
 

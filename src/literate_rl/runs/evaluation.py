@@ -1,10 +1,11 @@
-# Generated from chapters/evaluation.py (edit there); digest e60d493c8dbfc3ec
+# Generated from chapters/evaluation.py (edit there); digest bbec9cf80ce9fc16
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache, partial
 from typing import Annotated, Any, NamedTuple
 
@@ -12,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
+from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,13 +23,13 @@ from literate_rl.data.episodes import (
     as_argument,
     check_seen,
     env_seed,
+    flat_env,
     follow_masks,
     read_masks,
     warn_unended,
 )
 from literate_rl.ground.networks import eval_mode, randomness_kept
 from literate_rl.ground.protocols import PolicyLike
-from literate_rl.runs.runs import flat_env
 from literate_rl.ground.signatures import Count, Float, at_least, checked, finite
 
 __all__ = ["Difference", "evaluate", "paired_difference", "t_interval"]
@@ -79,17 +81,28 @@ def evaluate(
     """
     # One environment for each episode. They are stepped together, so that the network
     # sees one batch of observations and not many single ones.
-    envs = make_envs(partial(flat_env, env), episodes)
+    with closing(make_envs(partial(flat_env, env), episodes)) as envs:
+        return play(policy, envs, seed, max_episode_steps, greedy)
+
+
+def play(
+    policy: PolicyLike,
+    envs: SyncVectorEnv,
+    seed: int,
+    max_episode_steps: int,
+    greedy: bool = True,
+    look: Callable[[], Any] = lambda: None,
+) -> NDArray[np.float64]:
+    """Play an episode in each environment, as ``evaluate`` does; look at each step."""
     check_seen(policy, envs)
     obs, infos = envs.reset(seed=env_seed(seed, 0))
-    mask = read_masks(infos, np.ones(episodes, bool))
-
     # All play until the last of the first episodes is over.
-    returns = np.zeros(episodes)
-    playing = np.ones(episodes, dtype=bool)
+    returns, playing = np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
+    mask = read_masks(infos, playing)
     generator = torch.Generator().manual_seed(env_seed(seed, 1))
     for _ in range(max_episode_steps):
-        noise = 0.0 if greedy else policy.noise(1, episodes, generator)[0]
+        look()
+        noise = 0.0 if greedy else policy.noise(1, envs.num_envs, generator)[0]
         action = acted(policy, obs, mask, noise)
         obs, reward, terminated, truncated, infos = envs.step(action)
         mask, _ = follow_masks(mask, infos, terminated, truncated)
@@ -97,10 +110,8 @@ def evaluate(
         returns += np.where(playing, reward, 0.0)
         playing &= ~(terminated | truncated)
         if not playing.any():
-            break
-    else:
-        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=4)
-    envs.close()
+            return returns
+    warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=5)
     return returns
 
 
