@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 280a88b46677dadb
+# Generated from chapters/*.py (edit there); digest 23e625f866b5e5b1
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -277,7 +277,6 @@ from .contracts import (
     Broken as Broken,
     Contract as Contract,
     ContractError as ContractError,
-    Result as Result,
     Role as Role,
     check_model as check_model,
 )

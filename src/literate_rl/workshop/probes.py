@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 28f5e225bd15f2f0
+# Generated from chapters/workshop/probes.py (edit there); digest 8502f0ebaac51187
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -25,23 +25,13 @@ from literate_rl.workshop.nests import open_ended
 __all__ = [
     "Finding",
     "Probe",
-    "Rule",
-    "advice",
     "device_of",
-    "fits",
-    "forward_parameters",
-    "open_parameters",
-    "raised",
     "required_parameters",
     "results_of",
-    "rule",
     "seed_generators",
     "try_rules",
     "unwrapped",
-    "warning",
     "watch",
-    "write_contract",
-    "write_out",
 ]
 
 
@@ -298,117 +288,52 @@ def advice(got: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
 
 
 class Finding(NamedTuple):
-    """What a check has found.
+    """What a rule has found.
 
     Attributes:
         expected: What must be.
         came: What came instead.
         hint: What may help.
+        harmful: Whether it is legal, and only worth a warning.
     """
 
     expected: str
     came: str = ""
     hint: str = ""
+    harmful: bool = False
 
     def __str__(self) -> str:
         came = f", {self.came}" if self.came else ""
         return f"{self.expected}{came}" + (f" ({self.hint})" if self.hint else "")
 
 
-class Rule(NamedTuple):
-    """One demand on a model.
-
-    Attributes:
-        row: Its number among Machin's demands.
-        name: A short name, by which other rules refer to it.
-        text: The demand in words.
-        check: Yields what it finds wrong with a model on trial.
-        after: Names of the rules that must hold before this one makes sense.
-        harmful: Whether a model may break it, and then only gets a warning.
-    """
-
-    row: str
-    name: str
-    text: str
-    check: Callable[[Probe], Iterator[Finding]]
-    after: tuple[str, ...] = ("results",)
-    harmful: bool = False
+Rule = Callable[[Probe], Iterator[Finding]]
 
 
-def rule(row: str, *after: str, harmful: bool = False) -> Callable[..., Rule]:
-    """Make a rule of a check; its text is the first line of the docstring."""
-
-    def read(check: Callable[[Probe], Iterator[Finding]]) -> Rule:
-        text = (check.__doc__ or "").partition("\n")[0].rstrip(".")
-        text = text[:1].lower() + text[1:]
-        return Rule(row, check.__name__, text, check, after or ("results",), harmful)
-
-    return read
+def text_of(rule: Rule) -> str:
+    """Return the demand in words: the first line of the docstring."""
+    return (rule.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def warning(row: str, *after: str) -> Callable[..., Rule]:
-    """Make a rule that a legal model may break."""
-    return rule(row, *after, harmful=True)
-
-
-def try_rules(probe: Probe, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Finding]]:
-    """Try rules on a model; yield those that are broken, with what was found."""
-    failed: set[str] = set()
+def try_rules(
+    probe: Probe, stages: Iterable[Iterable[Rule]]
+) -> Iterator[tuple[str, Finding]]:
+    """Yield the name of each broken rule of the first stage that has one, and why."""
     with randomness_kept():
-        for one in rules:
-            if failed & {*one.after}:
-                failed.add(one.name)
-                continue
-            try:
-                findings = list(one.check(probe))
-            except Exception as error:
-                findings = [Finding(one.text, raised(error))]
-            if findings:
-                failed.add(one.name)
-                yield one, findings[0]
+        for stage in stages:
+            illegal = False
+            for rule in stage:
+                try:
+                    finding = next(rule(probe), None)
+                except Exception as error:
+                    finding = Finding(text_of(rule), raised(error))
+                if finding:
+                    illegal = illegal or not finding.harmful
+                    yield rule.__name__, finding
+            if illegal:
+                return
 
 
 def raised(error: Exception) -> str:
     """Say what was raised, in one line."""
     return f"raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def write_out(
-    title: str, action: str, results: Sequence[str], rules: Iterable[Rule]
-) -> str:
-    """Return the signature of a role and its rules, one a line.
-
-    Args:
-        title: What the network is called, such as ``Actor``.
-        action: What it takes besides states.
-        results: What it returns.
-        rules: Its rules.
-    """
-    takes = ["state_0[batch_size, ...]", "...", "state_n[batch_size, ...]"]
-    if action:
-        dims = ".../action_num" if action == "action" else "..."
-        takes.append(action.replace("action", f"action[batch_size, {dims}]"))
-    gap = ",\n" + " " * (len(title) + 1)
-    gives = ",\n   ".join([*results, "<...>"])
-    lines = [f"   {x.row}  {x.text}" + " (a warning)" * x.harmful for x in rules]
-    return "\n".join([f"{title}({gap.join(takes)})", f"-> {gives}", *lines])
-
-
-def write_contract(
-    family: str,
-    continuous: Mapping[str, Iterable[Any]],
-    discrete: Mapping[str, Iterable[Any]],
-) -> str:
-    """Return the text of a contract: each role once, under the name of its network."""
-    kinds: dict[str, list[str]] = {}
-    for kind, parts in (("continuous", continuous), ("discrete", discrete)):
-        for part, roles in parts.items():
-            title = "QNet" if part == "qnet" else part.capitalize()
-            for role in roles:
-                kinds.setdefault(role.text(title), []).append(kind)
-    # A family without continuous actions need not say that its actions are discrete.
-    texts = [
-        f"# {found[0]} actions\n{text}" if continuous and len(found) == 1 else text
-        for text, found in kinds.items()
-    ]
-    return "\n\n".join([family, *texts])
