@@ -18,8 +18,6 @@ from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.probes import (
     Finding,
     Probe,
-    advice,
-    fits,
     forward_parameters,
     open_parameters,
     required_parameters,
@@ -140,29 +138,6 @@ def test_actions_for_a_critic_fit_the_space() -> None:
     prob = Probe(Net(), {}, spaces.Discrete(3), "action").actions(7)
     assert prob.shape == (7, 3)
     torch.testing.assert_close(prob.sum(1), torch.ones(7))
-
-
-@pytest.mark.parametrize(
-    ("got", "wanted", "words"),
-    [
-        ((5,), (5, 1), "keepdim"),
-        ((5, 2), (5, 1), "sum over the dimensions"),
-        ((5, 6), (5, 3, None), "unflatten"),
-        ((1, 3), (5, 3), "batch"),
-        ((5, 2), (5, 3), ""),
-    ],
-)
-def test_advice_guesses_what_was_forgotten(
-    got: tuple[int, ...], wanted: tuple[int | None, ...], words: str
-) -> None:
-    assert not fits(got, wanted)
-    assert words in advice(got, wanted)
-    assert bool(words) == bool(advice(got, wanted))
-
-
-def test_a_size_that_is_free_is_at_least_two() -> None:
-    assert fits((5, 3, 2), (5, 3, None))
-    assert not fits((5, 3, 1), (5, 3, None))
 
 
 def first(probe: Probe) -> Iterator[Finding]:

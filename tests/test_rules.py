@@ -141,3 +141,31 @@ def test_too_few_results_are_named_by_their_types() -> None:
     finding = found(rules.returns_enough(3), lambda x: (x, "word"))
     assert finding is not None
     assert str(finding) == "must return a tuple of 3 tensors, or more, got Tensor, str"
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "words"),
+    [
+        ((5,), (5, 1), "keepdim"),
+        ((5, 2), (5, 1), "sum over the dimensions"),
+        ((5, 6), (5, 3, 0), "unflatten"),
+        ((1, 3), (5, 3), "batch"),
+        ((5, 2), (5, 3), ""),
+    ],
+)
+def test_advice_guesses_what_was_forgotten(
+    got: tuple[int, ...], wanted: tuple[int, ...], words: str
+) -> None:
+    assert words in rules.advice(got, wanted)
+    assert bool(words) == bool(rules.advice(got, wanted))
+
+
+def test_of_atoms_there_are_at_least_two() -> None:
+    rule = rules.has_shape("dist[batch_size, action_num, atom_num]", 0)
+    for number, fine in ((1, False), (2, True), (3, True)):
+        finding = found(rule, lambda x, n=number: torch.stack([x] * n, -1))
+        assert (finding is None) == fine
+    for bend in (lambda x: x, lambda x: x[..., None, None], lambda x: x[:1]):
+        finding = found(rule, bend)
+        assert finding is not None
+        assert finding.expected == "dist must have shape (5, 3, atoms)"

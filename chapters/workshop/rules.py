@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,6 @@ from literate_rl.workshop.probes import (
     Finding,
     Probe,
     Rule,
-    advice,
-    fits,
     open_parameters,
     raised,
 )
@@ -127,13 +126,26 @@ def has_shape(text: str, index: int) -> Rule:
         for batch in (5, 1):
             got = tuple(probe.call(batch)[index].shape)
             wanted = probe.shape(dims.split(", "), batch)
-            if not fits(got, wanted):
+            pairs = [*zip_longest(got, wanted, fillvalue=-1)]
+            # Of atoms there may be any number above 1.
+            if any(size != want and (want or size < 2) for size, want in pairs):
                 sizes = ", ".join(str(size or "atoms") for size in wanted)
                 expected = f"{name} must have shape ({sizes})"
                 yield Finding(expected, f"got {got}", advice(got, wanted))
                 return
 
     return named(check, name, f"Returns {text}.")
+
+
+def advice(got: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Guess what was forgotten."""
+    if wanted[-1] == 1 and got == wanted[:-1]:
+        return "keepdim, or unsqueeze(-1)"
+    if wanted[-1] == 1 and got[:-1] == wanted[:-1]:
+        return "sum over the dimensions, keepdim"
+    if len(wanted) == 3 and len(got) == 2 and got[0] == wanted[0]:
+        return "unflatten the last dimension"
+    return "" if got[:1] == wanted[:1] else "the first dimension is the batch"
 
 
 # %% [markdown]

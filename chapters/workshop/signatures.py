@@ -215,8 +215,8 @@ def describe(x: Any) -> str:
 # a *plan*, a check for each argument. From then on a call only walks through the plan, in
 # the order of the signature: a rule may need the sizes of what comes first.
 #
-# Only what was passed is looked at; defaults were checked with the plan. If an argument is
-# missing or unknown, nothing is done about it here: Python has an error of its own for that.
+# Only what was passed is looked at. If an argument is missing or unknown, nothing is done about it
+# here: Python has an error of its own for that.
 #
 # `np.logspace(-4, -2, 3)` hands out numbers that look like Python's. JSON cannot write them, and a
 # checkpoint refuses them. So checks take Python's own numbers, truth values and texts, and an
@@ -245,10 +245,7 @@ def checked(function: AnyCallable) -> AnyCallable:
         cast(Any, function).__init__ = held(cast(Any, function).__init__, function)
         return function
     if not inspect.isfunction(function):
-        raise TypeError(
-            f"@checked takes a function or a dataclass, got {function!r}; other "
-            "classes have it on their methods, below @classmethod and @staticmethod"
-        )
+        raise TypeError(f"@checked takes a function or a dataclass, got {function!r}")
     return cast(AnyCallable, held(function, function))
 
 
@@ -311,8 +308,8 @@ def plain(x: Any) -> Any:
 # %% [markdown]
 # ## From a signature to a plan
 #
-# The test suite calls `plan_for` on every function of the package: a signature that cannot be read
-# never reaches a reader.
+# The test suite calls `plan_for` on every function of the package, and holds each default to its
+# check: a signature that cannot be read never reaches a reader.
 
 
 # %% tags=["export"]
@@ -320,9 +317,8 @@ def plan_for(source: Any) -> dict[str, Check]:
     """Return the check of each argument of a function or a dataclass.
 
     Raises:
-        TypeError: If an annotation is missing, names something that does not exist,
-            cannot be checked or refuses its own default. The message names function,
-            argument and annotation.
+        TypeError: If an annotation is missing, names something that does not exist or
+            cannot be checked. The message names function, argument and annotation.
     """
     plan: dict[str, Check] = {}
     name = "an annotation"
@@ -337,11 +333,6 @@ def plan_for(source: Any) -> dict[str, Check]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise TypeError(f"@checked does not understand {parameter}")
             plan[name] = check_for(hints.get(name, Any))
-            # A dataclass shows `<factory>` where each instance gets its own default.
-            default = parameter.default
-            given = default is not parameter.empty and repr(default) != "<factory>"
-            if given and (fault := plan[name]("the default", default, {})):
-                raise fault.error()
     except Exception as error:
         where = f"{source.__module__}.{source.__qualname__}"
         raise TypeError(f"@checked cannot read {where}, {name}: {error}") from error

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 8502f0ebaac51187
+# Generated from chapters/workshop/probes.py (edit there); digest 2b08ccac6d7040f3
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -98,15 +98,17 @@ def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
     """Make an environment and return it with the observations of some random steps."""
     made = env_maker(env)()
     made.action_space.seed(0)
-    observation, infos = made.reset(seed=0)
-    seen = [observation]
+    seen: list[Any] = []
+    over = True
     while len(seen) < num_steps:
-        action = some_action(made.action_space, infos)
-        observation, _, terminated, truncated, infos = made.step(action)
+        if over:
+            observation, infos = made.reset(seed=None if seen else 0)
+            over = False
+        else:
+            action = some_action(made.action_space, infos)
+            observation, _, terminated, truncated, infos = made.step(action)
+            over = terminated or truncated
         seen.append(observation)
-        if terminated or truncated:
-            observation, infos = made.reset()
-            seen.append(observation)
     return made, seen
 
 
@@ -255,36 +257,16 @@ class Probe:
         _, log_prob, entropy, *_ = self.call(count, action, **how)
         return action, log_prob, entropy
 
-    def shape(self, dims: Sequence[str], batch: int) -> tuple[int | None, ...]:
-        """Return the sizes that the words of a shape mean; None is any size above 1."""
-        action = (1,) if self.num_actions else tuple(self.space.shape or ())
-        known = {
+    def shape(self, dims: Sequence[str], batch: int) -> tuple[int, ...]:
+        """Return the sizes that the words of a shape mean; 0 is any number above 1."""
+        known: dict[str, tuple[int, ...]] = {
             "batch_size": (batch,),
-            "action_num": (self.num_actions,),
-            "atom_num": (None,),
-            "...": action,
+            "action_num": (self.num_actions or 0,),
+            "atom_num": (0,),
+            "...": (1,) if self.num_actions else self.space.shape or (),
         }
-        sizes = [known[word] if word in known else (int(word),) for word in dims]
-        return tuple(size for part in sizes for size in part)
-
-
-def fits(got: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Say whether a shape is the one that was wanted."""
-    return len(got) == len(wanted) and all(
-        size >= 2 if want is None else size == want
-        for size, want in zip(got, wanted, strict=True)
-    )
-
-
-def advice(got: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
-    """Guess what was forgotten."""
-    if wanted[-1] == 1 and got == wanted[:-1]:
-        return "keepdim, or unsqueeze(-1)"
-    if wanted[-1] == 1 and got[:-1] == wanted[:-1]:
-        return "sum over the dimensions, keepdim"
-    if len(wanted) == 3 and len(got) == 2 and got[0] == wanted[0]:
-        return "unflatten the last dimension"
-    return "" if got[:1] == wanted[:1] else "the first dimension is the batch"
+        sizes = (known[word] if word in known else (int(word),) for word in dims)
+        return tuple(chain.from_iterable(sizes))
 
 
 class Finding(NamedTuple):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 5ff5f67704f00202
+# Generated from chapters/workshop/signatures.py (edit there); digest 3987897c97a3d778
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -143,10 +143,7 @@ def checked(function: AnyCallable) -> AnyCallable:
         cast(Any, function).__init__ = held(cast(Any, function).__init__, function)
         return function
     if not inspect.isfunction(function):
-        raise TypeError(
-            f"@checked takes a function or a dataclass, got {function!r}; other "
-            "classes have it on their methods, below @classmethod and @staticmethod"
-        )
+        raise TypeError(f"@checked takes a function or a dataclass, got {function!r}")
     return cast(AnyCallable, held(function, function))
 
 
@@ -204,9 +201,8 @@ def plan_for(source: Any) -> dict[str, Check]:
     """Return the check of each argument of a function or a dataclass.
 
     Raises:
-        TypeError: If an annotation is missing, names something that does not exist,
-            cannot be checked or refuses its own default. The message names function,
-            argument and annotation.
+        TypeError: If an annotation is missing, names something that does not exist or
+            cannot be checked. The message names function, argument and annotation.
     """
     plan: dict[str, Check] = {}
     name = "an annotation"
@@ -221,11 +217,6 @@ def plan_for(source: Any) -> dict[str, Check]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise TypeError(f"@checked does not understand {parameter}")
             plan[name] = check_for(hints.get(name, Any))
-            # A dataclass shows `<factory>` where each instance gets its own default.
-            default = parameter.default
-            given = default is not parameter.empty and repr(default) != "<factory>"
-            if given and (fault := plan[name]("the default", default, {})):
-                raise fault.error()
     except Exception as error:
         where = f"{source.__module__}.{source.__qualname__}"
         raise TypeError(f"@checked cannot read {where}, {name}: {error}") from error
