@@ -649,8 +649,8 @@ CONTRACTS: dict[str, Contract] = {
 # ## The check
 #
 # Now we can put the check together. `check_model` takes a few steps in the environment to collect
-# states, finds the role of each model, tries the role's rules, and raises one error that lists
-# all that are broken. The check is optional: nothing in this book depends on it.
+# states, finds the role of each model, tries the rules of the role, and raises one error that lists
+# what is broken. The check is optional: nothing in this book depends on it.
 
 
 # %% tags=["export", "hide-input"]
@@ -918,7 +918,7 @@ print("passes on", device.type)
 # - Three facts reveal many mistakes without looking inside: the same log-probability when an
 #   action is given back, probabilities that sum to 1, a score with mean zero.
 # - What is legal but harmful gets a warning.
-# - The check works on a copy of the model, and one error lists all broken rules.
+# - The check works on a copy of the model, and one error lists what is broken.
 #
 # ## Exercises
 #
