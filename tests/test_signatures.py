@@ -810,6 +810,10 @@ class Partial(TypedDict, total=False):
     x: int
 
 
+class Strange(jaxtyping.AbstractDtype):
+    dtypes = ("float3",)
+
+
 class Quacks(Protocol):
     def quack(self) -> None: ...
 
@@ -839,6 +843,7 @@ class Quacks(Protocol):
         Float[Tensor, "T*B"],
         Float[Tensor, "T/2"],
         Float[torch.Generator, "B"],
+        Strange[Tensor, "B"],
         "not python",
         "Nowhere",
     ],

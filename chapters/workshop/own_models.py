@@ -133,10 +133,12 @@ class ContractPolicy(nn.Module):
     ) -> Tensor:
         """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
         refuse_mask(mask, self.actor.model)
-        # Without a `mode` a greedy action is drawn too, so it needs a seed as well.
-        drawn = isinstance(noise, Tensor)
-        with drawn_from(int(noise) if drawn else checksum(obs), obs.device):
-            action: Tensor = self.actor(obs)[0] if drawn else greedy(self.actor, obs)
+        if not isinstance(noise, Tensor):
+            # Without a `mode` this draws, so it needs a seed as well.
+            with drawn_from(checksum(obs), obs.device):
+                return greedy(self.actor, obs)
+        with drawn_from(int(noise), obs.device):
+            action: Tensor = self.actor(obs)[0]
         return action
 
     def evaluate_actions(

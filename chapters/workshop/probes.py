@@ -248,26 +248,20 @@ class Probe:
             train: Whether in training mode.
             luck: Seed of the random numbers that the model draws.
         """
-        arguments = self.rows(batch, row, scale)
+        states = self.rows(batch, row, scale)
         if action is None and self.action == "action":
             action = self.actions(batch)
-        if action is not None:
-            arguments["action"] = action.to(self.device)
-        return self.run(arguments, train, luck)
-
-    def run(
-        self, arguments: Mapping[str, Any], train: bool = False, luck: int = 0
-    ) -> tuple[Any, ...]:
-        """Call the model with arguments by name."""
+        given = {} if action is None else {"action": action.to(self.device)}
         seed_generators(luck, self.device)
         np.random.seed(luck)
         random.seed(luck)
         with nullcontext() if train else eval_mode(self.model):
-            first, *others = results_of(self.model(**arguments, **self.fixed))
+            results = results_of(self.model(**states, **given, **self.fixed))
+        # What the model got, for a rule that looks whether it wrote to it.
+        self.seen = states
         if self.transform is not None:
-            states = {k: x for k, x in arguments.items() if k != "action"}
-            first = self.transform(first, states)
-        return (first, *others)
+            results = (self.transform(results[0], states), *results[1:])
+        return results
 
     def actions(self, batch: int) -> Tensor:
         """Return actions for a critic: numbers in the box, or probabilities."""

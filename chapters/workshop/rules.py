@@ -363,12 +363,10 @@ def entropy_fits(probe: Probe) -> Iterator[Finding]:
 # %% tags=["export"]
 def keeps_inputs(probe: Probe) -> Iterator[Finding]:
     """Does not write to its arguments (a warning)."""
-    before, given = probe.rows(5), probe.rows(5)
-    probe.run(
-        given | ({"action": probe.actions(5)} if probe.action == "action" else {})
-    )
-    tensors = [name for name, x in before.items() if isinstance(x, Tensor)]
-    changed = [name for name in tensors if not torch.equal(before[name], given[name])]
+    probe.call(5)
+    fresh = probe.rows(5)
+    tensors = [name for name, x in fresh.items() if isinstance(x, Tensor)]
+    changed = [x for x in tensors if not torch.equal(fresh[x], probe.seen[x])]
     if changed:
         came = f"{', '.join(changed)} changed"
         yield Finding("arguments should not be written to", came, harmful=True)

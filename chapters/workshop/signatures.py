@@ -527,13 +527,15 @@ def fits(name: str, parts: Sequence[Any], dims: list[Dim], sizes: Sizes) -> bool
 def legal_dtypes(hint: Any) -> tuple[Any, dict[str, Any]]:
     """Return the class that an annotation takes, and its dtypes; none for all."""
     kind, words = get_origin(hint.array_type) or hint.array_type, hint.dtypes
-    if kind not in (Tensor, np.ndarray):
-        raise TypeError(f"@checked does not understand {hint}")
     # jaxtyping's `Shaped` takes every dtype and lists none.
     words = words if isinstance(words, tuple | list) else ()
-    if kind is Tensor:
-        return kind, {word: vars(torch)[word] for word in words if word in vars(torch)}
-    return kind, {word: np.dtype(word) for word in words}
+    known: Any = vars(torch)
+    if kind is np.ndarray:
+        known = {word: np.dtype(word) for word in words}
+    dtypes = {word: known[word] for word in words if word in known}
+    if kind not in (Tensor, np.ndarray) or (words and not dtypes):
+        raise TypeError(f"@checked does not understand {hint}")
+    return kind, dtypes
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/own_models.py (edit there); digest 85828177f095435a
+# Generated from chapters/workshop/own_models.py (edit there); digest cdbf56932b30c8e5
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -92,10 +92,12 @@ class ContractPolicy(nn.Module):
     ) -> Tensor:
         """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
         refuse_mask(mask, self.actor.model)
-        # Without a `mode` a greedy action is drawn too, so it needs a seed as well.
-        drawn = isinstance(noise, Tensor)
-        with drawn_from(int(noise) if drawn else checksum(obs), obs.device):
-            action: Tensor = self.actor(obs)[0] if drawn else greedy(self.actor, obs)
+        if not isinstance(noise, Tensor):
+            # Without a `mode` this draws, so it needs a seed as well.
+            with drawn_from(checksum(obs), obs.device):
+                return greedy(self.actor, obs)
+        with drawn_from(int(noise), obs.device):
+            action: Tensor = self.actor(obs)[0]
         return action
 
     def evaluate_actions(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 3987897c97a3d778
+# Generated from chapters/workshop/signatures.py (edit there); digest f496e93b31faf881
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -368,13 +368,15 @@ def fits(name: str, parts: Sequence[Any], dims: list[Dim], sizes: Sizes) -> bool
 def legal_dtypes(hint: Any) -> tuple[Any, dict[str, Any]]:
     """Return the class that an annotation takes, and its dtypes; none for all."""
     kind, words = get_origin(hint.array_type) or hint.array_type, hint.dtypes
-    if kind not in (Tensor, np.ndarray):
-        raise TypeError(f"@checked does not understand {hint}")
     # jaxtyping's `Shaped` takes every dtype and lists none.
     words = words if isinstance(words, tuple | list) else ()
-    if kind is Tensor:
-        return kind, {word: vars(torch)[word] for word in words if word in vars(torch)}
-    return kind, {word: np.dtype(word) for word in words}
+    known: Any = vars(torch)
+    if kind is np.ndarray:
+        known = {word: np.dtype(word) for word in words}
+    dtypes = {word: known[word] for word in words if word in known}
+    if kind not in (Tensor, np.ndarray) or (words and not dtypes):
+        raise TypeError(f"@checked does not understand {hint}")
+    return kind, dtypes
 
 
 BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
