@@ -48,7 +48,6 @@ from literate_rl.workshop.rules import (
     copies,
     entropy_fits,
     entropy_learns,
-    entropy_varies,
     excess,
     has_gradient,
     has_shape,
@@ -62,7 +61,6 @@ from literate_rl.workshop.rules import (
     same_in_both_modes,
     sums_to_one,
     survives_large_states,
-    takes_action,
     takes_states,
     tells_apart,
 )
@@ -271,12 +269,13 @@ print(CONTRACTS["RAINBOW"])
 
 
 # %% tags=["export"]
-def takes_optional_action(probe: Probe) -> Iterator[Finding]:
-    """Takes action, with the default None."""
+def takes_action(probe: Probe) -> Iterator[Finding]:
+    """Takes action, an actor with the default None."""
     given = probe.parameters.get("action")
-    if given is None or given.default is not None:
-        came = "there is none" if given is None else f"got {given}"
-        yield Finding("must take action=None", came)
+    if given is None:
+        yield Finding("must take an argument called action", "there is none")
+    elif probe.action == "action=None" and given.default is not None:
+        yield Finding("must take action=None", f"got {given}")
 
 
 # %% [markdown]
@@ -285,7 +284,7 @@ def takes_optional_action(probe: Probe) -> Iterator[Finding]:
 #
 # | rules | what they find |
 # |---|---|
-# | `copies`, `takes_states`, `takes_action` | a model that cannot be copied (some algorithms need an older copy, a *target network*); a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
+# | `copies`, `takes_states` | a model that cannot be copied (some algorithms need an older copy, a *target network*); a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
 # | `runs_on_batches`, `returns_enough`, `numbers` | an error with five rows or with one, in training or in evaluation mode; too few results; NaN and infinity |
 # | `sums_to_one` | logits, logarithms, or a softmax over the wrong dimension, where probabilities are meant |
 # | `in_bounds`, `is_an_action` | a continuous action outside of its box, also when the states are 100 times as large; a discrete one that is not an integer below $N$ |
@@ -464,7 +463,7 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
 #
 # ## Legal, but harmful
 #
-# Some models keep their contract and still do harm. They get a warning. Five rules of
+# Some models keep their contract and still do harm. They get a warning. Rules of
 # {doc}`workshop/rules` find
 #
 # - a model that writes to its arguments;
@@ -508,7 +507,6 @@ class Role(NamedTuple):
     @property
     def stages(self) -> list[tuple[Rule, ...]]:
         """Every rule of the role, in the order in which they are tried."""
-        takes = {"action": (takes_action,), "action=None": (takes_optional_action,)}
         names = [text.partition("[")[0] for text in self.results]
         shapes = [has_shape(text, i) for i, text in enumerate(self.results)]
         # Of what an actor that draws returns, only log-probabilities must be learned.
@@ -518,7 +516,7 @@ class Role(NamedTuple):
         second = (tells_apart, entropy_learns) if draws else ()
         stages: list[tuple[Rule, ...]] = [
             (copies,),
-            (takes_states, *takes.get(self.action, ())),
+            (takes_states, *[takes_action] * bool(self.action)),
             (runs_on_batches,),
             (returns_enough(len(names)),),
             (numbers, *shapes, *first, keeps_inputs, same_in_both_modes),
@@ -530,7 +528,7 @@ class Role(NamedTuple):
             ),
         ]
         if draws:
-            many = has_unit_mass, scores_cancel, entropy_varies, survives_large_states
+            many = has_unit_mass, scores_cancel, survives_large_states
             stages += [many, (entropy_fits,)]
         return stages
 
@@ -608,15 +606,13 @@ class Contract(NamedTuple):
     discrete: Parts
 
     def __str__(self) -> str:
+        kinds = {"": self.discrete}
+        if self.continuous not in ({}, self.discrete):
+            kinds = {"# continuous actions": self.continuous}
+            kinds |= {"# discrete actions": self.discrete}
         texts = [self.family]
-        for kind, parts in (
-            ("continuous", self.continuous),
-            ("discrete", self.discrete),
-        ):
-            if self.continuous not in ({}, self.discrete):
-                texts.append(f"# {kind} actions")
-            elif kind == "continuous":
-                continue
+        for title, parts in kinds.items():
+            texts += [title] * bool(title)
             texts += [role.text(part) for part in parts for role in parts[part]]
         return "\n\n".join(texts)
 

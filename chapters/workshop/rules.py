@@ -68,12 +68,6 @@ def takes_states(probe: Probe) -> Iterator[Finding]:
         yield Finding(f"must take the states ({wanted}) by name", f"got ({came})", hint)
 
 
-def takes_action(probe: Probe) -> Iterator[Finding]:
-    """Takes an argument called action."""
-    if "action" not in probe.parameters:
-        yield Finding("must take an argument called action", "there is none")
-
-
 # %% [markdown]
 # A `squeeze` does no harm until a batch has a single row, so the model runs on one row and on five.
 
@@ -325,15 +319,11 @@ def lists_log_probs(probe: Probe) -> Iterator[Finding]:
 
 # %% tags=["export"]
 def entropy_learns(probe: Probe) -> Iterator[Finding]:
-    """distribution_entropy has a gradient, unless it is a constant."""
+    """distribution_entropy has a gradient (a warning if it is a constant)."""
     entropy = probe.call(5)[2]
     if entropy.requires_grad or entropy.std(0).max() > 1e-6:
         yield from find_no_gradient(probe, 2, "distribution_entropy")
-
-
-def entropy_varies(probe: Probe) -> Iterator[Finding]:
-    """distribution_entropy is no constant (a warning)."""
-    if not probe.call(5)[2].requires_grad:
+    else:
         expected = "distribution_entropy should have a gradient"
         yield Finding(expected, "it is a constant", harmful=True)
 

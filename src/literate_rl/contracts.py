@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 85de87f7337a7e63
+# Generated from chapters/contracts.py (edit there); digest 041dc560115425e0
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from literate_rl.workshop.rules import (
     copies,
     entropy_fits,
     entropy_learns,
-    entropy_varies,
     excess,
     has_gradient,
     has_shape,
@@ -41,7 +40,6 @@ from literate_rl.workshop.rules import (
     same_in_both_modes,
     sums_to_one,
     survives_large_states,
-    takes_action,
     takes_states,
     tells_apart,
 )
@@ -57,12 +55,13 @@ __all__ = [
 ]
 
 
-def takes_optional_action(probe: Probe) -> Iterator[Finding]:
-    """Takes action, with the default None."""
+def takes_action(probe: Probe) -> Iterator[Finding]:
+    """Takes action, an actor with the default None."""
     given = probe.parameters.get("action")
-    if given is None or given.default is not None:
-        came = "there is none" if given is None else f"got {given}"
-        yield Finding("must take action=None", came)
+    if given is None:
+        yield Finding("must take an argument called action", "there is none")
+    elif probe.action == "action=None" and given.default is not None:
+        yield Finding("must take action=None", f"got {given}")
 
 
 def rows_apart(probe: Probe) -> Iterator[Finding]:
@@ -166,7 +165,6 @@ class Role(NamedTuple):
     @property
     def stages(self) -> list[tuple[Rule, ...]]:
         """Every rule of the role, in the order in which they are tried."""
-        takes = {"action": (takes_action,), "action=None": (takes_optional_action,)}
         names = [text.partition("[")[0] for text in self.results]
         shapes = [has_shape(text, i) for i, text in enumerate(self.results)]
         # Of what an actor that draws returns, only log-probabilities must be learned.
@@ -176,7 +174,7 @@ class Role(NamedTuple):
         second = (tells_apart, entropy_learns) if draws else ()
         stages: list[tuple[Rule, ...]] = [
             (copies,),
-            (takes_states, *takes.get(self.action, ())),
+            (takes_states, *[takes_action] * bool(self.action)),
             (runs_on_batches,),
             (returns_enough(len(names)),),
             (numbers, *shapes, *first, keeps_inputs, same_in_both_modes),
@@ -188,7 +186,7 @@ class Role(NamedTuple):
             ),
         ]
         if draws:
-            many = has_unit_mass, scores_cancel, entropy_varies, survives_large_states
+            many = has_unit_mass, scores_cancel, survives_large_states
             stages += [many, (entropy_fits,)]
         return stages
 
@@ -251,15 +249,13 @@ class Contract(NamedTuple):
     discrete: Parts
 
     def __str__(self) -> str:
+        kinds = {"": self.discrete}
+        if self.continuous not in ({}, self.discrete):
+            kinds = {"# continuous actions": self.continuous}
+            kinds |= {"# discrete actions": self.discrete}
         texts = [self.family]
-        for kind, parts in (
-            ("continuous", self.continuous),
-            ("discrete", self.discrete),
-        ):
-            if self.continuous not in ({}, self.discrete):
-                texts.append(f"# {kind} actions")
-            elif kind == "continuous":
-                continue
+        for title, parts in kinds.items():
+            texts += [title] * bool(title)
             texts += [role.text(part) for part in parts for role in parts[part]]
         return "\n\n".join(texts)
 

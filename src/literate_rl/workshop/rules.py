@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rules.py (edit there); digest be6c6939ca49f05d
+# Generated from chapters/workshop/rules.py (edit there); digest 8104f58483507e29
 """Rules: the small demands that contracts make of models, one check each."""
 
 from __future__ import annotations
@@ -41,12 +41,6 @@ def takes_states(probe: Probe) -> Iterator[Finding]:
         came = ", ".join(map(str, probe.parameters.values()))
         hint = "write out each argument" if vague else ""
         yield Finding(f"must take the states ({wanted}) by name", f"got ({came})", hint)
-
-
-def takes_action(probe: Probe) -> Iterator[Finding]:
-    """Takes an argument called action."""
-    if "action" not in probe.parameters:
-        yield Finding("must take an argument called action", "there is none")
 
 
 def runs_on_batches(probe: Probe) -> Iterator[Finding]:
@@ -239,15 +233,11 @@ def lists_log_probs(probe: Probe) -> Iterator[Finding]:
 
 
 def entropy_learns(probe: Probe) -> Iterator[Finding]:
-    """distribution_entropy has a gradient, unless it is a constant."""
+    """distribution_entropy has a gradient (a warning if it is a constant)."""
     entropy = probe.call(5)[2]
     if entropy.requires_grad or entropy.std(0).max() > 1e-6:
         yield from find_no_gradient(probe, 2, "distribution_entropy")
-
-
-def entropy_varies(probe: Probe) -> Iterator[Finding]:
-    """distribution_entropy is no constant (a warning)."""
-    if not probe.call(5)[2].requires_grad:
+    else:
         expected = "distribution_entropy should have a gradient"
         yield Finding(expected, "it is a constant", harmful=True)
 
