@@ -360,7 +360,8 @@ class FirstResult(nn.Module):
 
     def __init__(self, model: Any, spec: StateSpec, num_actions: int = 0) -> None:
         super().__init__()
-        self.by_name, self.num_actions = ByName(model, spec), num_actions
+        self.by_name = ByName(model, spec)
+        self.num_actions = num_actions
 
     def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
         """Return the first result for observations, and actions where it takes them."""

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/own_models.py (edit there); digest cdbf56932b30c8e5
+# Generated from chapters/workshop/own_models.py (edit there); digest 6c6b529e1c51049a
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ class FirstResult(nn.Module):
 
     def __init__(self, model: Any, spec: StateSpec, num_actions: int = 0) -> None:
         super().__init__()
-        self.by_name, self.num_actions = ByName(model, spec), num_actions
+        self.by_name = ByName(model, spec)
+        self.num_actions = num_actions
 
     def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
         """Return the first result for observations, and actions where it takes them."""
