@@ -558,9 +558,7 @@ def test_bad_input_is_named(number: int) -> None:
 
 @pytest.mark.parametrize("c", [1.0, 0.5, -3.0, math.nan])
 def test_dual_clip_must_exceed_one(c: float) -> None:
-    with pytest.raises(
-        ValueError, match="dual_clip must be greater than 1, got"
-    ):
+    with pytest.raises(ValueError, match="dual_clip must be greater than 1, got"):
         ppo_policy_error(make_batch(4, 3, seed=0), dual_clip=c)
 
 

@@ -354,8 +354,8 @@ class FirstResult(nn.Module):
     Args:
         model: The model.
         spec: What the states are called.
-        num_actions: If not zero, the model is a critic of one action, and is asked about
-            each of so many, as one-hot rows.
+        num_actions: If not zero, the model is a critic of one action, and is asked
+            about each of so many, as one-hot rows.
     """
 
     def __init__(self, model: Any, spec: StateSpec, num_actions: int = 0) -> None:

@@ -443,8 +443,8 @@ def type_check(test: Callable[[Any], bool], expected: str) -> Check:
 
 
 # %% tags=["export"]
-# A dimension is `factor * base + offset`, as in `2*T+1`. A plain number and `...` have no
-# base, and what stands for several dimensions has the factor zero.
+# A dimension is `factor * base + offset`, as in `2*T+1`. A plain number and `...` have
+# no base, and what stands for several dimensions has the factor zero.
 Dim = tuple[str, int, int]
 
 
@@ -502,7 +502,7 @@ def tensor_check(hint: Any) -> Check:
 
 
 def fits(name: str, parts: Sequence[Any], dims: list[Dim], sizes: Sizes) -> bool:
-    """Say whether sizes are those of their dimensions; new names take them from now on."""
+    """Say whether sizes are those of their dimensions; remember those that are new."""
     if len(parts) != len(dims):
         return False
     for (base, factor, offset), size in zip(dims, parts):  # noqa: B905

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/own_models.py (edit there); digest 6c6b529e1c51049a
+# Generated from chapters/workshop/own_models.py (edit there); digest d8ce8b31a52dfdfb
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ class FirstResult(nn.Module):
     Args:
         model: The model.
         spec: What the states are called.
-        num_actions: If not zero, the model is a critic of one action, and is asked about
-            each of so many, as one-hot rows.
+        num_actions: If not zero, the model is a critic of one action, and is asked
+            about each of so many, as one-hot rows.
     """
 
     def __init__(self, model: Any, spec: StateSpec, num_actions: int = 0) -> None:
