@@ -33,8 +33,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.nests import refused
-from literate_rl.workshop.probes import (
+from literate_rl.ground.nests import refused
+from literate_rl.check.probes import (
     Finding,
     Probe,
     Rule,
@@ -42,7 +42,7 @@ from literate_rl.workshop.probes import (
     text_of,
     try_rules,
 )
-from literate_rl.workshop.rules import (
+from literate_rl.check.rules import (
     action_learns,
     as_it_is,
     copies,
@@ -64,7 +64,7 @@ from literate_rl.workshop.rules import (
     takes_states,
     tells_apart,
 )
-from literate_rl.workshop.states import look_around
+from literate_rl.check.states import look_around
 
 __all__ = [
     "CONTRACTS",
@@ -165,7 +165,7 @@ fig.tight_layout()
 # know the fix, how would you find out? Ask the checker.
 
 # %%
-from literate_rl.contracts import CONTRACTS, ContractError, check_model
+from literate_rl.check.contracts import CONTRACTS, ContractError, check_model
 
 
 def verdict_on(family, **given):
@@ -205,7 +205,7 @@ assert verdict.count("must have shape (5, 1), got (5,)") == 3
 # instead: the probabilities of fixed returns, the **atoms**.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "Families and roles",
@@ -766,7 +766,7 @@ def role_of(model: nn.Module, roles: Sequence[Role]) -> Role:
 # %%
 from gymnasium import spaces
 
-from literate_rl.workshop.states import state_spec
+from literate_rl.check.states import state_spec
 
 parts = {"position": spaces.Box(-1, 1, (1,)), "velocity": spaces.Box(-1, 1, (2,))}
 states = state_spec(spaces.Dict(parts)).split(torch.zeros(8, 3))
@@ -785,8 +785,8 @@ print({name: tuple(state.shape) for name, state in states.items()})
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 families = stored_runs("a2c_contract")
 fig, axes = plt.subplots(1, 4, figsize=(7.6, 2.2), sharey=True)
@@ -819,7 +819,7 @@ assert (families["PPO"].final == 500).all(), "with PPO all five"
 # Actor and critic may share a body, which stays one:
 
 # %%
-from literate_rl.workshop.training import train
+from literate_rl.apps.training import train
 
 
 class OnBody(nn.Module):
@@ -899,7 +899,7 @@ assert qnet(torch.randn(1000, 2)).min() == 0
 # keeps a contract is a single layer.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 check_model("DQN", qnet=nn.Linear(4, 2).to(device), env="CartPole-v1")
@@ -921,7 +921,7 @@ print("passes on", device.type)
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "An actor draws from the softmax of its logits. It computes every log-probability, drawn or "
@@ -975,7 +975,7 @@ class Answer(nn.Module):
         return value + adv - adv.mean()
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 grade(lambda: verdict_on("DQN", qnet=Answer(), env="CartPole-v1"), lambda: "passes", ())

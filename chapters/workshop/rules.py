@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from literate_rl.workshop.probes import (
+from literate_rl.check.probes import (
     Finding,
     Probe,
     Rule,
@@ -425,7 +425,7 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 # %%
 from gymnasium import spaces
 
-from literate_rl.workshop.probes import try_rules
+from literate_rl.check.probes import try_rules
 
 probe = Probe(nn.Linear(4, 2), {"input": torch.randn(5, 4)}, spaces.Discrete(2))
 is_probability = sums_to_one("action", "sum(action[i, :]) == 1")
