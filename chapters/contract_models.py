@@ -730,9 +730,9 @@ for name, text in plain.items():
     assert verdicts[name].startswith(("NameError", "TypeError"))
     assert "3 broken rules" in look_at(name, text)
     probe = Probe(build(text, 4, 2, 2.0), one, box, "action=None")
-    assert list(scores_cancel.check(probe)), "the mean score is not zero"
+    assert list(scores_cancel(probe)), "the mean score is not zero"
     model = build(edited(name, squash_once), 4, 2, 2.0)
-    assert list(entropy_fits.check(Probe(model, one, box, "action=None"))), "a warning"
+    assert list(entropy_fits(Probe(model, one, box, "action=None"))), "a warning"
 assert all(look_at(name, edited(name, changes[name])) == "passes" for name in changes)
 
 # %% [markdown]

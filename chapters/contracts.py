@@ -27,21 +27,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from literate_rl.ground.nests import refused
 from literate_rl.check.probes import (
     Finding,
     Probe,
     Rule,
     required_parameters,
-    rule,
+    text_of,
     try_rules,
-    write_contract,
-    write_out,
 )
 from literate_rl.check.rules import (
     action_learns,
@@ -49,26 +48,19 @@ from literate_rl.check.rules import (
     copies,
     entropy_fits,
     entropy_learns,
-    entropy_varies,
     excess,
-    find_contract,
     has_gradient,
     has_shape,
     in_bounds,
     is_an_action,
     keeps_inputs,
     lists_log_probs,
-    models_for,
-    never_cut_off,
     numbers,
-    one_by_one,
     returns_enough,
-    roles_for,
     runs_on_batches,
     same_in_both_modes,
     sums_to_one,
     survives_large_states,
-    takes_action,
     takes_states,
     tells_apart,
 )
@@ -79,7 +71,6 @@ __all__ = [
     "Broken",
     "Contract",
     "ContractError",
-    "Result",
     "Role",
     "check_model",
 ]
@@ -257,8 +248,7 @@ picture
 # log-probability and the entropy. It has to judge actions that it is given. And all of this has
 # to be consistent. That is where models go wrong, and what most of this chapter is about.
 #
-# `CONTRACTS` holds the contracts. This is one of the short ones. (The rules have the numbers of the
-# requirements on Machin's page. A requirement that is missing here is not about models.)
+# `CONTRACTS` holds the contracts. This is one of the short ones.
 
 # %%
 print(CONTRACTS["RAINBOW"])
@@ -272,21 +262,20 @@ print(CONTRACTS["RAINBOW"])
 #
 # ## What a rule is
 #
-# A rule is a small function, a *check*, that tries a model and yields what it finds: what was
+# A rule is a small function that tries a model and yields what it finds: what was
 # expected, what came, and a hint. The first line of its docstring is the line that the contract
-# prints. The decorator gives the rule its number, and names the rules that must hold before this
-# one is tried. The model comes wrapped in a `Probe`, which holds a copy of yours and calls it;
+# prints. The model comes wrapped in a `Probe`, which holds a copy of yours and calls it;
 # {doc}`workshop/probes` explains how the copy is isolated from the rest of the program.
 
 
 # %% tags=["export"]
-@rule("M39", "copies")
-def takes_optional_action(probe: Probe) -> Iterator[Finding]:
-    """Takes action, with the default None."""
+def takes_action(probe: Probe) -> Iterator[Finding]:
+    """Takes action, an actor with the default None."""
     given = probe.parameters.get("action")
-    if given is None or given.default is not None:
-        came = "there is none" if given is None else f"got {given}"
-        yield Finding("must take action=None", came)
+    if given is None:
+        yield Finding("must take an argument called action", "there is none")
+    elif probe.action == "action=None" and given.default is not None:
+        yield Finding("must take action=None", f"got {given}")
 
 
 # %% [markdown]
@@ -295,7 +284,7 @@ def takes_optional_action(probe: Probe) -> Iterator[Finding]:
 #
 # | rules | what they find |
 # |---|---|
-# | `copies`, `takes_states`, `takes_action` | a model that cannot be copied (some algorithms need an older copy, a *target network*); a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
+# | `copies`, `takes_states` | a model that cannot be copied (some algorithms need an older copy, a *target network*); a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
 # | `runs_on_batches`, `returns_enough`, `numbers` | an error with five rows or with one, in training or in evaluation mode; too few results; NaN and infinity |
 # | `sums_to_one` | logits, logarithms, or a softmax over the wrong dimension, where probabilities are meant |
 # | `in_bounds`, `is_an_action` | a continuous action outside of its box, also when the states are 100 times as large; a discrete one that is not an integer below $N$ |
@@ -311,22 +300,6 @@ def takes_optional_action(probe: Probe) -> Iterator[Finding]:
 # does no harm until a batch has a single row. And if the result is meant to be learned, a
 # gradient must flow from it to at least one parameter.
 
-
-# %% tags=["export"]
-class Result(NamedTuple):
-    """One result of a model: its line in the contract, and the numbers of its rules."""
-
-    row: str
-    text: str
-    # The number of the rule that it has a gradient; empty if it need not have one.
-    learns: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name alone, such as ``q_value``."""
-        return self.text.partition("[")[0]
-
-
 # %% [markdown]
 # And **no row may depend on the others**. A mean over the wrong dimension, or one `flatten` too
 # many, mixes the rows of a batch and keeps every shape. So each row is computed once more, alone.
@@ -334,7 +307,6 @@ class Result(NamedTuple):
 
 
 # %% tags=["export"]
-@rule("M12", "shapes", "numbers")
 def rows_apart(probe: Probe) -> Iterator[Finding]:
     """No row depends on the other rows."""
     action = probe.drawn_or_given(5)
@@ -361,11 +333,12 @@ def rows_apart(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@rule("M32", "q_value learns")
 def leads_through_action(probe: Probe) -> Iterator[Finding]:
     """q_value has a gradient with respect to the action."""
     action = probe.actions(5).requires_grad_()
     value = probe.call(5, action)[0]
+    if not value.requires_grad:
+        return  # then nothing can be learned from it at all, and another rule says so
     (grad,) = torch.autograd.grad(value.sum(), action, allow_unused=True)
     if grad is None or not grad.abs().max() > 0:
         yield Finding("a gradient must flow from q_value to the action", "none does")
@@ -385,15 +358,14 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@rule("M46", "numbers")
 def judged_alike(probe: Probe) -> Iterator[Finding]:
     """A given action has the log-probability that it had when it was drawn."""
     drawn, log_prob, *_ = probe.call(5)
     again = probe.call(5, drawn.detach(), luck=1)[1]
     same_shape = again.shape == log_prob.shape
     off = (again - log_prob).abs().max().item() if same_shape else math.inf
-    # Undoing a tanh costs some digits.
-    if not off <= 2e-3 * (1 + 0.1 * log_prob.abs().max().item()):
+    # Undoing a tanh costs some digits. If it is NaN, another rule says so.
+    if off > 2e-3 * (1 + 0.1 * log_prob.abs().max().item()):
         same = "must be the same when it is given"
         expected = f"the log-probability of the sampled action {same}"
         yield Finding(expected, f"differs by {off:.3f}")
@@ -414,7 +386,6 @@ def judged_alike(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@rule("M44", "action", "is_an_action", "as_it_is", "tells_apart")
 @torch.no_grad()
 def has_unit_mass(probe: Probe) -> Iterator[Finding]:
     """The probabilities of all actions sum to 1."""
@@ -464,7 +435,6 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@rule("M46", "is_an_action", "action_log_prob learns", "as_it_is", "tells_apart")
 def scores_cancel(probe: Probe) -> Iterator[Finding]:
     """The mean gradient of the log-probability is zero."""
     expected = "the mean gradient of the log-probability must be zero"
@@ -493,16 +463,15 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
 #
 # ## Legal, but harmful
 #
-# Some models keep their contract and still do harm. They get a warning. Six rules of
+# Some models keep their contract and still do harm. They get a warning. Rules of
 # {doc}`workshop/rules` find
 #
 # - a model that writes to its arguments;
 # - batch normalisation or dropout: the network that learns is not the one that acted;
 # - an entropy that is a constant;
 # - an entropy that belongs to another distribution;
-# - NaN for large states;
-# - log-probabilities that stop at −15.9, as those of `Categorical(probs=…)` do: an action that
-#   has become unlikely no longer gets a gradient.
+# - NaN for large states, or log-probabilities that stop at −15.9, as those of
+#   `Categorical(probs=…)` do: an action that has become unlikely no longer gets a gradient.
 #
 # The fixed example of the first section is such a model.
 
@@ -520,8 +489,9 @@ assert "they stop at -15.9" in str(told[0].message)
 # ## From rules to contracts
 #
 # A **role** says what one network does: what it takes besides the states, what it returns, and
-# which rules hold for this role in particular. Its list of rules starts with those about calling,
-# because the others need a model that runs.
+# which rules hold for this role in particular. Its rules stand in stages. Those about calling come
+# first, because the others need a model that runs, and those that need many samples come last. The
+# check ends with the first stage in which a rule is broken.
 
 
 # %% tags=["export", "hide-input"]
@@ -530,33 +500,48 @@ class Role(NamedTuple):
 
     # What it takes besides states: nothing, "action" or "action=None".
     action: str
-    results: tuple[Result, ...]
+    # The lines of its results, such as "q_value[batch_size, action_num]".
+    results: tuple[str, ...]
     own: tuple[Rule, ...] = ()
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def stages(self) -> list[tuple[Rule, ...]]:
         """Every rule of the role, in the order in which they are tried."""
-        takes = {"action": (takes_action,), "action=None": (takes_optional_action,)}
-        calling = (
-            *(copies, takes_states, *takes.get(self.action, ())),
-            *(runs_on_batches, returns_enough(len(self.results))),
-        )
-        # A rule about the shape of each result, and about its gradient if it learns.
-        many = list(enumerate(self.results))
-        shapes = [has_shape(x.row, x.text, i) for i, x in many]
-        learns = [has_gradient(x.learns, x.name, i) for i, x in many if x.learns]
-        judging = (numbers, *learns, rows_apart, *self.own)
-        warned = (keeps_inputs, same_in_both_modes)
-        # A rule that comes after "shapes" comes after the shape of every result.
-        every = {"shapes": tuple(x.name for x in self.results)}
-        return tuple(
-            one._replace(after=sum((every.get(x, (x,)) for x in one.after), ()))
-            for one in (*calling, *shapes, *judging, *warned)
-        )
+        names = [text.partition("[")[0] for text in self.results]
+        shapes = [has_shape(text, i) for i, text in enumerate(self.results)]
+        # Of what an actor that draws returns, only log-probabilities must be learned.
+        draws = self.action == "action=None"
+        learned = [i for i, x in enumerate(names) if not draws or "log_prob" in x]
+        first = (is_an_action, as_it_is, judged_alike) if draws else ()
+        second = (tells_apart, entropy_learns) if draws else ()
+        stages: list[tuple[Rule, ...]] = [
+            (copies,),
+            (takes_states, *[takes_action] * bool(self.action)),
+            (runs_on_batches,),
+            (returns_enough(len(names)),),
+            (numbers, *shapes, *first, keeps_inputs, same_in_both_modes),
+            (
+                *(has_gradient(names[i], i) for i in learned),
+                rows_apart,
+                *second,
+                *self.own,
+            ),
+        ]
+        if draws:
+            many = has_unit_mass, scores_cancel, survives_large_states
+            stages += [many, (entropy_fits,)]
+        return stages
 
-    def text(self, title: str) -> str:
+    def text(self, part: str) -> str:
         """Return the role as its contract prints it."""
-        return write_out(title, self.action, [x.text for x in self.results], self.rules)
+        title = "QNet" if part == "qnet" else part.capitalize()
+        dims = ".../action_num" if self.action == "action" else "..."
+        action = self.action.replace("action", f"action[batch_size, {dims}]")
+        takes = ["state_0[batch_size, ...]", "...", "state_n[batch_size, ...]", action]
+        results = ",\n   ".join([*self.results, "<...>"])
+        lines = [f"   {text_of(rule)}" for stage in self.stages for rule in stage]
+        signature = f"{title}({', '.join(filter(None, takes))})"
+        return "\n".join([signature, f"-> {results}", *lines])
 
 
 # %% [markdown]
@@ -568,45 +553,35 @@ class Role(NamedTuple):
 
 # %% tags=["export"]
 # Q values, for DQN; a distribution over returns for each action, for Rainbow.
-Q_VALUES = Role("", (Result("M14", "q_value[batch_size, action_num]", "M15"),))
+Q_VALUES = Role("", ("q_value[batch_size, action_num]",))
 DISTRIBUTION = Role(
     "",
-    (Result("M22", "q_value_dist[batch_size, action_num, atom_num]", "M27"),),
-    (sums_to_one("M25", "q_value_dist", "sum(q_value_dist[i, j, :]) == 1"),),
+    ("q_value_dist[batch_size, action_num, atom_num]",),
+    (sums_to_one("q_value_dist", "sum(q_value_dist[i, j, :]) == 1"),),
 )
 # Critics of a state and of an action.
-STATE_VALUE = Role("", (Result("M48", "value[batch_size, 1]", "M48"),))
-ACTION_VALUE = Role(
-    "action", (Result("M32", "q_value[batch_size, 1]", "M32"),), (leads_through_action,)
-)
+STATE_VALUE = Role("", ("value[batch_size, 1]",))
+ACTION_VALUE = Role("action", ("q_value[batch_size, 1]",), (leads_through_action,))
 # Actors that return an action, or the probabilities of all.
-ACTION = Role("", (Result("M29", "action[batch_size, ...]", "M29"),), (in_bounds,))
+ACTION = Role("", ("action[batch_size, ...]",), (in_bounds,))
 PROBABILITIES = Role(
     "",
-    (Result("M30", "action[batch_size, action_num]", "M30"),),
-    (sums_to_one("M31", "action", "sum(action[i, :]) == 1"),),
+    ("action[batch_size, action_num]",),
+    (sums_to_one("action", "sum(action[i, :]) == 1"),),
 )
-
-# What an actor that draws returns, and the rules for it.
-DRAWN = (
-    Result("M47", "action[batch_size, ...]"),
-    Result("M41", "action_log_prob[batch_size, 1]", "M44"),
-    Result("M42", "distribution_entropy[batch_size, 1]"),
-)
-ALL_LOG_PROBS = Result("M65", "action_log_probs[batch_size, action_num]", "M65")
-JUDGED = (
-    *(is_an_action, as_it_is, judged_alike, tells_apart),
-    *(has_unit_mass, scores_cancel),
-    *(entropy_learns, entropy_varies, entropy_fits),
-    survives_large_states,
-)
-# The actor of A2C and its relatives, and those of SAC: continuous and discrete.
-DRAWING = Role("action=None", DRAWN, (*JUDGED, never_cut_off))
-REPARAMETRISED = Role("action=None", DRAWN, (*JUDGED, action_learns))
-LISTING = Role(
+# The actor that draws: of A2C and its relatives, and of SAC, continuous and discrete.
+DRAWING = Role(
     "action=None",
-    (*DRAWN, ALL_LOG_PROBS),
-    (*JUDGED, never_cut_off, lists_log_probs),
+    (
+        "action[batch_size, ...]",
+        "action_log_prob[batch_size, 1]",
+        "distribution_entropy[batch_size, 1]",
+    ),
+)
+REPARAMETRISED = DRAWING._replace(own=(action_learns,))
+LISTING = DRAWING._replace(
+    results=(*DRAWING.results, "action_log_probs[batch_size, action_num]"),
+    own=(lists_log_probs,),
 )
 
 
@@ -617,6 +592,9 @@ LISTING = Role(
 
 
 # %% tags=["export", "hide-input"]
+Parts = dict[str, tuple[Role, ...]]
+
+
 class Contract(NamedTuple):
     """What a family demands: for each network the roles that it may play.
 
@@ -624,58 +602,59 @@ class Contract(NamedTuple):
     """
 
     family: str
-    continuous: dict[str, tuple[Role, ...]]
-    discrete: dict[str, tuple[Role, ...]]
+    continuous: Parts
+    discrete: Parts
 
     def __str__(self) -> str:
-        return write_contract(*self)
-
-
-Parts = dict[str, tuple[Role, ...]]
-
-
-def contracts(names: str, continuous: Parts, discrete: Parts) -> dict[str, Contract]:
-    """Give several families the same contract."""
-    return {name: Contract(name, continuous, discrete) for name in names.split()}
+        kinds = {"": self.discrete}
+        if self.continuous not in ({}, self.discrete):
+            kinds = {"# continuous actions": self.continuous}
+            kinds |= {"# discrete actions": self.discrete}
+        texts = [self.family]
+        for title, parts in kinds.items():
+            texts += [title] * bool(title)
+            texts += [role.text(part) for part in parts for role in parts[part]]
+        return "\n\n".join(texts)
 
 
 # %% tags=["export"]
 # The critic that an actor learns through, and the two networks of the policy gradient.
 THROUGH: Parts = {"critic": (ACTION_VALUE,)}
 BESIDE: Parts = {"actor": (DRAWING,), "critic": (STATE_VALUE,)}
-DDPG_LIKE = "DDPG DDPGPer DDPGApex HDDPG TD3"
 # Names of families, then roles for continuous actions, then roles for discrete ones.
-CONTRACTS: dict[str, Contract] = {
-    **contracts("DQN DQNPer DQNApex Dueling", {}, {"qnet": (Q_VALUES,)}),
-    **contracts("RAINBOW", {}, {"qnet": (DISTRIBUTION,)}),
-    **contracts(
-        DDPG_LIKE,
+FAMILIES: dict[str, tuple[Parts, Parts]] = {
+    "DQN DQNPer DQNApex Dueling": ({}, {"qnet": (Q_VALUES,)}),
+    "RAINBOW": ({}, {"qnet": (DISTRIBUTION,)}),
+    "DDPG DDPGPer DDPGApex HDDPG TD3": (
         {"actor": (ACTION,), **THROUGH},
         {"actor": (PROBABILITIES,), **THROUGH},
     ),
-    **contracts("A2C PPO A3C IMPALA", BESIDE, BESIDE),
-    **contracts(
-        "SAC",
+    "A2C PPO A3C IMPALA": (BESIDE, BESIDE),
+    "SAC": (
         {"actor": (REPARAMETRISED,), **THROUGH},
         {"actor": (LISTING,), "critic": (Q_VALUES, ACTION_VALUE)},
     ),
+}
+CONTRACTS: dict[str, Contract] = {
+    name: Contract(name, *parts)
+    for names, parts in FAMILIES.items()
+    for name in names.split()
 }
 
 # %% [markdown]
 # ## The check
 #
 # Now we can put the check together. `check_model` takes a few steps in the environment to collect
-# states, finds the role of each model, tries the role's rules, and raises one error that lists
-# all that are broken. The check is optional: nothing in this book depends on it. (Its first
-# steps, from `find_contract` to `one_by_one`, are in {doc}`workshop/rules`.)
+# states, finds the role of each model, tries the rules of the role, and raises one error that lists
+# what is broken. The check is optional: nothing in this book depends on it.
 
 
 # %% tags=["export", "hide-input"]
 class Broken(NamedTuple):
-    """A rule that a model breaks: which model, which rule, and what was found."""
+    """A rule that a model breaks: which model, the rule's name, and what was found."""
 
     who: str
-    rule: Rule
+    rule: str
     finding: Finding
 
     def __str__(self) -> str:
@@ -683,19 +662,15 @@ class Broken(NamedTuple):
 
 
 class ContractError(ValueError):
-    """Models break the contract of a ``family``; ``broken`` lists every broken rule."""
+    """Models break the contract of a ``family``; ``broken`` lists the broken rules."""
 
     def __init__(self, family: str, broken: Sequence[Broken]) -> None:
+        super().__init__(family, broken)
         self.family, self.broken = family, tuple(broken)
-        count = f"{len(broken)} broken rule{'s' * (len(broken) > 1)}"
-        super().__init__("\n  ".join([f"{family}: {count}", *map(str, broken)]))
 
-    def __reduce__(self) -> Any:
-        """Travel from another process without the checks, which need not have names."""
-        none = cast(Any, None)
-        bare = [x._replace(rule=x.rule._replace(check=none)) for x in self.broken]
-        state = {**vars(self), "broken": tuple(bare)}
-        return type(self), (self.family, bare), state
+    def __str__(self) -> str:
+        count = f"{len(self.broken)} broken rule{'s' * (len(self.broken) > 1)}"
+        return "\n  ".join([f"{self.family}: {count}", *map(str, self.broken)])
 
 
 # %% tags=["export"]
@@ -725,47 +700,59 @@ def check_model(
             that is used.
 
     Raises:
-        ContractError: With every rule that is broken. A warning is a ``UserWarning``.
+        ContractError: With the broken rules. A warning is a ``UserWarning``.
     """
-    contract: Contract = find_contract(CONTRACTS, family)
+    known = {name.lower(): contract for name, contract in CONTRACTS.items()}
+    contract = known.get(str(family).lower())
+    if contract is None:
+        raise ValueError(
+            f"family must be one of {', '.join(CONTRACTS)}, got {family!r}"
+        )
     if (env is None) == (states is None or action_space is None):
         raise ValueError("check_model needs either env, or states and action_space")
+    space: Any = action_space
     if env is not None:
-        spec, action_space, obs = look_around(env)
-    roles = roles_for(contract, action_space)
-    models = models_for(contract.family, roles, actor=actor, critic=critic, qnet=qnet)
+        spec, space, obs = look_around(env)
+    if not isinstance(space, spaces.Discrete | spaces.Box):
+        raise refused("the action space must be Discrete or a Box", space, "kind")
+    discrete = isinstance(space, spaces.Discrete)
+    roles = contract.discrete if discrete else contract.continuous
+    if not roles:
+        raise refused(f"{contract.family} needs discrete actions", space, "kind")
+    given: dict[str, Any] = {"actor": actor, "critic": critic, "qnet": qnet}
+    models = {part: model for part, model in given.items() if model is not None}
+    if not models or not models.keys() <= roles.keys():
+        came = " and ".join(models) or "none"
+        raise ValueError(f"{contract.family} has {' and '.join(roles)}, got {came}")
     if action_transform is not None and roles.get("actor") != (ACTION,):
         raise ValueError(
             "action_transform is for actors that return a continuous action"
         )
 
     # What is harmful is said of each model, what is illegal of all in one error.
-    broken = []
-    for part, who, model in one_by_one(models):
-        named = states if env is None else spec.named_for(model).split(obs)
-        transform = action_transform if part == "actor" else None
-        broken += try_model(who, model, roles[part], named, action_space, transform)
-    for item in broken:
-        if item.rule.harmful:
-            warnings.warn(f"{contract.family}: {item}", stacklevel=2)
-    if illegal := [item for item in broken if not item.rule.harmful]:
+    illegal = []
+    for part, several in models.items():
+        many = isinstance(several, list | tuple | nn.ModuleList)
+        for number, model in enumerate(several if many else [several], 1):
+            named: Any = states if env is None else spec.named_for(model).split(obs)
+            role = role_of(model, roles[part])
+            transform = action_transform if part == "actor" else None
+            probe = Probe(model, named, space, role.action, transform)
+            for rule, finding in try_rules(probe, role.stages):
+                broken = Broken(f"{part} {number}" if many else part, rule, finding)
+                if finding.harmful:
+                    warnings.warn(f"{contract.family}: {broken}", stacklevel=2)
+                else:
+                    illegal.append(broken)
+    if illegal:
         raise ContractError(contract.family, illegal)
 
 
-def try_model(
-    who: str,
-    model: nn.Module,
-    roles: Sequence[Role],
-    states: Any,
-    space: Any,
-    transform: Any,
-) -> list[Broken]:
-    """Return every rule that a model breaks, in the role that it seems to play."""
+def role_of(model: nn.Module, roles: Sequence[Role]) -> Role:
+    """Return the role that a model seems to play."""
     takes_one = "action" in required_parameters(model)
-    fitting = [role for role in roles if (role.action == "action") == takes_one]
-    role = (fitting or list(roles))[0]
-    probe = Probe(model, states, space, role.action, transform)
-    return [Broken(who, *found) for found in try_rules(probe, role.rules)]
+    fitting = (role for role in roles if (role.action == "action") == takes_one)
+    return next(fitting, roles[0])
 
 
 # %% [markdown]
@@ -927,7 +914,7 @@ print("passes on", device.type)
 # - Three facts reveal many mistakes without looking inside: the same log-probability when an
 #   action is given back, probabilities that sum to 1, a score with mean zero.
 # - What is legal but harmful gets a warning.
-# - The check works on a copy of the model, and one error lists all broken rules.
+# - The check works on a copy of the model, and one error lists what is broken.
 #
 # ## Exercises
 #

@@ -558,9 +558,7 @@ def test_bad_input_is_named(number: int) -> None:
 
 @pytest.mark.parametrize("c", [1.0, 0.5, -3.0, math.nan])
 def test_dual_clip_must_exceed_one(c: float) -> None:
-    with pytest.raises(
-        ValueError, match="dual_clip must be greater than 1 or None, got"
-    ):
+    with pytest.raises(ValueError, match="dual_clip must be greater than 1, got"):
         ppo_policy_error(make_batch(4, 3, seed=0), dual_clip=c)
 
 
@@ -624,7 +622,7 @@ def test_value_error_bad_input_is_named() -> None:
             r"data.return_ .*B = 3 .*, got \(3, 1\)",
         ),
         (good._replace(weight=torch.zeros(2)), None, "data.weight must have shape"),
-        (good, 0.0, "value_clip must be greater than 0 or None, got 0.0"),
+        (good, 0.0, "value_clip must be greater than 0, got 0.0"),
         (
             good._replace(return_=torch.full((3,), torch.inf)),
             None,

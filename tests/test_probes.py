@@ -17,20 +17,14 @@ from worlds import moody
 from literate_rl.check.probes import (
     Finding,
     Probe,
-    Rule,
-    advice,
-    fits,
     forward_parameters,
     open_parameters,
     required_parameters,
     results_of,
-    rule,
+    text_of,
     try_rules,
     unwrapped,
-    warning,
     watch,
-    write_contract,
-    write_out,
 )
 from literate_rl.ground.networks import randomness_kept
 
@@ -146,30 +140,6 @@ def test_actions_for_a_critic_fit_the_space() -> None:
     torch.testing.assert_close(prob.sum(1), torch.ones(7))
 
 
-@pytest.mark.parametrize(
-    ("got", "wanted", "words"),
-    [
-        ((5,), (5, 1), "keepdim"),
-        ((5, 2), (5, 1), "sum over the dimensions"),
-        ((5, 6), (5, 3, None), "unflatten"),
-        ((1, 3), (5, 3), "batch"),
-        ((5, 2), (5, 3), ""),
-    ],
-)
-def test_advice_guesses_what_was_forgotten(
-    got: tuple[int, ...], wanted: tuple[int | None, ...], words: str
-) -> None:
-    assert not fits(got, wanted)
-    assert words in advice(got, wanted)
-    assert bool(words) == bool(advice(got, wanted))
-
-
-def test_a_size_that_is_free_is_at_least_two() -> None:
-    assert fits((5, 3, 2), (5, 3, None))
-    assert not fits((5, 3, 1), (5, 3, None))
-
-
-@rule("M1", "")
 def first(probe: Probe) -> Iterator[Finding]:
     """Holds always.
 
@@ -178,20 +148,17 @@ def first(probe: Probe) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("M2", "first")
 def second(probe: Probe) -> Iterator[Finding]:
     """Fails twice."""
     yield Finding("must be so", "is not", "think")
     yield Finding("never told")
 
 
-@warning("M3", "second")
 def third(probe: Probe) -> Iterator[Finding]:
-    """Is not tried."""
-    raise AssertionError
+    """Is only harmful."""
+    yield Finding("should be so", harmful=True)
 
 
-@rule("M4", "first")
 def fourth(probe: Probe) -> Iterator[Finding]:
     """Raises."""
     if probe:
@@ -199,51 +166,17 @@ def fourth(probe: Probe) -> Iterator[Finding]:
     yield Finding("")
 
 
-def test_rules_are_tried_in_turn_and_each_finds_at_most_one_thing() -> None:
+def test_all_rules_of_a_stage_are_tried_and_each_finds_at_most_one_thing() -> None:
     probe = Probe(Net(), {}, spaces.Discrete(2))
-    assert (first.text, first.row, first.name) == ("holds always", "M1", "first")
-    assert third.harmful
-    assert not second.harmful
-    found = list(try_rules(probe, [first, second, third, fourth]))
-    assert [one.name for one, _ in found] == ["second", "fourth"]
-    assert str(found[0][1]) == "must be so, is not (think)"
-    assert str(found[1][1]) == "raises, raised ValueError: one line"
-    assert str(Finding("alone")) == "alone"
-
-
-def test_a_role_is_written_as_its_page_writes_it() -> None:
-    shape = Rule("M5", "value", "returns value[batch_size, 1]", second.check)
-    text = write_out("Net", "action=None", ["value[batch_size, 1]"], [shape, third])
-    assert text.split("\n") == [
-        "Net(state_0[batch_size, ...],",
-        "    ...,",
-        "    state_n[batch_size, ...],",
-        "    action[batch_size, ...]=None)",
-        "-> value[batch_size, 1],",
-        "   <...>",
-        "   M5  returns value[batch_size, 1]",
-        "   M3  is not tried (a warning)",
+    assert text_of(first) == "Holds always"
+    found = list(try_rules(probe, [[first, third], [second, fourth], [third]]))
+    assert [name for name, _ in found] == ["third", "second", "fourth"]
+    told = [
+        "should be so",
+        "must be so, is not (think)",
+        "Raises, raised ValueError: one line",
     ]
-
-
-def test_a_contract_prints_each_role_once_and_says_which_actions() -> None:
-    class Role(str):
-        def text(self, title: str) -> str:
-            return f"{title}: {self}"
-
-    both, one, other = Role("for both"), Role("a box"), Role("names")
-    text = write_contract(
-        "DDPG",
-        {"actor": [one], "critic": [both]},
-        {"actor": [other], "critic": [both]},
-    )
-    assert text.split("\n\n") == [
-        "DDPG",
-        "# continuous actions\nActor: a box",
-        "Critic: for both",
-        "# discrete actions\nActor: names",
-    ]
-    assert write_contract("DQN", {}, {"qnet": [other]}) == "DQN\n\nQNet: names"
+    assert [str(finding) for _, finding in found] == told
 
 
 # --- Modes ----------------------------------------------------------------------------

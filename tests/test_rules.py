@@ -6,6 +6,7 @@ That every rule is broken by a model that breaks nothing else stands in
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -43,20 +44,22 @@ def found(
 ) -> Finding | None:
     """Return what a rule finds, None if the model keeps it."""
     probe = Probe(Bent(bend, outputs), {"state": STATE}, space)
-    return next(iter(rule.check(probe)), None)
+    return next(rule(probe), None)
 
 
 def test_each_rule_is_used_by_a_contract() -> None:
     used = {
-        rule.name
+        rule
         for contract in CONTRACTS.values()
         for parts in (contract.continuous, contract.discrete)
-        for roles in parts.values()
-        for role in roles
-        for rule in role.rules
+        for role in sum(parts.values(), ())
+        for stage in role.stages
+        for rule in stage
     }
-    here = [getattr(rules, name) for name in rules.__all__]
-    assert used >= {rule.name for rule in here if isinstance(rule, Rule)}
+    checks = {f for f in vars(rules).values() if inspect.isgeneratorfunction(f)}
+    checks = {f for f in checks if [*inspect.signature(f).parameters] == ["probe"]}
+    assert len(checks) > 10
+    assert checks <= used
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_each_rule_is_used_by_a_contract() -> None:
     ],
 )
 def test_what_came_instead_of_probabilities(bend: Any, hint: str) -> None:
-    rule = rules.sums_to_one("M31", "action", "sum(action[i, :]) == 1")
+    rule = rules.sums_to_one("action", "sum(action[i, :]) == 1")
     finding = found(rule, bend)
     assert finding is not None
     assert finding.hint == hint
@@ -91,12 +94,11 @@ def test_what_is_wrong_with_a_gradient(bend: Any, came: str) -> None:
     def check(probe: Probe) -> Any:
         return rules.find_no_gradient(probe, 0, "q_value")
 
-    rule = Rule("M15", "q_value learns", "", check)
-    finding = found(rule, bend)
+    finding = found(check, bend)
     assert finding is not None
     assert finding.came == came
     # A row of probabilities always sums to 1, and has a gradient all the same.
-    assert found(rule, lambda x: x.softmax(-1)) is None
+    assert found(check, lambda x: x.softmax(-1)) is None
 
 
 def test_the_bound_that_is_left_is_named() -> None:
@@ -139,3 +141,31 @@ def test_too_few_results_are_named_by_their_types() -> None:
     finding = found(rules.returns_enough(3), lambda x: (x, "word"))
     assert finding is not None
     assert str(finding) == "must return a tuple of 3 tensors, or more, got Tensor, str"
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "words"),
+    [
+        ((5,), (5, 1), "keepdim"),
+        ((5, 2), (5, 1), "sum over the dimensions"),
+        ((5, 6), (5, 3, 0), "unflatten"),
+        ((1, 3), (5, 3), "batch"),
+        ((5, 2), (5, 3), ""),
+    ],
+)
+def test_advice_guesses_what_was_forgotten(
+    got: tuple[int, ...], wanted: tuple[int, ...], words: str
+) -> None:
+    assert words in rules.advice(got, wanted)
+    assert bool(words) == bool(rules.advice(got, wanted))
+
+
+def test_of_atoms_there_are_at_least_two() -> None:
+    rule = rules.has_shape("dist[batch_size, action_num, atom_num]", 0)
+    for number, fine in ((1, False), (2, True), (3, True)):
+        finding = found(rule, lambda x, n=number: torch.stack([x] * n, -1))
+        assert (finding is None) == fine
+    for bend in (lambda x: x, lambda x: x[..., None, None], lambda x: x[:1]):
+        finding = found(rule, bend)
+        assert finding is not None
+        assert finding.expected == "dist must have shape (5, 3, atoms)"

@@ -68,7 +68,6 @@ from literate_rl.ground.signatures import (
     checked,
     finite,
     plan_for,
-    resolved,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -305,14 +304,9 @@ def test_a_function_gets_plain_numbers(hint, given, wanted):
     def returns(first: int, a: hint) -> Any:
         return a
 
-    def gathers(*a: hint, **others: hint) -> Any:
-        return *a, *others.values()
-
     returns.__annotations__["a"] = hint
-    gathers.__annotations__.update(a=hint, others=hint)
-    returns, gathers = checked(returns), checked(gathers)
-    ways = returns(1, given), returns(1, a=given), *gathers(given, b=given)
-    for came in ways:
+    returns = checked(returns)
+    for came in (returns(1, given), returns(1, a=given), returns(a=given, first=1)):
         assert repr(came) == repr(wanted)
 
 
@@ -486,7 +480,7 @@ TB, ROW = Float[Tensor, "T B"], torch.ones(4)
         (
             [Annotated[float, Gt(1)] | None],
             [0.5],
-            "ValueError: a must be greater than 1 or None, got 0.5",
+            "ValueError: a must be greater than 1, got 0.5",
         ),
         (
             [Literal["always", "never"]],
@@ -500,7 +494,6 @@ TB, ROW = Float[Tensor, "T B"], torch.ones(4)
         ),
         ([bool], [1], "TypeError: a must be a bool, got int"),
         ([str], [1], "TypeError: a must be a str, got int"),
-        ([None], [1], "TypeError: a must be None, got int"),
         ([Callable[[int], int]], [1], "TypeError: a must be callable, got int"),
         (
             [torch.Generator],
@@ -641,14 +634,12 @@ def test_kinds(hint, legal, illegal):
 
 # --- Annotations with a name of their own, as ``type Rows = list[float]`` -------------
 
-K, V = TypeVar("K"), TypeVar("V")
+V = TypeVar("V")
 Number = TypeAliasType("Number", float)
-Share = TypeAliasType("Share", Annotated[Number, Ge(0)])
+Share = TypeAliasType("Share", Annotated[float, Ge(0)])
 Row = TypeAliasType("Row", Float[Tensor, "B"])
 Some = TypeAliasType("Some", Row | int)
 Maybe = TypeAliasType("Maybe", V | None, type_params=(V,))
-Same = TypeAliasType("Same", V, type_params=(V,))
-Turned = TypeAliasType("Turned", dict[V, K], type_params=(K, V))
 Array = TypeAliasType("Array", ArrayLike)
 Endless = TypeAliasType("Endless", "list[Endless]")
 
@@ -658,15 +649,10 @@ Endless = TypeAliasType("Endless", "list[Endless]")
     [
         (Number, float, [1.5, 2], ["x", None]),
         (Share, Annotated[float, Ge(0)], [0, 1.5], [-1, None]),
-        (Annotated[Share, Le(1)], Fraction, [0, 1], [-1, 2]),
         (Row, Float[Tensor, "B"], [torch.ones(3)], [torch.ones(3, 2), None]),
         (Some, Float[Tensor, "B"] | int, [torch.ones(3), 1], [torch.ones(3).int()]),
         (Some | None, Float[Tensor, "B"] | int | None, [None, 1], ["x"]),
-        (Maybe[Share], Annotated[float, Ge(0)] | None, [None, 1], [-1, "x"]),
-        (Same[int], int, [1], [1.5, None]),
-        (Turned[int, str], dict[str, int], [{"x": 1}], [{1: "x"}]),
         (list[Number], list[float], [[1.5]], [["x"], 1.5]),
-        (type[Same[Any]], type[Any], [int], [1]),
         (NamedTuple("Named", [("x", Share)]), Any, [], [(1,)]),
         (Array, ArrayLike, [1, [[True]], None, "x"], []),
         (Array | Tensor | None, ArrayLike, [1, [[True]], None, "x"], []),
@@ -678,7 +664,9 @@ def test_an_alias_asks_what_it_stands_for(alias, meaning, legal, illegal):
     assert all(accepts(meaning, x) for x in legal)
 
 
-@pytest.mark.parametrize("hint", [Endless, Maybe[Iterator[int]], Turned[int]], ids=str)
+@pytest.mark.parametrize(
+    "hint", [Endless, Maybe[int], Annotated[Share, Le(1)]], ids=str
+)
 def test_an_alias_that_is_not_understood_is_an_error(hint):
     with pytest.raises(TypeError, match="@checked cannot read"):
         takes(hint)(None)
@@ -741,18 +729,15 @@ def test_sizes_are_those_of_one_call():
 
 
 @checked
-def every_way(
-    first: Count, /, second: Count, *rest: Count, last: Count = 1, **others: Fraction
-) -> list[Any]:
+def every_way(first: Count, /, second: Count, *, last: Count = 1) -> list[Any]:
     """Return what came."""
-    return [first, second, *rest, last, *others.values()]
+    return [first, second, last]
 
 
 def test_arguments_by_place_and_by_name():
     assert every_way(1, 2) == [1, 2, 1]
     assert every_way(1, second=2) == [1, 2, 1]
-    assert every_way(1, 2, 3, 4, last=5, x=0.5) == [1, 2, 3, 4, 5, 0.5]
-    assert every_way(1, 2, first=0.5) == [1, 2, 1, 0.5]
+    assert every_way(1, last=5, second=np.int64(2)) == [1, 2, 5]
 
 
 @pytest.mark.parametrize(
@@ -761,9 +746,7 @@ def test_arguments_by_place_and_by_name():
         ((0, 1), {}, "first must be at least 1, got 0"),
         ((1, 0), {}, "second must be at least 1, got 0"),
         ((1,), {"second": 0}, "second must be at least 1, got 0"),
-        ((1, 1, 1, 0), {}, r"rest\[1\] must be at least 1, got 0"),
         ((1, 1), {"last": 0}, "last must be at least 1, got 0"),
-        ((1, 1), {"x": 2}, "x must be at least 0 and at most 1, got 2"),
     ],
 )
 def test_each_way_is_checked(args, kwargs, message):
@@ -773,9 +756,11 @@ def test_each_way_is_checked(args, kwargs, message):
 
 def test_missing_and_unknown_arguments_are_pythons_business():
     function = takes(Count)
-    for args, kwargs in (((), {}), ((1, 2), {}), ((1,), {"a": 1}), ((1,), {"b": 1})):
-        with pytest.raises(TypeError, match=r"function\(\) (missing|takes|got)"):
-            function(*args, **kwargs)
+    for one in (1, np.int64(1)):
+        ways = ((), {}), ((one, 2), {}), ((one,), {"a": 1}), ((one,), {"b": 1})
+        for args, kwargs in ways:
+            with pytest.raises(TypeError, match=r"function\(\) (missing|takes|got)"):
+                function(*args, **kwargs)
 
 
 # --- Settings -------------------------------------------------------------------------
@@ -825,6 +810,10 @@ class Partial(TypedDict, total=False):
     x: int
 
 
+class Strange(jaxtyping.AbstractDtype):
+    dtypes = ("float3",)
+
+
 class Quacks(Protocol):
     def quack(self) -> None: ...
 
@@ -854,6 +843,7 @@ class Quacks(Protocol):
         Float[Tensor, "T*B"],
         Float[Tensor, "T/2"],
         Float[torch.Generator, "B"],
+        Strange[Tensor, "B"],
         "not python",
         "Nowhere",
     ],
@@ -886,13 +876,19 @@ def test_an_argument_without_an_annotation_is_an_error():
         disguised(1, 2)
 
 
-@pytest.mark.parametrize("default", [1.5, "x", None])
-def test_a_default_that_its_annotation_refuses_is_an_error(default):
+def test_arguments_without_an_end_are_not_understood():
     @checked
-    def function(gamma: Fraction = default) -> None: ...
+    def many(*rest: Count) -> None: ...
 
-    with pytest.raises(TypeError, match="function, gamma: the default must be"):
-        function()
+    @checked
+    def named(**others: Any) -> None: ...
+
+    for function, words in (
+        (many, r"rest: .* \*rest"),
+        (named, r"others: .* \*\*others"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            function()
 
 
 def test_the_annotation_of_the_result_must_exist():
@@ -1067,8 +1063,8 @@ def test_functions_of_a_notebook_also_when_a_class_is_defined_anew():
 
 def test_plans_can_be_made_of_functions_and_of_checked_ones():
     for function in (discount, discount.__wrapped__):
-        assert [name for name, _ in plan_for(function).places] == ["reward", "gamma"]
-    assert [*plan_for(MoreSettings).named][-1] == "clip"
+        assert [*plan_for(function)] == ["reward", "gamma"]
+    assert [*plan_for(MoreSettings)][-1] == "clip"
 
 
 def checked_in(module: types.ModuleType) -> Iterator[Any]:
@@ -1101,12 +1097,17 @@ MODULES = [
 @pytest.mark.parametrize("name", MODULES)
 def test_every_signature_of_the_package_can_be_read(name):
     for thing in checked_in(importlib.import_module(name)):
-        plan_for(thing)
+        plan = plan_for(thing)
+        for argument, parameter in inspect.signature(thing).parameters.items():
+            default = parameter.default
+            # A dataclass shows `<factory>` where each instance gets its own default.
+            if default is not parameter.empty and repr(default) != "<factory>":
+                assert plan[argument](argument, default, {}) is None
 
 
 def unasked(hint: Any, name: str) -> Iterator[str]:
     """Yield the parts of an argument of which nothing is asked."""
-    hint = resolved(hint)
+    hint = getattr(hint, "__value__", hint)
     strange = [object(), None, "x", -1, math.nan, [[None]], torch.ones(0).half()]
     if not any(check_for(hint)(name, x, {}) for x in strange):
         yield name
@@ -1248,7 +1249,6 @@ def options(
     act: Callable[[Tensor], Tensor] | None = None,
     bounds: tuple[float, int] = (0.0, 1),
     table: Float[np.ndarray, "S A"] | None = None,
-    **more: Any,
 ) -> None:
     """A function of everything else."""
 

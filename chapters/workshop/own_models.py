@@ -23,7 +23,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -200,13 +199,9 @@ class ContractPolicy(nn.Module):
 # %% tags=["export"]
 def greedy(actor: ByName, obs: Tensor) -> Tensor:
     """Return the actions of an actor's method ``mode``; without one, draw."""
-    if not callable(getattr(actor.model, "mode", None)):
-        action: Tensor = actor(obs)[0]
-        return action
-    lead = actor.spec.rows(obs)
-    states = actor.spec.split(obs.reshape(math.prod(lead), *obs.shape[len(lead) :]))
-    action = actor.model.mode(**states, **actor.fixed)
-    return action.reshape(*lead, *action.shape[1:])
+    mode = getattr(actor.model, "mode", None)
+    action: Tensor = actor.ask(mode if callable(mode) else actor.model, obs)[0]
+    return action
 
 
 @contextmanager
@@ -359,14 +354,23 @@ class FirstResult(nn.Module):
     Args:
         model: The model.
         spec: What the states are called.
+        num_actions: If not zero, the model is a critic of one action, and is asked
+            about each of so many, as one-hot rows.
     """
 
-    def __init__(self, model: Any, spec: StateSpec) -> None:
+    def __init__(self, model: Any, spec: StateSpec, num_actions: int = 0) -> None:
         super().__init__()
         self.by_name = ByName(model, spec)
+        self.num_actions = num_actions
 
     def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
         """Return the first result for observations, and actions where it takes them."""
+        if number := self.num_actions:
+            # All actions of all states in one batch.
+            each = torch.eye(number).to(obs).expand(len(obs), number, number)
+            again = obs.unsqueeze(1).expand(-1, number, *obs.shape[1:])
+            value: Tensor = self.by_name(again, action=each)[0]
+            return value.squeeze(-1)
         given = {} if action is None else {"action": action}
         result: Tensor = self.by_name(obs, **given)[0]
         return result
@@ -495,27 +499,6 @@ def as_many(critic: Any, number: int) -> list[Any]:
 
 
 # %% tags=["export"]
-class EachAction(FirstResult):
-    """A critic that takes an action, a one-hot row, asked about each of them.
-
-    Args:
-        model: The critic.
-        spec: What the states are called.
-        num_actions: Number of actions.
-    """
-
-    def __init__(self, model: Any, spec: StateSpec, num_actions: int) -> None:
-        super().__init__(model, spec)
-        self.num_actions = num_actions
-
-    def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
-        """Return the values of all actions, asked for in one batch."""
-        number = self.num_actions
-        each = torch.eye(number).to(obs).expand(len(obs), number, number)
-        again = obs.unsqueeze(1).expand(-1, number, *obs.shape[1:])
-        return super().forward(again, each).squeeze(-1)
-
-
 @checked
 @remembered
 def make_own_sac_policy(
@@ -551,9 +534,8 @@ def make_own_sac_policy(
 
 def of_all(critic: Any, spec: StateSpec, num_actions: int) -> FirstResult:
     """Return a critic of all actions, made of one that may take an action."""
-    if "action" in required_parameters(critic):
-        return EachAction(critic, spec, num_actions)
-    return FirstResult(critic, spec)
+    takes_one = "action" in required_parameters(critic)
+    return FirstResult(critic, spec, num_actions if takes_one else 0)
 
 
 # %% [markdown]
@@ -609,9 +591,9 @@ def results_for(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the results of a model of one's own for states by name."""
     device, spec = device_of(model), model.spec
     # Whole numbers of a box stay whole. All else was float32 in training.
-    kept = {name for name, dtype in zip(spec.names, spec.dtypes, strict=True) if dtype}
+    whole = dict(zip(spec.names, spec.dtypes, strict=True))
     moved = {
-        name: x.to(device, x.dtype if name in kept else torch.float32)
+        name: x.to(device, x.dtype if whole.get(name) else torch.float32)
         if isinstance(x, Tensor)
         else x
         for name, x in states.items()

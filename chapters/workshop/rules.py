@@ -22,58 +22,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import refused
 from literate_rl.check.probes import (
     Finding,
     Probe,
     Rule,
-    advice,
-    fits,
     open_parameters,
     raised,
-    rule,
-    warning,
 )
 
-__all__ = [
-    "action_learns",
-    "as_it_is",
-    "copies",
-    "entropy_fits",
-    "entropy_learns",
-    "entropy_varies",
-    "excess",
-    "find_contract",
-    "find_no_gradient",
-    "has_gradient",
-    "has_shape",
-    "in_bounds",
-    "is_an_action",
-    "keeps_inputs",
-    "lists_log_probs",
-    "models_for",
-    "never_cut_off",
-    "numbers",
-    "one_by_one",
-    "returns_enough",
-    "roles_for",
-    "runs_on_batches",
-    "same_in_both_modes",
-    "sums_to_one",
-    "survives_large_states",
-    "takes_action",
-    "takes_states",
-    "tells_apart",
-]
+__all__ = ["has_gradient", "has_shape", "returns_enough", "sums_to_one"]
 
 # %% [markdown]
 # ## Calling
@@ -83,14 +48,12 @@ __all__ = [
 
 
 # %% tags=["export"]
-@rule("M28", "")
 def copies(probe: Probe) -> Iterator[Finding]:
     """Can be copied, for target networks."""
     if probe.copy_error is not None:
         yield Finding("must be copied by copy.deepcopy", raised(probe.copy_error))
 
 
-@rule("M09", "copies")
 def takes_states(probe: Probe) -> Iterator[Finding]:
     """Takes the states by name; anything else has a default."""
     named = dict(probe.parameters)
@@ -105,19 +68,11 @@ def takes_states(probe: Probe) -> Iterator[Finding]:
         yield Finding(f"must take the states ({wanted}) by name", f"got ({came})", hint)
 
 
-@rule("M34", "copies")
-def takes_action(probe: Probe) -> Iterator[Finding]:
-    """Takes an argument called action."""
-    if "action" not in probe.parameters:
-        yield Finding("must take an argument called action", "there is none")
-
-
 # %% [markdown]
 # A `squeeze` does no harm until a batch has a single row, so the model runs on one row and on five.
 
 
 # %% tags=["export"]
-@rule("M03", "takes_states", "takes_action", "takes_optional_action")
 def runs_on_batches(probe: Probe) -> Iterator[Finding]:
     """Runs on any number of rows, in training and in evaluation mode."""
     # A batch of one in training mode is left out: batch normalisation refuses it.
@@ -134,16 +89,19 @@ def returns_enough(number: int) -> Rule:
     """Return the rule that the first results are tensors."""
     words = "a tensor" if number == 1 else f"a tuple of {number} tensors"
 
-    def check(probe: Probe) -> Iterator[Finding]:
-        results = probe.call(5)
-        if sum(isinstance(x, Tensor) for x in results[:number]) < number:
-            came = ", ".join(type(x).__name__ for x in results)
+    def results(probe: Probe) -> Iterator[Finding]:
+        given = probe.call(5)
+        if sum(isinstance(x, Tensor) for x in given[:number]) < number:
+            came = ", ".join(type(x).__name__ for x in given)
             yield Finding(f"must return {words}, or more", f"got {came}")
 
-    row = "M06" if number == 1 else "M40"
-    return Rule(
-        row, "results", f"returns {words}, or more", check, ("runs_on_batches",)
-    )
+    return named(results, "results", f"Returns {words}, or more.")
+
+
+def named(rule: Rule, name: str, text: str) -> Rule:
+    """Give a rule its name and its text."""
+    rule.__name__, rule.__doc__ = name, text
+    return rule
 
 
 # %% [markdown]
@@ -154,7 +112,7 @@ def returns_enough(number: int) -> Rule:
 
 
 # %% tags=["export"]
-def has_shape(row: str, text: str, index: int) -> Rule:
+def has_shape(text: str, index: int) -> Rule:
     """Return the rule that the result at an index has the shape in its text."""
     name, _, dims = text.rstrip("]").partition("[")
 
@@ -162,13 +120,26 @@ def has_shape(row: str, text: str, index: int) -> Rule:
         for batch in (5, 1):
             got = tuple(probe.call(batch)[index].shape)
             wanted = probe.shape(dims.split(", "), batch)
-            if not fits(got, wanted):
+            pairs = [*zip_longest(got, wanted, fillvalue=-1)]
+            # Of atoms there may be any number above 1.
+            if any(size != want and (want or size < 2) for size, want in pairs):
                 sizes = ", ".join(str(size or "atoms") for size in wanted)
                 expected = f"{name} must have shape ({sizes})"
                 yield Finding(expected, f"got {got}", advice(got, wanted))
                 return
 
-    return Rule(row, name, f"returns {text}", check)
+    return named(check, name, f"Returns {text}.")
+
+
+def advice(got: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Guess what was forgotten."""
+    if wanted[-1] == 1 and got == wanted[:-1]:
+        return "keepdim, or unsqueeze(-1)"
+    if wanted[-1] == 1 and got[:-1] == wanted[:-1]:
+        return "sum over the dimensions, keepdim"
+    if len(wanted) == 3 and len(got) == 2 and got[0] == wanted[0]:
+        return "unflatten the last dimension"
+    return "" if got[:1] == wanted[:1] else "the first dimension is the batch"
 
 
 # %% [markdown]
@@ -179,7 +150,6 @@ def has_shape(row: str, text: str, index: int) -> Rule:
 
 
 # %% tags=["export"]
-@rule("M15")
 def numbers(probe: Probe) -> Iterator[Finding]:
     """Returns finite floating numbers, but for discrete actions."""
     for result in probe.judge():
@@ -211,11 +181,14 @@ def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
         yield Finding(expected, "it is zero")
 
 
-def has_gradient(row: str, name: str, index: int) -> Rule:
+def has_gradient(name: str, index: int) -> Rule:
     """Return the rule that the result at an index can be learned from."""
-    check = partial(find_no_gradient, index=index, name=name)
-    text = f"{name} has a gradient with respect to the parameters"
-    return Rule(row, f"{name} learns", text, check, (name, "numbers"))
+
+    def check(probe: Probe) -> Iterator[Finding]:
+        return find_no_gradient(probe, index, name)
+
+    text = f"{name} has a gradient with respect to the parameters."
+    return named(check, f"{name} learns", text)
 
 
 # %% [markdown]
@@ -226,7 +199,7 @@ def has_gradient(row: str, name: str, index: int) -> Rule:
 
 
 # %% tags=["export"]
-def sums_to_one(row: str, name: str, text: str) -> Rule:
+def sums_to_one(name: str, text: str) -> Rule:
     """Return the rule that the first result holds probabilities."""
 
     def check(probe: Probe) -> Iterator[Finding]:
@@ -245,7 +218,7 @@ def sums_to_one(row: str, name: str, text: str) -> Rule:
         )
         yield Finding(expected, came, hint)
 
-    return Rule(row, "sums", text, check, (name, "numbers"))
+    return named(check, "sums", text)
 
 
 # %% [markdown]
@@ -256,7 +229,6 @@ def sums_to_one(row: str, name: str, text: str) -> Rule:
 
 
 # %% tags=["export"]
-@rule("M29", "shapes", "numbers")
 def in_bounds(probe: Probe) -> Iterator[Finding]:
     """Action lies in its box, however large the states are."""
     space: Any = probe.space
@@ -275,7 +247,6 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
             return
 
 
-@rule("M47", "action")
 def is_an_action(probe: Probe) -> Iterator[Finding]:
     """Action is an integer below action_num, or finite numbers."""
     drawn, count = probe.call(5)[0], probe.num_actions
@@ -297,7 +268,6 @@ def is_an_action(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@rule("M46")
 def as_it_is(probe: Probe) -> Iterator[Finding]:
     """A given action is returned as it is."""
     given = probe.call(5)[0].detach()
@@ -306,7 +276,6 @@ def as_it_is(probe: Probe) -> Iterator[Finding]:
         yield Finding("a given action must be returned as it is")
 
 
-@rule("M46", "judged_alike", "action_log_prob")
 def tells_apart(probe: Probe) -> Iterator[Finding]:
     """The log-probability depends on the action."""
     (one, log_one, _), (two, log_two, _) = probe.draw(200, 0), probe.draw(200, 1)
@@ -323,14 +292,12 @@ def tells_apart(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@rule("M63", "action", "is_an_action")
 def action_learns(probe: Probe) -> Iterator[Finding]:
     """A drawn action has a gradient: rsample(), not sample()."""
     for finding in find_no_gradient(probe, 0, "action"):
         yield finding._replace(hint="rsample(), not sample()")
 
 
-@rule("M65", "shapes", "is_an_action", "numbers")
 def lists_log_probs(probe: Probe) -> Iterator[Finding]:
     """action_log_probs holds the log-probabilities of all actions."""
     drawn, log_prob, _, every, *_ = probe.call(5)
@@ -351,24 +318,18 @@ def lists_log_probs(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@rule("M45", "distribution_entropy", "numbers")
 def entropy_learns(probe: Probe) -> Iterator[Finding]:
-    """distribution_entropy has a gradient, unless it is a constant."""
+    """distribution_entropy has a gradient (a warning if it is a constant)."""
     entropy = probe.call(5)[2]
     if entropy.requires_grad or entropy.std(0).max() > 1e-6:
         yield from find_no_gradient(probe, 2, "distribution_entropy")
+    else:
+        expected = "distribution_entropy should have a gradient"
+        yield Finding(expected, "it is a constant", harmful=True)
 
 
-@warning("M45", "distribution_entropy", "entropy_learns")
-def entropy_varies(probe: Probe) -> Iterator[Finding]:
-    """distribution_entropy is no constant."""
-    if not probe.call(5)[2].requires_grad:
-        yield Finding("distribution_entropy should have a gradient", "it is a constant")
-
-
-@warning("M45", "distribution_entropy", "scores_cancel", "has_unit_mass")
 def entropy_fits(probe: Probe) -> Iterator[Finding]:
-    """distribution_entropy is that of the actions."""
+    """distribution_entropy is that of the actions (a warning)."""
     draws = [probe.draw(500, luck) for luck in range(8)]
     surprise = -torch.cat([log_prob for _, log_prob, _ in draws]).detach()
     told = torch.cat([entropy for _, _, entropy in draws]).detach()
@@ -378,7 +339,7 @@ def entropy_fits(probe: Probe) -> Iterator[Finding]:
         hint = "of the actions before the squash?" if probe.num_actions is None else ""
         if abs((told + surprise).mean()) < 0.1 * abs(surprise.mean()):
             hint = "has it the wrong sign? A bonus would then be a penalty"
-        yield Finding(expected, f"differs by {gap:+.2f} nats", hint)
+        yield Finding(expected, f"differs by {gap:+.2f} nats", hint, harmful=True)
 
 
 # %% [markdown]
@@ -390,57 +351,51 @@ def entropy_fits(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-@warning("M04", "runs_on_batches")
 def keeps_inputs(probe: Probe) -> Iterator[Finding]:
-    """Does not write to its arguments."""
-    before, given = probe.rows(5), probe.rows(5)
-    probe.run(
-        given | ({"action": probe.actions(5)} if probe.action == "action" else {})
-    )
-    tensors = [name for name, x in before.items() if isinstance(x, Tensor)]
-    changed = [name for name in tensors if not torch.equal(before[name], given[name])]
+    """Does not write to its arguments (a warning)."""
+    probe.call(5)
+    fresh = probe.rows(5)
+    tensors = [name for name, x in fresh.items() if isinstance(x, Tensor)]
+    changed = [x for x in tensors if not torch.equal(fresh[x], probe.seen[x])]
     if changed:
-        yield Finding(
-            "arguments should not be written to", f"{', '.join(changed)} changed"
-        )
+        came = f"{', '.join(changed)} changed"
+        yield Finding("arguments should not be written to", came, harmful=True)
 
 
-@warning("M76", "runs_on_batches")
 def same_in_both_modes(probe: Probe) -> Iterator[Finding]:
-    """Is the same network in training and in evaluation mode."""
+    """Is the same network in both modes (a warning)."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     layers = (x for x in probe.model.modules() if isinstance(x, kinds))
     found = {type(layer).__name__ for layer in layers if layer.training}
     if found:
         expected = "the network that learns should be the one that acts"
         came = f"{', '.join(sorted(found))} changes with the mode"
-        yield Finding(expected, came, "LayerNorm, or none")
+        yield Finding(expected, came, "LayerNorm, or none", harmful=True)
 
 
-@warning("M50", "judged_alike")
 def survives_large_states(probe: Probe) -> Iterator[Finding]:
-    """Survives states that are 1,000 times as large."""
+    """Survives states that are 1,000 times as large (a warning)."""
     expected = "states 1,000 times as large should do no harm"
     hint = "a floor for the standard deviation"
+    least = 0.0
     try:
         log_prob = probe.call(5, scale=1000.0)[1]
+        for number in range(probe.num_actions or 0):
+            every = torch.full((5, 1), number)
+            least = min(least, probe.call(5, every, scale=1000.0)[1].min().item())
     except Exception as error:
-        yield Finding(expected, raised(error)[:80], hint)
+        yield Finding(expected, raised(error)[:80], hint, harmful=True)
         return
     if not log_prob.isfinite().all():
-        yield Finding(expected, "the log-probability is not finite", hint)
-
-
-@warning("M49", "action", "as_it_is", "tells_apart", "survives_large_states")
-def never_cut_off(probe: Probe) -> Iterator[Finding]:
-    """Log-probabilities are not cut off."""
-    cut, least = math.log(torch.finfo(torch.float32).eps), 0.0
-    for number in range(probe.num_actions or 0):
-        every = torch.full((5, 1), number)
-        least = min(least, probe.call(5, every, scale=1000.0)[1].min().item())
+        came = "the log-probability is not finite"
+        yield Finding(expected, came, hint, harmful=True)
+    cut = math.log(torch.finfo(torch.float32).eps)
     if abs(least - cut) < 1e-3:
-        expected = "log-probabilities should not be cut off"
-        yield Finding(expected, f"they stop at {cut:.1f}", "Categorical(logits=…)")
+        expected, came = (
+            "log-probabilities should not be cut off",
+            f"they stop at {cut:.1f}",
+        )
+        yield Finding(expected, came, "Categorical(logits=…)", harmful=True)
 
 
 # %% [markdown]
@@ -463,66 +418,20 @@ def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
 
 
 # %% [markdown]
-# ## What a check is given
-#
-# The check finds the contract of a family, its roles for an action space, and the models, of
-# which there may be several for one role. An error says what it expected.
-
-
-# %% tags=["export"]
-def find_contract(contracts: Mapping[str, Any], family: str) -> Any:
-    """Return a contract by the name of the family, in capitals or not."""
-    for name, contract in contracts.items():
-        if name.lower() == str(family).lower():
-            return contract
-    raise ValueError(f"family must be one of {', '.join(contracts)}, got {family!r}")
-
-
-def roles_for(contract: Any, space: Any) -> Mapping[str, Any]:
-    """Return the roles that a contract has for an action space."""
-    if not isinstance(space, spaces.Discrete | spaces.Box):
-        raise refused("the action space must be Discrete or a Box", space, "kind")
-    discrete = isinstance(space, spaces.Discrete)
-    roles: Mapping[str, Any]
-    roles = contract.discrete if discrete else contract.continuous
-    if not roles:
-        raise refused(f"{contract.family} needs discrete actions", space, "kind")
-    return roles
-
-
-def models_for(family: str, roles: Iterable[str], **given: Any) -> dict[str, Any]:
-    """Return the models that were given, if the contract has a role for each."""
-    models = {part: model for part, model in given.items() if model is not None}
-    if not models or not models.keys() <= {*roles}:
-        came = " and ".join(models) or "none"
-        raise ValueError(f"{family} has {' and '.join(roles)}, got {came}")
-    return models
-
-
-def one_by_one(models: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield part, name and model; several critics are numbered."""
-    for part, given in models.items():
-        several = isinstance(given, list | tuple | nn.ModuleList)
-        for number, model in enumerate(given if several else [given], 1):
-            yield part, f"{part} {number}" if several else part, model
-
-
-# %% [markdown]
 # ## See it
 #
 # A layer that returns logits, where probabilities are asked for.
 
 # %%
+from gymnasium import spaces
+
 from literate_rl.check.probes import try_rules
 
 probe = Probe(nn.Linear(4, 2), {"input": torch.randn(5, 4)}, spaces.Discrete(2))
-is_probability = sums_to_one("M31", "action", "sum(action[i, :]) == 1")
-found = try_rules(probe, [is_probability._replace(after=())])
-print(next(found)[1])
+is_probability = sums_to_one("action", "sum(action[i, :]) == 1")
+print(*try_rules(probe, [[is_probability]]))
 
 # %% [markdown]
 # ## References
 #
-# The numbers of the rules count what the documentation of
-# [Machin](https://github.com/iffiX/machin) requires of a model, as {doc}`/chapters/contracts`
-# says.
+# The demands are those of the documentation of [Machin](https://github.com/iffiX/machin).

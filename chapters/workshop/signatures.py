@@ -38,8 +38,6 @@ from typing import (
     Any,
     Literal,
     NamedTuple,
-    ParamSpecArgs,
-    ParamSpecKwargs,
     TypeVar,
     Union,
     cast,
@@ -53,7 +51,6 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from jaxtyping import AbstractDtype
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 __all__ = [
@@ -215,7 +212,16 @@ def describe(x: Any) -> str:
 #
 # Annotations are read when a function is called for the first time. By then all names in
 # them exist, even if a class is defined below the function that takes it. What was read is
-# a *plan*, a list of names and checks. From then on a call only walks through the plan.
+# a *plan*, a check for each argument. From then on a call only walks through the plan, in
+# the order of the signature: a rule may need the sizes of what comes first.
+#
+# Only what was passed is looked at. If an argument is missing or unknown, nothing is done about it
+# here: Python has an error of its own for that.
+#
+# `np.logspace(-4, -2, 3)` hands out numbers that look like Python's. JSON cannot write them, and a
+# checkpoint refuses them. So checks take Python's own numbers, truth values and texts, and an
+# argument with a fault gets a second chance as a *plain* one. Who passes Python's own pays nothing
+# for it.
 
 
 # %% tags=["export"]
@@ -239,16 +245,13 @@ def checked(function: AnyCallable) -> AnyCallable:
         cast(Any, function).__init__ = held(cast(Any, function).__init__, function)
         return function
     if not inspect.isfunction(function):
-        raise TypeError(
-            f"@checked takes a function or a dataclass, got {function!r}; other "
-            "classes have it on their methods, below @classmethod and @staticmethod"
-        )
+        raise TypeError(f"@checked takes a function or a dataclass, got {function!r}")
     return cast(AnyCallable, held(function, function))
 
 
 def held(function: Callable[..., Any], source: Any) -> Callable[..., Any]:
     """Return a function that checks its arguments; ``source`` has the annotations."""
-    plan: Plan | None = None
+    plan: dict[str, Check] | None = None
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -259,150 +262,77 @@ def held(function: Callable[..., Any], source: Any) -> Callable[..., Any]:
             return function(*args, **kwargs)
         if plan is None:
             plan = plan_for(source)
-
-        args, fault = accepted(plan, args, kwargs)
-        if fault:
-            raise fault.error()
+        sizes: Sizes = {}
+        mended: dict[str, Any] = {}
+        given: Iterable[Any] = zip(plan.items(), args)  # noqa: B905
+        if kwargs:
+            named = [(one, kwargs[one[0]]) for one in plan.items() if one[0] in kwargs]
+            given = [*given, *named]
+        for (name, check), x in given:
+            if fault := check(name, x, sizes):
+                mended[name] = plain(x)
+                if again := check(name, mended[name], sizes):
+                    # The new fault is told if it is another one.
+                    same = again.kind is TypeError and again.name == fault.name
+                    raise (fault if same else again).error()
+        if mended:
+            first = [mended.get(n, x) for n, x in zip(plan, args)]  # noqa: B905
+            args = *first, *args[len(first) :]
+            kwargs = {**kwargs, **{n: x for n, x in mended.items() if n in kwargs}}
         return function(*args, **kwargs)
 
     return call
 
 
 # %% [markdown]
-# ## From a signature to a plan
-#
-# An argument can arrive by its place or by its name, so the plan lists the checks both
-# ways. Two more entries are for `*args` and `**kwargs`.
-#
-# Only what was passed is looked at; defaults were checked with the plan. If an argument is
-# missing or unknown, nothing is done about it here: Python has an error of its own for that.
+# What is plain? A single number of NumPy or PyTorch becomes Python's. A tensor that needs a gradient
+# stays one, because its number would lose it.
 
 
 # %% tags=["export"]
-class Plan(NamedTuple):
-    """How the arguments of a function are checked.
-
-    Attributes:
-        places: Name and check of each argument that can be passed by its place.
-        named: The check of each argument that can be passed by its name.
-        rest: Name and check of ``*args``, all of them as one tuple.
-        others: The check of ``**kwargs``, one by one.
-    """
-
-    places: list[tuple[str, Check]]
-    named: dict[str, Check]
-    rest: tuple[str, Check]
-    others: Check
-
-
-def accepted(
-    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], Fault | None]:
-    """Return the arguments by place, and the first fault of a call.
-
-    Where an argument got a second chance, it is another one; ``kwargs`` are changed.
-    """
-    sizes: Sizes = {}
-    for (name, check), x in zip(plan.places, args):  # noqa: B905, `strict` takes longer
-        if fault := check(name, x, sizes):
-            x, fault = second_chance(fault, name, check, x, sizes)
-            if fault:
-                return args, fault
-            place = plan.places.index((name, check))
-            args = *args[:place], x, *args[place + 1 :]
-    if kwargs:
-        # In the order of the signature: a rule may need the sizes of what comes first.
-        known = [name for name in plan.named if name in kwargs]
-        for name in (*known, *(name for name in kwargs if name not in plan.named)):
-            check = plan.named.get(name, plan.others)
-            if fault := check(name, x := kwargs[name], sizes):
-                kwargs[name], fault = second_chance(fault, name, check, x, sizes)
-                if fault:
-                    return args, fault
-    name, check = plan.rest
-    rest = args[len(plan.places) :]
-    if fault := check(name, rest, sizes):
-        rest, fault = second_chance(fault, name, check, rest, sizes)
-        args = *args[: len(plan.places)], *rest
-    return args, fault
-
-
-# %% [markdown]
-# `np.logspace(-4, -2, 3)` hands out numbers that look like Python's. JSON cannot write them, and a
-# checkpoint refuses them. So checks take Python's own numbers, truth values and texts, and an
-# argument with a fault gets a second chance: single numbers of NumPy and PyTorch become
-# Python's, and the function gets those. Who passes Python's own pays nothing for it. A tensor that
-# needs a gradient stays one, because its number would lose it.
-
-
-# %% tags=["export"]
-def second_chance(
-    fault: Fault, name: str, check: Check, x: Any, sizes: Sizes
-) -> tuple[Any, Fault | None]:
-    """Return an argument with plain numbers, and its fault if it still has one."""
-    mended = plain(x)
-    again = check(name, mended, sizes)
-    # The new fault is told if it is another one, else what came is told as it came.
-    if again and again.kind is TypeError and again.name == fault.name:
-        again = fault
-    return mended, again
-
-
 def plain(x: Any) -> Any:
     """Return Python's own number or text for a single one of another library's."""
-    if isinstance(x, np.generic | np.ndarray | Tensor) and x.ndim == 0:
-        x = x if isinstance(x, Tensor) and x.requires_grad else x.item()
+    single = isinstance(x, np.generic | np.ndarray | Tensor) and x.ndim == 0
+    if single and not getattr(x, "requires_grad", False):
+        x = x.item()
     if isinstance(x, dict):
         return {key: plain(part) for key, part in x.items()}
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    if isinstance(x, Integral | Real) and not isinstance(x, bool):
+    if isinstance(x, Real) and not isinstance(x, bool):
         return int(x) if isinstance(x, Integral) else float(x)
     return str.__str__(x) if isinstance(x, str) else x
 
 
 # %% [markdown]
-# The test suite calls `plan_for` on every public function: a signature that cannot be read
-# never reaches a reader.
+# ## From a signature to a plan
+#
+# The test suite calls `plan_for` on every function of the package, and holds each default to its
+# check: a signature that cannot be read never reaches a reader.
 
 
 # %% tags=["export"]
-def plan_for(source: Any) -> Plan:
-    """Read the annotations of a function or a dataclass.
+def plan_for(source: Any) -> dict[str, Check]:
+    """Return the check of each argument of a function or a dataclass.
 
     Raises:
-        TypeError: If an annotation is missing, names something that does not exist,
-            cannot be checked or refuses its own default. The message names function,
-            argument and annotation.
+        TypeError: If an annotation is missing, names something that does not exist or
+            cannot be checked. The message names function, argument and annotation.
     """
-    plan, name = Plan([], {}, ("", anything), anything), "an annotation"
+    plan: dict[str, Check] = {}
+    name = "an annotation"
     try:
         # The annotation of the result is resolved too. That it holds is for the tests
         # to show, not for every call to find out.
         hints = get_type_hints(source, include_extras=True)
         function = cast(Any, source).__init__ if isinstance(source, type) else source
-        parameters = inspect.signature(function).parameters
-        for place, (name, parameter) in enumerate(parameters.items()):
-            if name not in hints and (place > 0 or name not in ("self", "cls")):
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name not in hints and (plan or name not in ("self", "cls")):
                 raise TypeError("the annotation is missing")
-            check = check_for(hints.get(name, Any))
-            # A dataclass shows `<factory>` where each instance gets its own default.
-            default, kind = parameter.default, parameter.kind
-            given = default is not parameter.empty and repr(default) != "<factory>"
-            if given and (fault := check("the default", default, {})):
-                raise fault.error()
-
-            if kind is parameter.VAR_POSITIONAL:
-                rest = items_check(tuple, (hints[name], ...))
-                plan = plan._replace(rest=(name, rest))
-            elif kind is parameter.VAR_KEYWORD:
-                plan = plan._replace(others=check)
-            else:
-                if kind is not parameter.POSITIONAL_ONLY:
-                    plan.named[name] = check
-                if kind is not parameter.KEYWORD_ONLY:
-                    plan.places.append((name, check))
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise TypeError(f"@checked does not understand {parameter}")
+            plan[name] = check_for(hints.get(name, Any))
     except Exception as error:
         where = f"{source.__module__}.{source.__qualname__}"
         raise TypeError(f"@checked cannot read {where}, {name}: {error}") from error
@@ -425,32 +355,34 @@ def plan_for(source: Any) -> Plan:
 # asked, and fails if there is one more.
 #
 # `Callable[[Tensor], Tensor]` asks for something that can be called. What it takes and
-# returns only shows when it is called.
+# returns only shows when it is called. Since Python 3.12 an annotation can have a name of its own,
+# as in `type Rows = list[float]`. It asks for what it stands for.
 
 
 # %% tags=["export"]
-OURS = ("literate_rl", "__main__")
+# `ArrayLike` is a union of types of the last one.
+OPEN = ("literate_rl.", "__main__", "numpy._typing")
 
 
 def check_for(hint: Any) -> Check:
     """Return the check that an annotation asks for; raise if none is known."""
-    hint = resolved(hint)
     origin, parts = get_origin(hint), get_args(hint)
     kind = origin or hint
-    if hint in (Any, object) or isinstance(hint, ParamSpecArgs | ParamSpecKwargs):
+    if hint in (Any, object):
         return anything
+    if hasattr(hint, "__value__") and not parts:
+        return check_for(hint.__value__)
     if isinstance(hint, TypeVar):
         return union_check(hint.__constraints__ or (hint.__bound__ or Any,))
     if origin in (Union, types.UnionType):
-        return union_check(tuple(alternatives(hint)))
+        return union_check(parts)
     if origin is Annotated and all(map(callable, parts[1:])):
         return ruled_check(check_for(parts[0]), parts[1:])
     if hasattr(hint, "dim_str"):
         return tensor_check(hint)
-    if hint in (int, float):
-        return number_check(hint, ())
-    if origin is Annotated and parts[0] in (int, float):
-        return number_check(parts[0], parts[1:])
+    if hint in (int, float) or (origin is Annotated and parts[0] in (int, float)):
+        base, *bounds = parts or (hint,)
+        return number_check(base, bounds)
     if origin is Literal:
         return literal_check(parts)
     if is_typeddict(hint):
@@ -465,74 +397,32 @@ def check_for(hint: Any) -> Check:
 
 
 # %% [markdown]
-# Since Python 3.12 an annotation can have a name of its own, as in `type Rows = list[float]`.
-# Such an *alias* is neither the class nor the union that it stands for, and whoever asks it for
-# its parts is told that it has none. NumPy writes `ArrayLike` in this way, but on Python 3.12
-# and newer only. So each annotation is first replaced by what it stands for. Then the same is
-# asked on every Python.
-
-
-# %% tags=["export"]
-def resolved(hint: Any) -> Any:
-    """Return what an alias, made by ``type X = ...``, stands for; else the hint."""
-    origin, parts = get_origin(hint) or hint, get_args(hint)
-    if origin is Annotated:
-        whole, *rules = parts
-        # `Annotated` inside of `Annotated` becomes one.
-        return hint if resolved(whole) is whole else Annotated[resolved(whole), *rules]
-    if not hasattr(origin, "__value__"):
-        return hint
-    value = origin.__value__
-    if parts:
-        # The parameters of the alias, in the order in which its value has them.
-        given = dict(zip(origin.__type_params__, parts, strict=True))
-        if value in given:
-            return resolved(given[value])
-        value = value[tuple(given[p] for p in value.__parameters__)]
-    return resolved(value)
-
-
-def alternatives(hint: Any) -> Iterator[Any]:
-    """Yield what a union is made of, also where one of its parts is a union."""
-    hint = resolved(hint)
-    if get_origin(hint) in (Union, types.UnionType):
-        for part in get_args(hint):
-            yield from alternatives(part)
-    else:
-        yield hint
-
-
-# %% [markdown]
 # Classes come last. Of one with parameters only the class can be tested, with the exception of
-# lists, tuples, sets and dictionaries.
+# lists, tuples, sets and dictionaries. A parameter that says more would be a promise that nobody
+# keeps.
 
 
 # %% tags=["export"]
 def class_check(hint: Any) -> Check:
     """Return the check of a class, with parameters or without."""
     kind, parts = get_origin(hint) or hint, get_args(hint)
-    if kind.__module__.partition(".")[0] in OURS:
+    if kind.__module__.startswith(OPEN):
         return anything
-    if kind in (bool, str):
-        return type_check(lambda x: type(x) is kind, f"be a {kind.__name__}")
+    if kind is str:
+        return type_check(lambda x: type(x) is str, "be a str")
     if kind is not hint and issubclass(kind, Sequence | Set | Mapping):
         return items_check(kind, parts)
-    # Of a generic class such as `Space[Any]` only the class can be tested. A parameter
-    # that says more would be a promise that nobody keeps.
     if not all(map(says_nothing, parts)):
         raise TypeError(f"@checked does not understand {hint}")
     # A protocol that cannot be tested raises here, and not in the middle of a call.
     isinstance(None, kind)
-    named = "None" if kind is types.NoneType else f"a {kind.__name__}"
-    return type_check(lambda x: isinstance(x, kind), f"be {named}")
+    return type_check(lambda x: isinstance(x, kind), f"be a {kind.__name__}")
 
 
 def says_nothing(hint: Any) -> bool:
     """Say whether a parameter of a generic class is open: ``Any``, ``dtype[Any]``."""
-    hint = resolved(hint)
     parts = get_args(hint)
-    open_parts = bool(parts) and all(map(says_nothing, parts))
-    return hint in (Any, ...) or isinstance(hint, TypeVar) or open_parts
+    return hint in (Any, ...) or (bool(parts) and all(map(says_nothing, parts)))
 
 
 def type_check(test: Callable[[Any], bool], expected: str) -> Check:
@@ -553,7 +443,8 @@ def type_check(test: Callable[[Any], bool], expected: str) -> Check:
 
 
 # %% tags=["export"]
-# A dimension is `factor * base + offset`, as in `2*T+1`; a plain number has no base.
+# A dimension is `factor * base + offset`, as in `2*T+1`. A plain number and `...` have
+# no base, and what stands for several dimensions has the factor zero.
 Dim = tuple[str, int, int]
 
 
@@ -562,7 +453,7 @@ def read_dim(text: str) -> Dim:
     if text.isdigit():
         return "", 1, int(text)
     if text == "..." or (text[0] == "*" and text[1:].isidentifier()):
-        return text, 1, 0
+        return text.strip("."), 0, 0
     match = re.fullmatch(r"(?:([1-9]\d*)\*)?([A-Za-z]\w*)([+-]\d+)?", text)
     if match is None:
         raise TypeError(f"@checked does not understand the dimension {text!r}")
@@ -571,74 +462,60 @@ def read_dim(text: str) -> Dim:
 
 def tensor_check(hint: Any) -> Check:
     """Return the check of ``Float[Tensor, "T B"]`` and its relatives."""
-    kind, legal, noun, described = legal_dtypes(hint)
-    texts = hint.dim_str.split()
+    kind, dtypes = legal_dtypes(hint)
+    noun = "tensor" if kind is Tensor else "NumPy array"
+    few = " or ".join(dtypes) if len(dtypes) < 3 else hint.dtype.__name__.lower()
+    described = f"be {'an' if few[:1] in 'aeio' else 'a'} {few} {noun}"
+    legal, texts = set(dtypes.values()), hint.dim_str.split()
     words = f"({', '.join(texts)}{',' * (len(texts) == 1)})"
     dims = [read_dim(text) for text in texts]
-    star = next((i for i, d in enumerate(dims) if d[0][:1] in ("*", ".")), None)
+    star = next((i for i, d in enumerate(dims) if d[1] == 0), None)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if not isinstance(x, kind):
             return Fault(TypeError, name, f"be a {noun}", describe(x))
-        if legal is not None and x.dtype not in legal:
+        if legal and x.dtype not in legal:
             low = x.dtype in (torch.float16, torch.bfloat16) and torch.float32 in legal
             came = f"{x.dtype}{': convert it with .float()' * low}"
-            return Fault(TypeError, name, f"be {described} {noun}", came)
+            return Fault(TypeError, name, described, came)
         # Most arguments have the shape of one before them. Comparing the two is quicker
         # than looking at each dimension.
         shape = x.shape
         if sizes.get(words) == shape:
             return None
-        if fits(name, shape, dims, star, sizes):
+        # A star takes what the dimensions on its two sides leave over.
+        parts: Sequence[Any] = shape
+        if star is not None:
+            end = star + 1 + len(shape) - len(dims)
+            parts = *shape[:star], tuple(shape[star:end]), *shape[max(star, end) :]
+        if fits(name, parts, dims, sizes):
             sizes[words] = shape
             return None
         filled = "a non-empty shape" if 0 in shape else "shape"
-        expected = f"have {filled} {words}{known(name, dims, sizes)}"
+        # What earlier arguments fixed: " with T = 5 (of reward)".
+        facts = {d: sizes[d] for d, *_ in dims if d in sizes and sizes[d][1] != name}
+        known = ", ".join(f"{d} = {size} (of {of})" for d, (size, of) in facts.items())
+        expected = f"have {filled} {words}{' with ' * bool(known)}{known}"
         return Fault(ValueError, name, expected, tuple(shape))
 
     return check
 
 
-def fits(
-    name: str, shape: tuple[int, ...], dims: list[Dim], star: int | None, sizes: Sizes
-) -> bool:
-    """Say whether a shape fits its dimensions; remember the sizes that are new."""
-    # A star takes what the dimensions on its two sides leave over.
-    if star is not None:
-        end = len(shape) - (len(dims) - 1 - star)
-        if end < star:
-            return False
-        base, middle = dims[star][0], tuple(shape[star:end])
-        if base != "..." and (0 in middle or not agrees(base, middle, name, sizes)):
-            return False
-        shape = (*shape[:star], *shape[end:])
-        dims = dims[:star] + dims[star + 1 :]
-    if len(shape) != len(dims):
+def fits(name: str, parts: Sequence[Any], dims: list[Dim], sizes: Sizes) -> bool:
+    """Say whether sizes are those of their dimensions; remember those that are new."""
+    if len(parts) != len(dims):
         return False
-    for (base, factor, offset), size in zip(dims, shape):  # noqa: B905
-        # Solve `size = factor * base + offset`, so that `T+1` may come before `T`.
-        value = (size - offset) // factor
-        if value * factor + offset != size:
-            return False
-        # A number has no base: only zero is left of it.
-        if not base:
-            if value != 0:
-                return False
-        elif value < 1 or not agrees(base, value, name, sizes):
+    for (base, factor, offset), size in zip(dims, parts):  # noqa: B905
+        if factor:
+            # Solve `size = factor * base + offset`, so that `T+1` may come before `T`.
+            value = (size - offset) // factor
+            right = value * factor + offset == size
+            right = right and (value >= 1 if base else value == 0)
+        else:
+            value, right = size, not base or 0 not in size
+        if not right or (base and sizes.setdefault(base, (value, name))[0] != value):
             return False
     return True
-
-
-def agrees(base: str, value: Any, name: str, sizes: Sizes) -> bool:
-    """Say whether a name stands for this size; a new name does from now on."""
-    return bool(sizes.setdefault(base, (value, name))[0] == value)
-
-
-def known(name: str, dims: list[Dim], sizes: Sizes) -> str:
-    """Say what earlier arguments fixed: " with T = 5 (of reward)"."""
-    facts = {base: sizes[base] for base, *_ in dims if base in sizes}
-    earlier = [f"{d} = {n} (of {of})" for d, (n, of) in facts.items() if of != name]
-    return f" with {', '.join(earlier)}" if earlier else ""
 
 
 # %% [markdown]
@@ -647,20 +524,18 @@ def known(name: str, dims: list[Dim], sizes: Sizes) -> str:
 
 
 # %% tags=["export"]
-def legal_dtypes(hint: Any) -> tuple[Any, set[Any] | None, str, str]:
-    """Return the class and the dtypes that an annotation takes, and words for both."""
+def legal_dtypes(hint: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the class that an annotation takes, and its dtypes; none for all."""
     kind, words = get_origin(hint.array_type) or hint.array_type, hint.dtypes
-    if kind not in (Tensor, np.ndarray):
-        raise TypeError(f"@checked does not understand {hint}")
-    noun = "tensor" if kind is Tensor else "NumPy array"
     # jaxtyping's `Shaped` takes every dtype and lists none.
-    if not isinstance(words, tuple | list):
-        return kind, None, noun, "a"
-    numpy_dtypes = {np.dtype(x).name: np.dtype(x) for x in np.sctypeDict.values()}
-    table = vars(torch) if kind is Tensor else numpy_dtypes
-    legal = {word: table[word] for word in words if word in table}
-    few = " or ".join(legal) if len(legal) < 3 else hint.dtype.__name__.lower()
-    return kind, set(legal.values()), noun, f"{'an' if few[0] in 'aeio' else 'a'} {few}"
+    words = words if isinstance(words, tuple | list) else ()
+    known: Any = vars(torch)
+    if kind is np.ndarray:
+        known = {word: np.dtype(word) for word in words}
+    dtypes = {word: known[word] for word in words if word in known}
+    if kind not in (Tensor, np.ndarray) or (words and not dtypes):
+        raise TypeError(f"@checked does not understand {hint}")
+    return kind, dtypes
 
 
 # %% [markdown]
@@ -689,21 +564,20 @@ BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
 LARGEST = torch.finfo(torch.float32).max
 
 
-def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
+def number_check(base: type, bounds: Sequence[Any]) -> Check:
     """Return the check of ``int``, ``float`` and their ranges."""
     if not {type(bound) for bound in bounds} <= BOUNDS.keys():
         raise TypeError(f"@checked does not understand {base.__name__} with {bounds}")
     kinds = (int,) if base is int else (float, int)
     noun = "be an integer" if base is int else "be a number"
-    facts = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
-    rules = [(holds, limit) for holds, _, limit in facts]
-    expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in facts)}"
-    bounded = base is float and bool(bounds)
+    rules = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
+    expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in rules)}"
+    bounded = base is float and bool(rules)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if type(x) not in kinds:
             return Fault(TypeError, name, noun, describe(x))
-        for holds, limit in rules:
+        for holds, _, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
         if bounded and LARGEST < abs(x) < math.inf:
@@ -716,13 +590,15 @@ def number_check(base: type, bounds: tuple[Any, ...]) -> Check:
 def literal_check(options: tuple[Any, ...]) -> Check:
     """Return the check of ``Literal["always", "never"]``."""
     expected = f"be {' or '.join(map(repr, options))}"
+    # The type counts as well: `1 == True`, but one is no truth value.
+    typed = {(type(option), option) for option in options}
+    kinds = {kind for kind, _ in typed}
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        # The type counts as well: `1 == True`, but one is no truth value.
-        alike = [option for option in options if type(x) is type(option)]
-        if not alike:
+        if type(x) not in kinds:
             return Fault(TypeError, name, expected, describe(x))
-        return None if x in alike else Fault(ValueError, name, expected, repr(x))
+        fine = (type(x), x) in typed
+        return None if fine else Fault(ValueError, name, expected, repr(x))
 
     return check
 
@@ -734,16 +610,13 @@ def literal_check(options: tuple[Any, ...]) -> Check:
 # Each alternative is tried with its own copy of the known sizes: one that fails half-way
 # must not leave a size behind.
 #
-# If all of them fail, the message is about the one that came close. With a tensor of the
+# If all of them fail, the message is about the first that came close. With a tensor of the
 # wrong shape, you want to read about the shape, not that a number would do as well.
 
 
 # %% tags=["export"]
 def union_check(parts: tuple[Any, ...]) -> Check:
     """Return the check of ``A | B`` and ``A | None``."""
-    # `ArrayLike` is a long union itself, and dissolves in one that it is part of.
-    if set(alternatives(ArrayLike)) <= set(parts):
-        return anything
     checks = [check_for(part) for part in parts if part is not types.NoneType]
     if anything in checks:
         return anything
@@ -760,16 +633,12 @@ def union_check(parts: tuple[Any, ...]) -> Check:
                 sizes.update(trial)
                 return None
             faults.append(fault)
-        # The first that came close, or all.
-        close = [f for f in faults if f.kind is ValueError or f.name != name][:1]
-        first, *others = close or faults
-        words = [
-            first.expected,
-            *(fault.expected.removeprefix("be ") for fault in others),
-        ]
-        if optional and first.name == name and first.expected.startswith("be "):
-            words.append("None")
-        return first._replace(expected=" or ".join(words))
+        for fault in faults:
+            if fault.kind is ValueError or fault.name != name:
+                return fault
+        words = [fault.expected.removeprefix("be ") for fault in faults]
+        expected = "be " + " or ".join(words + ["None"] * optional)
+        return faults[0]._replace(expected=expected)
 
     return check
 
@@ -823,14 +692,13 @@ def tree_check(hint: Any) -> Check:
         # A tree tensor is no `Mapping`, but it has keys.
         if not hasattr(x, "keys"):
             return Fault(TypeError, name, f"be a tree with {keys}", describe(x))
-        if set(x.keys()) == hints.keys():
+        if {*x.keys()} == {*hints}:
             return None
-        return Fault(ValueError, name, f"have {keys}", f"the keys {list(x.keys())}")
+        return Fault(ValueError, name, f"have {keys}", f"the keys {[*x.keys()]}")
 
-    def parts(x: Any) -> Iterator[tuple[str, Check, Any]]:
-        return ((label, check, x[key]) for key, label, check in checks)
-
-    return parts_check(whole, parts)
+    return parts_check(
+        whole, lambda x: ((at, test, x[key]) for key, at, test in checks)
+    )
 
 
 # %% [markdown]

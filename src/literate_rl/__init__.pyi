@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest fe58cb10f7a0d65f
+# Generated from chapters/*.py (edit there); digest da0e07ab9a6fd5e0
 from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
@@ -276,7 +276,6 @@ from .check.contracts import (
     Broken as Broken,
     Contract as Contract,
     ContractError as ContractError,
-    Result as Result,
     Role as Role,
     check_model as check_model,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest c42d96a4d4396570
+# Generated from chapters/workshop/probes.py (edit there); digest 51eab2074c38cd79
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -25,23 +25,13 @@ from literate_rl.ground.nests import open_ended
 __all__ = [
     "Finding",
     "Probe",
-    "Rule",
-    "advice",
     "device_of",
-    "fits",
-    "forward_parameters",
-    "open_parameters",
-    "raised",
     "required_parameters",
     "results_of",
-    "rule",
     "seed_generators",
     "try_rules",
     "unwrapped",
-    "warning",
     "watch",
-    "write_contract",
-    "write_out",
 ]
 
 
@@ -108,15 +98,17 @@ def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
     """Make an environment and return it with the observations of some random steps."""
     made = env_maker(env)()
     made.action_space.seed(0)
-    observation, infos = made.reset(seed=0)
-    seen = [observation]
+    seen: list[Any] = []
+    over = True
     while len(seen) < num_steps:
-        action = some_action(made.action_space, infos)
-        observation, _, terminated, truncated, infos = made.step(action)
+        if over:
+            observation, infos = made.reset(seed=None if seen else 0)
+            over = False
+        else:
+            action = some_action(made.action_space, infos)
+            observation, _, terminated, truncated, infos = made.step(action)
+            over = terminated or truncated
         seen.append(observation)
-        if terminated or truncated:
-            observation, infos = made.reset()
-            seen.append(observation)
     return made, seen
 
 
@@ -199,26 +191,20 @@ class Probe:
             train: Whether in training mode.
             luck: Seed of the random numbers that the model draws.
         """
-        arguments = self.rows(batch, row, scale)
+        states = self.rows(batch, row, scale)
         if action is None and self.action == "action":
             action = self.actions(batch)
-        if action is not None:
-            arguments["action"] = action.to(self.device)
-        return self.run(arguments, train, luck)
-
-    def run(
-        self, arguments: Mapping[str, Any], train: bool = False, luck: int = 0
-    ) -> tuple[Any, ...]:
-        """Call the model with arguments by name."""
+        given = {} if action is None else {"action": action.to(self.device)}
         seed_generators(luck, self.device)
         np.random.seed(luck)
         random.seed(luck)
         with nullcontext() if train else eval_mode(self.model):
-            first, *others = results_of(self.model(**arguments, **self.fixed))
+            results = results_of(self.model(**states, **given, **self.fixed))
+        # What the model got, for a rule that looks whether it wrote to it.
+        self.seen = states
         if self.transform is not None:
-            states = {k: x for k, x in arguments.items() if k != "action"}
-            first = self.transform(first, states)
-        return (first, *others)
+            results = (self.transform(results[0], states), *results[1:])
+        return results
 
     def actions(self, batch: int) -> Tensor:
         """Return actions for a critic: numbers in the box, or probabilities."""
@@ -265,150 +251,65 @@ class Probe:
         _, log_prob, entropy, *_ = self.call(count, action, **how)
         return action, log_prob, entropy
 
-    def shape(self, dims: Sequence[str], batch: int) -> tuple[int | None, ...]:
-        """Return the sizes that the words of a shape mean; None is any size above 1."""
-        action = (1,) if self.num_actions else tuple(self.space.shape or ())
-        known = {
+    def shape(self, dims: Sequence[str], batch: int) -> tuple[int, ...]:
+        """Return the sizes that the words of a shape mean; 0 is any number above 1."""
+        known: dict[str, tuple[int, ...]] = {
             "batch_size": (batch,),
-            "action_num": (self.num_actions,),
-            "atom_num": (None,),
-            "...": action,
+            "action_num": (self.num_actions or 0,),
+            "atom_num": (0,),
+            "...": (1,) if self.num_actions else self.space.shape or (),
         }
-        sizes = [known[word] if word in known else (int(word),) for word in dims]
-        return tuple(size for part in sizes for size in part)
-
-
-def fits(got: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Say whether a shape is the one that was wanted."""
-    return len(got) == len(wanted) and all(
-        size >= 2 if want is None else size == want
-        for size, want in zip(got, wanted, strict=True)
-    )
-
-
-def advice(got: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
-    """Guess what was forgotten."""
-    if wanted[-1] == 1 and got == wanted[:-1]:
-        return "keepdim, or unsqueeze(-1)"
-    if wanted[-1] == 1 and got[:-1] == wanted[:-1]:
-        return "sum over the dimensions, keepdim"
-    if len(wanted) == 3 and len(got) == 2 and got[0] == wanted[0]:
-        return "unflatten the last dimension"
-    return "" if got[:1] == wanted[:1] else "the first dimension is the batch"
+        sizes = (known[word] if word in known else (int(word),) for word in dims)
+        return tuple(chain.from_iterable(sizes))
 
 
 class Finding(NamedTuple):
-    """What a check has found.
+    """What a rule has found.
 
     Attributes:
         expected: What must be.
         came: What came instead.
         hint: What may help.
+        harmful: Whether it is legal, and only worth a warning.
     """
 
     expected: str
     came: str = ""
     hint: str = ""
+    harmful: bool = False
 
     def __str__(self) -> str:
         came = f", {self.came}" if self.came else ""
         return f"{self.expected}{came}" + (f" ({self.hint})" if self.hint else "")
 
 
-class Rule(NamedTuple):
-    """One demand on a model.
-
-    Attributes:
-        row: Its number among Machin's demands.
-        name: A short name, by which other rules refer to it.
-        text: The demand in words.
-        check: Yields what it finds wrong with a model on trial.
-        after: Names of the rules that must hold before this one makes sense.
-        harmful: Whether a model may break it, and then only gets a warning.
-    """
-
-    row: str
-    name: str
-    text: str
-    check: Callable[[Probe], Iterator[Finding]]
-    after: tuple[str, ...] = ("results",)
-    harmful: bool = False
+Rule = Callable[[Probe], Iterator[Finding]]
 
 
-def rule(row: str, *after: str, harmful: bool = False) -> Callable[..., Rule]:
-    """Make a rule of a check; its text is the first line of the docstring."""
-
-    def read(check: Callable[[Probe], Iterator[Finding]]) -> Rule:
-        text = (check.__doc__ or "").partition("\n")[0].rstrip(".")
-        text = text[:1].lower() + text[1:]
-        return Rule(row, check.__name__, text, check, after or ("results",), harmful)
-
-    return read
+def text_of(rule: Rule) -> str:
+    """Return the demand in words: the first line of the docstring."""
+    return (rule.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def warning(row: str, *after: str) -> Callable[..., Rule]:
-    """Make a rule that a legal model may break."""
-    return rule(row, *after, harmful=True)
-
-
-def try_rules(probe: Probe, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Finding]]:
-    """Try rules on a model; yield those that are broken, with what was found."""
-    failed: set[str] = set()
+def try_rules(
+    probe: Probe, stages: Iterable[Iterable[Rule]]
+) -> Iterator[tuple[str, Finding]]:
+    """Yield the name of each broken rule of the first stage that has one, and why."""
     with randomness_kept():
-        for one in rules:
-            if failed & {*one.after}:
-                failed.add(one.name)
-                continue
-            try:
-                findings = list(one.check(probe))
-            except Exception as error:
-                findings = [Finding(one.text, raised(error))]
-            if findings:
-                failed.add(one.name)
-                yield one, findings[0]
+        for stage in stages:
+            illegal = False
+            for rule in stage:
+                try:
+                    finding = next(rule(probe), None)
+                except Exception as error:
+                    finding = Finding(text_of(rule), raised(error))
+                if finding:
+                    illegal = illegal or not finding.harmful
+                    yield rule.__name__, finding
+            if illegal:
+                return
 
 
 def raised(error: Exception) -> str:
     """Say what was raised, in one line."""
     return f"raised {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def write_out(
-    title: str, action: str, results: Sequence[str], rules: Iterable[Rule]
-) -> str:
-    """Return the signature of a role and its rules, one a line.
-
-    Args:
-        title: What the network is called, such as ``Actor``.
-        action: What it takes besides states.
-        results: What it returns.
-        rules: Its rules.
-    """
-    takes = ["state_0[batch_size, ...]", "...", "state_n[batch_size, ...]"]
-    if action:
-        dims = ".../action_num" if action == "action" else "..."
-        takes.append(action.replace("action", f"action[batch_size, {dims}]"))
-    gap = ",\n" + " " * (len(title) + 1)
-    gives = ",\n   ".join([*results, "<...>"])
-    lines = [f"   {x.row}  {x.text}" + " (a warning)" * x.harmful for x in rules]
-    return "\n".join([f"{title}({gap.join(takes)})", f"-> {gives}", *lines])
-
-
-def write_contract(
-    family: str,
-    continuous: Mapping[str, Iterable[Any]],
-    discrete: Mapping[str, Iterable[Any]],
-) -> str:
-    """Return the text of a contract: each role once, under the name of its network."""
-    kinds: dict[str, list[str]] = {}
-    for kind, parts in (("continuous", continuous), ("discrete", discrete)):
-        for part, roles in parts.items():
-            title = "QNet" if part == "qnet" else part.capitalize()
-            for role in roles:
-                kinds.setdefault(role.text(title), []).append(kind)
-    # A family without continuous actions need not say that its actions are discrete.
-    texts = [
-        f"# {found[0]} actions\n{text}" if continuous and len(found) == 1 else text
-        for text, found in kinds.items()
-    ]
-    return "\n\n".join([family, *texts])

@@ -1,9 +1,10 @@
-# Generated from chapters/workshop/states.py (edit there); digest c75e855505e4d823
+# Generated from chapters/workshop/states.py (edit there); digest c9faff170fbac153
 """States by name: what the states are called, and a model that is called with them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -130,6 +131,12 @@ class ByName(nn.Module):
             obs: Observations ``(*B, size)``.
             given: Further arguments, such as ``action``, with the same ``*B`` in front.
         """
+        return self.ask(self.model, obs, **given)
+
+    def ask(
+        self, method: Callable[..., Any], obs: Tensor, **given: Any
+    ) -> tuple[Any, ...]:
+        """Return the results of the model, or of a method that it has."""
         # All leading dimensions become one batch; the results get them back. Mostly
         # there is just one, and nothing to do.
         lead = self.spec.rows(obs)
@@ -147,5 +154,5 @@ class ByName(nn.Module):
             return x.reshape(*lead, *x.shape[1:]) if rows else x
 
         arguments = self.spec.split(flat(obs)) | {k: flat(x) for k, x in given.items()}
-        results = results_of(self.model(**arguments, **self.fixed))
+        results = results_of(method(**arguments, **self.fixed))
         return results if len(lead) == 1 else tuple(map(unflat, results))
