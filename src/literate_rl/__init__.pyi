@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 280a88b46677dadb
+# Generated from chapters/*.py (edit there); digest a33f671b853f8fcb
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -440,10 +440,8 @@ from .workshop.fast_forms import (
     FusedQError as FusedQError,
     SharesMemory as SharesMemory,
     chain_backward as chain_backward,
-    chain_critic_error as chain_critic_error,
     chain_layers as chain_layers,
     chain_outputs as chain_outputs,
-    chain_q_error as chain_q_error,
     fused_critic_error as fused_critic_error,
     fused_q_error as fused_q_error,
     numpy_act as numpy_act,

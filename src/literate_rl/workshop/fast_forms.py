@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 96ffc96038af0db9
+# Generated from chapters/workshop/fast_forms.py (edit there); digest eb35be3eca89bc1d
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -46,10 +46,8 @@ __all__ = [
     "FusedQError",
     "SharesMemory",
     "chain_backward",
-    "chain_critic_error",
     "chain_layers",
     "chain_outputs",
-    "chain_q_error",
     "fused_critic_error",
     "fused_q_error",
     "numpy_act",
@@ -389,29 +387,6 @@ class FusedQError(NamedTuple):
         chain_backward(self.layers, self.outputs, row)
 
 
-def chain_q_error(
-    layers: list[nn.Module], target_layers: list[nn.Module], batch: Batch, double: bool
-) -> FusedQError:
-    """Compare the values of a chain with their targets.
-
-    Args:
-        layers: The network in training.
-        target_layers: Its older copy.
-        batch: Steps, as the buffer returned them.
-        double: Whether the network in training chooses the next action.
-    """
-    with torch.no_grad():
-        next_q = chain_outputs(target_layers, batch.next_obs)[-1]
-        chooser = chain_outputs(layers, batch.next_obs)[-1] if double else next_q
-        if batch.next_mask is not None:
-            chooser = legal(chooser, batch.next_mask)
-        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
-        outputs, taken = chain_outputs(layers, batch.obs), batch.action.unsqueeze(-1)
-        value = outputs[-1].gather(-1, taken).squeeze(-1)
-        loss = smooth_l1_loss(value, aim, reduction="none")
-    return FusedQError(loss, aim - value, value, layers, outputs, taken)
-
-
 def check_error(algorithm: Any, *plain: Callable[..., Any]) -> None:
     """Raise if an algorithm's own error is none of those that are computed here."""
     given = type(algorithm)
@@ -445,7 +420,18 @@ def fused_q_error(
     ) -> FusedQError:
         check_error(algorithm, QLearning.error)
         older = list(algorithm.target.network.network)
-        return chain_q_error(layers, older, batch, algorithm.config.double)
+        with torch.no_grad():
+            chooser = next_q = chain_outputs(older, batch.next_obs)[-1]
+            if algorithm.config.double:
+                chooser = chain_outputs(layers, batch.next_obs)[-1]
+            if batch.next_mask is not None:
+                chooser = legal(chooser, batch.next_mask)
+            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+            outputs = chain_outputs(layers, batch.obs)
+            taken = batch.action.unsqueeze(-1)
+            value = outputs[-1].gather(-1, taken).squeeze(-1)
+            loss = smooth_l1_loss(value, aim, reduction="none")
+        return FusedQError(loss, aim - value, value, layers, outputs, taken)
 
     return error
 
@@ -467,27 +453,6 @@ class FusedCriticError(NamedTuple):
         rows = weight * (-1 / len(weight)) * self.distance
         for chain, outputs, row in zip(self.chains, self.outputs, rows, strict=True):
             chain_backward(chain, outputs, row.unsqueeze(-1))
-
-
-def chain_critic_error(
-    chains: list[list[nn.Module]], batch: Batch, target: Tensor
-) -> FusedCriticError:
-    """Compare what critics think of actions with their targets.
-
-    Args:
-        chains: The critics, from observation and action to one value.
-        batch: Steps, as the buffer returned them.
-        target: What the values should be, (N,).
-    """
-    with torch.no_grad():
-        x = torch.cat([batch.obs, batch.action], -1)
-        outputs = [chain_outputs(chain, x) for chain in chains]
-        q = torch.stack([each[-1].squeeze(-1) for each in outputs])
-        distance = target - q
-        loss = (0.5 * distance.square()).sum(0)
-        check_finite(loss, q=q, target=target)
-        value = q.mean(0)
-    return FusedCriticError(loss, target - value, value, chains, outputs, distance)
 
 
 def critic_chains(policy: Any) -> list[list[nn.Module]]:
@@ -524,7 +489,16 @@ def fused_critic_error(
         algorithm: Any, batch: Batch, generator: torch.Generator
     ) -> FusedCriticError:
         check_error(algorithm, TwinDelayed.error, SoftActorCritic.error)
-        return chain_critic_error(chains, batch, algorithm.aim(batch, generator))
+        target = algorithm.aim(batch, generator)
+        with torch.no_grad():
+            x = torch.cat([batch.obs, batch.action], -1)
+            outputs = [chain_outputs(chain, x) for chain in chains]
+            q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+            distance = target - q
+            loss = (0.5 * distance.square()).sum(0)
+            check_finite(loss, q=q, target=target)
+            value = q.mean(0)
+        return FusedCriticError(loss, target - value, value, chains, outputs, distance)
 
     return error
 
