@@ -903,13 +903,12 @@ def parts_of(
     policy: ActorCriticLike, take: Take
 ) -> tuple[list[Layer], list[Layer], Any]:
     """Return the layers of actor and critic, and what finds the terms of rows."""
-    methods = "evaluate_actions", "legal", "value"
-    ours = computes(policy, Policy) and computes(policy, Policy, *methods)
+    ours = computes(policy, Policy, "evaluate_actions", "legal", "value")
     words = "policy must be a Policy without hooks or methods of its own"
     check_that(ours, f"{words}, got {type(policy).__name__}")
     known_policy = cast(Policy, policy)
     network, actions = known_policy.network, known_policy.actions
-    ours = computes(network, ActorCritic) and computes(network, ActorCritic, "value")
+    ours = computes(network, ActorCritic, "value")
     words = "policy.network must be an ActorCritic without hooks"
     check_that(ours, f"{words}, got {type(network).__name__}")
 

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest d14d17257bb712e1
+# Generated from chapters/ppo_by_hand.py (edit there); digest 08e777a8515d0667
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -442,13 +442,12 @@ def parts_of(
     policy: ActorCriticLike, take: Take
 ) -> tuple[list[Layer], list[Layer], Any]:
     """Return the layers of actor and critic, and what finds the terms of rows."""
-    methods = "evaluate_actions", "legal", "value"
-    ours = computes(policy, Policy) and computes(policy, Policy, *methods)
+    ours = computes(policy, Policy, "evaluate_actions", "legal", "value")
     words = "policy must be a Policy without hooks or methods of its own"
     check_that(ours, f"{words}, got {type(policy).__name__}")
     known_policy = cast(Policy, policy)
     network, actions = known_policy.network, known_policy.actions
-    ours = computes(network, ActorCritic) and computes(network, ActorCritic, "value")
+    ours = computes(network, ActorCritic, "value")
     words = "policy.network must be an ActorCritic without hooks"
     check_that(ours, f"{words}, got {type(network).__name__}")
 

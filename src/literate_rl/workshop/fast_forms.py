@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest eb35be3eca89bc1d
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 5cfd7de5679c1d03
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ HOOKS = (
 def computes(x: Any, kind: type[Any], *methods: str) -> bool:
     """Say whether an object has a class's methods, none of its own, and no hooks.
 
-    Without names it is what runs when a module is called.
+    Of a module they are those that run when it is called, and others by name.
     """
-    names = methods or ("forward", "__call__")
+    called = ("forward", "__call__") if issubclass(kind, nn.Module) else ()
+    names = (*called, *methods)
     same = all(getattr(x, name, 0) == getattr(kind, name).__get__(x) for name in names)
     return same and not listened(x)
 
@@ -254,7 +255,7 @@ def numpy_act(policy: PolicyLike) -> Act:
     """
     device = next(policy.parameters()).device
     check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
-    ours = computes(policy, Policy) and computes(policy, Policy, "act", "legal")
+    ours = computes(policy, Policy, "act", "legal")
     words = "policy must act as a Policy does, without hooks"
     check_that(ours, f"{words}, got {type(policy).__name__}")
     known_policy = cast(Policy, policy)
