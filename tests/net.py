@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from literate_rl.agents import seed_everything
-from literate_rl.workshop.training import ALGORITHMS, make_learner
+from literate_rl.apps.training import ALGORITHMS, make_learner
+from literate_rl.data.agents import seed_everything
 
 RECORD = Path(__file__).with_name("net.json")
 CARTPOLE, PENDULUM, MOVING = "CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"
