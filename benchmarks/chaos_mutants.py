@@ -96,9 +96,9 @@ PLACES = (
     Place("workshop/fast", "scaled_atoms project_atoms", "c51"),
     Place(
         "workshop/fast_forms",
-        "numpy_layers numpy_act chain_outputs chain_backward add_gradient "
-        "FusedQError.backward chain_q_error FusedCriticError.backward "
-        "chain_critic_error",
+        "layers_of linear stretch numpy_act chain_outputs chain_backward "
+        "add_gradient FusedQError.backward fused_q_error "
+        "FusedCriticError.backward fused_critic_error",
         "fast_forms",
     ),
     Place(

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from literate_rl.ground.nests import Spec, flat, leaves, pack
+from literate_rl.ground.networks import orthogonal
 from literate_rl.ground.signatures import Count, Float, at_least, check_that, checked
 
 __all__ = [
@@ -286,10 +287,8 @@ def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Build a linear layer with orthogonal weights and a bias of zero."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a type may have no arguments
-        layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
+        layer: nn.Linear = orthogonal(nn.Linear(inputs, outputs), gain)
+        return layer
 
 
 class EncodingNetwork(nn.Module):

@@ -25,7 +25,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -699,10 +699,10 @@ class PartsEncoder(nn.Module):
     ) -> None:
         super().__init__()
         parts = readable_parts(space)
-        encoders = [encoder_of(part, hidden, convolutions) for part in parts]
+        encoders: Any = [make_encoder(part, hidden, convolutions) for part in parts]
         self.sizes = [spaces.flatdim(part) for part in parts]
         self.encoders = nn.ModuleList(encoders)
-        self.output_size = sum(encoder.output_size for encoder in encoders)
+        self.output_size: int = sum(encoder.output_size for encoder in encoders)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``(*B, F)`` of flat observations."""
@@ -765,8 +765,10 @@ def make_encoder(
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return PartsEncoder(space, hidden, convolutions)
-    (part,) = readable_parts(space)
-    return encoder_of(part, hidden, convolutions)
+    readable_parts(space)
+    if is_picture(space, convolutions is not None):
+        return PictureEncoder(space, hidden, convolutions)
+    return RowEncoder(space)
 
 
 def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
@@ -781,17 +783,10 @@ def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
     return list(parts.values())
 
 
-def encoder_of(
-    space: spaces.Space[Any], hidden: int | None, convolutions: Convolutions | None
-) -> RowEncoder | PictureEncoder:
-    """Return the encoder of one part."""
-    if isinstance(space, spaces.Box) and is_picture(space, convolutions is not None):
-        return PictureEncoder(space, hidden, convolutions)
-    return RowEncoder(space)
-
-
-def is_picture(space: spaces.Box, asked: bool) -> bool:
-    """Say whether to look for neighbours in a box."""
+def is_picture(space: Any, asked: bool) -> TypeGuard[spaces.Box]:
+    """Say whether to look for neighbours in a space."""
+    if not isinstance(space, spaces.Box):
+        return False
     # A table of numbers has rows and columns too, but no neighbours.
     if len(space.shape) not in ((2, 3, 4) if space.dtype == np.uint8 else (3, 4)):
         return False
@@ -804,8 +799,7 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
 
 def has_pictures(space: spaces.Space[Any]) -> bool:
     """Say whether a space is a picture or has one among its parts."""
-    parts = [part for _, part in named_parts(space, "observation_space")]
-    return any(isinstance(x, spaces.Box) and is_picture(x, False) for x in parts)
+    return any(is_picture(part, False) for _, part in named_parts(space, ""))
 
 
 # %% [markdown]

@@ -523,13 +523,10 @@ class PictureLayer(nn.Module):
 
     def __init__(self, space: spaces.Box, outputs: int) -> None:
         super().__init__()
-        self.shape = space.shape
         self.encoder = ConvolutionalEncodingNetwork(space, outputs)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features of pictures."""
-        if obs.shape[-3:] != self.shape:
-            obs = obs.unflatten(-1, self.shape)
         features: Tensor = self.encoder(obs)[0]
         return features
 

@@ -19,7 +19,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.modules.module import register_module_forward_hook
 
 from literate_rl.apps.training import ALGORITHMS, make_learner
 from literate_rl.data.agents import seed_everything
@@ -127,16 +125,6 @@ CASES = {
 NAMES = [f"{name}, {form}" for name in CASES for form in ("fast", "plain")]
 
 
-@contextmanager
-def plain_forms() -> Iterator[None]:
-    """Let no fast form be taken: a hook on all modules asks for each of their calls."""
-    hook = register_module_forward_hook(lambda *_: None)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 def leaves(tree: Any) -> Iterator[Tensor]:
     """Go through the numbers of a state, in any order."""
     if isinstance(tree, Mapping):
@@ -176,18 +164,16 @@ def play(name: str, times: int = 1) -> dict[str, list[Tensor]]:
         seed_everything(1)
         config = ALGORITHMS[algorithm].settings(env)
         config = replace(config, **SMALL[algorithm], **changes)
-        if form == "fast":
-            return trained(algorithm, env, config, iterations * times)
-        with plain_forms():
-            return trained(algorithm, env, config, iterations * times)
+        fast = "auto" if form == "fast" else "plain"
+        return trained(algorithm, env, config, iterations * times, fast)
     finally:
         torch.set_num_threads(threads)
 
 
 def trained(
-    algorithm: str, env: str, config: Any, iterations: int
+    algorithm: str, env: str, config: Any, iterations: int, fast: Any
 ) -> dict[str, list[Tensor]]:
-    learner: Any = make_learner(algorithm, env, config, {})
+    learner: Any = make_learner(algorithm, env, config, {}, fast=fast)
     for _ in range(iterations):
         metrics = learner.iterate()
     parts = parts_of(learner, metrics)

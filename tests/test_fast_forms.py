@@ -16,10 +16,6 @@ from hybrid import MASK
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_full_backward_hook,
-)
 
 from literate_rl.by_hand.fast_forms import (
     FlatAdam,
@@ -357,20 +353,11 @@ def test_numpy_acts_for_no_deviations_that_somebody_else_asks_for() -> None:
         numpy_act(policy)
 
 
-def test_numpy_acts_for_no_hook_of_all_modules() -> None:
-    policy = seeded(BUILT["categorical"])
-    with (
-        register_module_forward_hook(lambda module, inputs, output: -output),
-        pytest.raises(ValueError, match=ACTS),
-    ):
-        numpy_act(policy)
-
-
 @pytest.mark.parametrize(
     ("network", "actions", "words"),
     [
-        (None, BoxActions(BOX.low, BOX.high), RULE),
-        (nn.Sequential(nn.Linear(3, 4)), GaussianActions(BOX.low, BOX.high), RULE),
+        (None, BoxActions(BOX.low, BOX.high), CHAIN),
+        (nn.Sequential(nn.Linear(3, 4)), GaussianActions(BOX.low, BOX.high), CHAIN),
         (nn.Sequential(nn.Linear(3, 2)), OneHotActions(2), RULE),
         (nn.Sequential(nn.Linear(3, 2).bfloat16()), CategoricalActions(2), CHAIN),
     ],
@@ -390,12 +377,11 @@ def test_numpy_stretches_as_ours_do_or_not_at_all(kind: str) -> None:
         numpy_act(policy)
 
 
-def test_a_subclass_that_adds_something_is_no_other_rule() -> None:
+def test_a_policy_that_adds_something_is_no_other_one() -> None:
     policy = seeded(BUILT["categorical"])
     obs = torch.randn(9, 3)
     expected = policy.act(obs, 0.0)
     same_name(policy, added=None)
-    same_name(policy.actions, added=None)
     assert torch.equal(numpy_act(policy)(obs, 0.0), expected)
 
 
@@ -633,14 +619,9 @@ def test_whoever_judges_otherwise_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_listening_to_everything_is_refused_while_it_lasts(name: str) -> None:
+def test_autocast_is_refused_while_it_lasts(name: str) -> None:
     make, policy = ERRORS[name][2], made(name)
     with torch.autocast("cpu"), pytest.raises(ValueError, match="or autocast"):
-        make(policy)
-    with (
-        register_module_full_backward_hook(lambda module, into, out: None),
-        pytest.raises(ValueError, match=JUDGES[name == "DQN"]),
-    ):
         make(policy)
     make(policy)
 

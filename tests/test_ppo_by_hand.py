@@ -544,7 +544,7 @@ class Halved(CategoricalActions):
 
 
 PICTURE = spaces.Box(0, 255, (6, 6, 2), np.uint8)
-CHAINS = "policy must have chains of Linear, Tanh and ReLU, without hooks"
+CHAINS = "policy.network must be a chain of known layers"
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an encoder": (lambda: make_policy(PICTURE, LISTED), CHAINS),
     "another layer": (lambda: own_chain(nn.Linear(3, 4), nn.Sigmoid()), CHAINS),

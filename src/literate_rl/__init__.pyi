@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest da0e07ab9a6fd5e0
+# Generated from chapters/*.py (edit there); digest 9e4b5b35965d3421
 from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
@@ -438,10 +438,8 @@ from .by_hand.fast_forms import (
     FusedQError as FusedQError,
     SharesMemory as SharesMemory,
     chain_backward as chain_backward,
-    chain_critic_error as chain_critic_error,
     chain_layers as chain_layers,
     chain_outputs as chain_outputs,
-    chain_q_error as chain_q_error,
     fused_critic_error as fused_critic_error,
     fused_q_error as fused_q_error,
     numpy_act as numpy_act,

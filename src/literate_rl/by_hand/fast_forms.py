@@ -1,9 +1,9 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest bb0709554f99bad6
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 47bf8acc5f50a9d3
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -13,12 +13,6 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
-from torch.nn.modules.module import (
-    _global_backward_hooks,
-    _global_backward_pre_hooks,
-    _global_forward_hooks,
-    _global_forward_pre_hooks,
-)
 
 from literate_rl.learners.ddpg import ActorCritics, BoxActions
 from literate_rl.learners.dqn import EpsilonGreedy, QLearning, double_q_target
@@ -52,82 +46,80 @@ __all__ = [
     "FusedQError",
     "SharesMemory",
     "chain_backward",
-    "chain_critic_error",
     "chain_layers",
     "chain_outputs",
-    "chain_q_error",
     "fused_critic_error",
     "fused_q_error",
     "numpy_act",
 ]
 
 
-# The hooks that PyTorch calls for every module there is.
-FOR_ALL = (
-    _global_forward_pre_hooks,
-    _global_forward_hooks,
-    _global_backward_pre_hooks,
-    _global_backward_hooks,
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_post_accumulate_grad_hooks",
 )
 
 
-def keeps(x: Any, kind: type[Any], method: str) -> bool:
-    """Say whether an object's method is that of a class, and not one of its own."""
-    return bool(getattr(x, method, None) == getattr(kind, method).__get__(x))
+def computes(x: Any, kind: type[Any], *methods: str) -> bool:
+    """Say whether an object has a class's methods, none of its own, and no hooks.
+
+    Of a module they are those that run when it is called, and others by name.
+    """
+    called = ("forward", "__call__") if issubclass(kind, nn.Module) else ()
+    names = (*called, *methods)
+    same = all(getattr(x, name, 0) == getattr(kind, name).__get__(x) for name in names)
+    return same and not listened(x)
 
 
-def computes(module: Any, kind: type[nn.Module]) -> bool:
-    """Say whether calling a module runs the ``forward`` of a class and nothing else."""
-    return (
-        isinstance(module, nn.Module)
-        and type(module).forward is kind.forward
-        and type(module).__call__ is nn.Module.__call__
-        and not altered(module)
-        and not any(FOR_ALL)
-    )
+def listened(x: Any) -> bool:
+    """Say whether a module or a parameter has hooks."""
+    return any(getattr(x, name, None) for name in HOOKS)
 
 
-def as_made(x: Any, kind: type[Any]) -> bool:
-    """Say whether an object is of a class itself and has no methods of its own."""
-    own = any(name == "legal" or callable(getattr(kind, name, 0)) for name in vars(x))
-    return type(x) is kind and not own
-
-
-def altered(module: nn.Module) -> bool:
-    """Say whether a module has a ``forward`` or hooks of its own."""
-    return bool(
-        "forward" in vars(module)
-        or module._forward_pre_hooks
-        or module._forward_hooks
-        or module._backward_pre_hooks
-        or module._backward_hooks
-    )
+def as_made(x: Any, *kinds: type[Any]) -> bool:
+    """Say whether an object is of one of the classes and has no method of its own."""
+    return type(x) in kinds and not any(map(callable, vars(x).values()))
 
 
 Step = Callable[[NDArray[Any]], NDArray[Any]]
 CHAIN = "policy.network must be a chain of known layers"
 
 
-def numpy_layers(module: Any) -> list[Step]:
-    """Return what a chain of layers computes, in NumPy, or refuse it."""
+def layers_of(module: Any, known: Mapping[type, Callable[[Any], Any]]) -> list[Any]:
+    """Return what is known to compute each layer of a chain, or refuse it."""
     # A subclass of a chain may add methods, but not compute something else.
     if computes(module, nn.Sequential):
-        return [step for part in module for step in numpy_layers(part)]
-    kind = type(module)
-    plain: dict[type, Step] = {nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
-    known = kind in (nn.Linear, Stretch, RunningMoments, *plain)
-    known = known and computes(module, kind)
-    check_that(known, f"{CHAIN} without hooks, got {kind.__name__}")
-    if kind in plain:
-        return [plain[kind]]
-    if kind is RunningMoments:
-        return [lambda x: module(torch.from_numpy(x)).numpy()]
-    if kind is Stretch:
-        middle, half = module.middle.numpy(), module.half_width.numpy()
-        return [lambda x: middle + half * np.tanh(x)]
-    given = [p for p in (module.weight, module.bias) if p is not None]
+        return [step for part in module for step in layers_of(part, known)]
+    kind, names = type(module), ", ".join(layer.__name__ for layer in known)
+    words = f"{CHAIN}, {names}, without hooks, got {kind.__name__}"
+    check_that(kind in known and computes(module, kind), words)
+    return [known[kind](module)]
+
+
+def linear(layer: nn.Linear) -> Step:
+    """Return what a linear layer computes."""
+    given = [p for p in (layer.weight, layer.bias) if p is not None]
     weight, *bias = (memory(p).T for p in given)
-    return [lambda x: x @ weight + bias[0] if bias else x @ weight]
+    return lambda x: x @ weight + bias[0] if bias else x @ weight
+
+
+def stretch(box: Stretch) -> Step:
+    """Return what the stretch to a box computes."""
+    middle, half = box.middle.numpy(), box.half_width.numpy()
+    return lambda x: middle + half * np.tanh(x)
+
+
+ACTING: dict[type, Callable[[Any], Step]] = {
+    nn.Linear: linear,
+    nn.Tanh: lambda _: np.tanh,
+    nn.ReLU: lambda _: lambda x: np.maximum(x, 0),
+    Stretch: stretch,
+    RunningMoments: lambda module: lambda x: module(torch.from_numpy(x)).numpy(),
+}
+numpy_layers = partial(layers_of, known=ACTING)
 
 
 def memory(p: Any) -> NDArray[Any]:
@@ -162,27 +154,26 @@ Choose = Callable[[NDArray[Any], Any], NDArray[Any]]
 Rule = tuple[list[Step], Choose]
 
 
-def listed(rows: Any) -> Rule:
+def listed(rows: Any, actions: Any) -> Rule:
     """Return the layers of logits or values, and what chooses."""
     return numpy_layers(rows), lambda row, noise: (row + noise).argmax(-1)
 
 
-def gaussian(rows: WithDeviations) -> Rule:
+def gaussian(rows: WithDeviations, actions: Any) -> Rule:
     """Return the layers of the means, and what moves them."""
     log_sigma = memory(rows.log_sigma)
     return numpy_layers(rows.mean), lambda row, noise: row + np.exp(log_sigma) * noise
 
 
-def hybrid(rows: HybridRows) -> Rule:
+def hybrid(rows: HybridRows, actions: Any) -> Rule:
     """Return the layers of logits and means, and what chooses."""
     net, size = rows.network, rows.network.action_type_shape
+    known = computes(net, HybridPolicyNetwork)
+    check_that(known, f"{CHAIN} without hooks, got {type(net).__name__}")
     layers, log_sigma = numpy_layers(net.encoder), memory(net.action_args_log_sigma)
-    heads = net.action_type_head, net.action_args_mu
-    linear = all(type(x) is nn.Linear and computes(x, nn.Linear) for x in heads)
-    got = " and ".join(type(x).__name__ for x in heads)
-    check_that(linear, f"{CHAIN} with linear heads without hooks, got {got}")
-    weights = [memory(x.weight) for x in heads]
-    biases = [memory(x.bias) for x in heads]
+    heads = nn.Sequential(net.action_type_head, net.action_args_mu)
+    parts = layers_of(heads, {nn.Linear: lambda x: (memory(x.weight), memory(x.bias))})
+    weights, biases = zip(*parts, strict=True)
 
     def both(features: NDArray[Any]) -> NDArray[Any]:
         # Two heads are one layer, and one product costs less than two.
@@ -200,7 +191,7 @@ def hybrid(rows: HybridRows) -> Rule:
     return [*layers, both], choose
 
 
-def boxed(actor: nn.Module) -> Rule:
+def boxed(rows: ActorCritics, actions: Any) -> Rule:
     """Return the layers of actions in a box, and what moves or replaces them."""
 
     def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
@@ -210,17 +201,17 @@ def boxed(actor: nn.Module) -> Rule:
         added, instead = halves(noise)
         return np.where(np.isnan(instead), row + added, instead)
 
-    return numpy_layers(actor), choose
+    return numpy_layers(rows.actor), choose
 
 
-def squashed(box: Any, rows: GaussianRows) -> Rule:
+def squashed(rows: GaussianRows, actions: SquashedGaussian) -> Rule:
     """Return the layers of means and deviations, and what draws and stretches."""
-    [stretch] = numpy_layers(box)
+    [stretched] = numpy_layers(actions.box)
 
     def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
         mu, log_sigma = halves(row)
         # The bounds are those of ``GaussianRows``.
-        return stretch(mu + np.exp(np.clip(log_sigma, -5.0, 2.0)) * noise)
+        return stretched(mu + np.exp(np.clip(log_sigma, -5.0, 2.0)) * noise)
 
     return numpy_layers(rows.net), choose
 
@@ -229,6 +220,17 @@ def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return both halves of each row."""
     middle = row.shape[-1] // 2
     return row[..., :middle], row[..., middle:]
+
+
+# For each distribution the network that its rows come from, and the rule in NumPy.
+RULES: dict[type, tuple[type[nn.Module], Callable[[Any, Any], Rule]]] = {
+    CategoricalActions: (nn.Sequential, listed),
+    EpsilonGreedy: (nn.Sequential, listed),
+    GaussianActions: (WithDeviations, gaussian),
+    HybridActions: (HybridRows, hybrid),
+    BoxActions: (ActorCritics, boxed),
+    SquashedGaussian: (GaussianRows, squashed),
+}
 
 
 @checked
@@ -253,8 +255,7 @@ def numpy_act(policy: PolicyLike) -> Act:
     """
     device = next(policy.parameters()).device
     check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
-    same = all(keeps(policy, Policy, method) for method in ("act", "legal"))
-    ours = same and computes(policy, Policy)
+    ours = computes(policy, Policy, "act", "legal")
     words = "policy must act as a Policy does, without hooks"
     check_that(ours, f"{words}, got {type(policy).__name__}")
     known_policy = cast(Policy, policy)
@@ -263,28 +264,13 @@ def numpy_act(policy: PolicyLike) -> Act:
     if computes(rows, ActorCritic):
         rows, normalizer = rows.actor, rows.normalizer
         normalizer = None if computes(normalizer, nn.Identity) else normalizer
-    # Only these rules are written in NumPy above.
-    known: list[type[Any]] = [CategoricalActions, EpsilonGreedy]
-    rule: Callable[[Any], Rule] = listed
-    methods, actions = ["choose"], known_policy.actions
-    if type(rows) is WithDeviations and computes(rows, WithDeviations):
-        rule, known = gaussian, [GaussianActions]
-    elif computes(rows, HybridRows) and computes(rows.network, HybridPolicyNetwork):
-        # Another `legal` might look at the deviations, which no row holds here.
-        rule, known, methods = hybrid, [HybridActions], ["choose", "legal"]
-    elif computes(rows, ActorCritics):
-        rule, known, rows = boxed, [BoxActions], rows.actor
-    elif computes(rows, GaussianRows):
-        rule = partial(squashed, getattr(actions, "box", None))
-        known = [SquashedGaussian]
-    layers, choose = rule(rows)
-    same = any(all(keeps(actions, kind, m) for m in methods) for kind in known)
-    # The rows of Gaussian actions lack the deviations here, so no `legal` may ask for
-    # them. And a class between this one and its parent would change what it calls.
-    own = rule is gaussian and hasattr(actions, "legal")
-    between = SquashedGaussian in known and type(actions) is not SquashedGaussian
-    words = f"policy.actions must be known, got {actions}"
-    check_that(same and not own and not between, words)
+    actions = known_policy.actions
+    known = as_made(actions, *RULES)
+    check_that(known, f"policy.actions must be known, got {actions}")
+    kind, rule = RULES[type(actions)]
+    words = f"{CHAIN} without hooks, got {type(rows).__name__}"
+    check_that(computes(rows, kind), words)
+    layers, choose = rule(rows, actions)
 
     @one_thread
     def act(
@@ -301,9 +287,6 @@ def numpy_act(policy: PolicyLike) -> Act:
     return act
 
 
-PARTS = {"weight", "bias"}
-
-
 def chain_layers(module: Any) -> list[nn.Module]:
     """Return a chain's layers in order, or refuse it if its gradient needs autograd.
 
@@ -317,22 +300,19 @@ def chain_layers(module: Any) -> list[nn.Module]:
     return list(module)
 
 
-def derivable(layer: nn.Module) -> bool:
+def derivable(layer: Any) -> bool:
     """Say whether a layer can be computed, and differentiated, by hand."""
-    kind, own = type(layer), layer._parameters
-    if kind not in (nn.Linear, nn.ReLU) or altered(layer):
+    kind = type(layer)
+    if kind not in (nn.Linear, nn.ReLU) or not computes(layer, kind):
         return False
     # Another tensor in a parameter's place may come from a computation of its own.
-    return kind is nn.ReLU or (own.keys() == PARTS and all(map(quiet, own.values())))
+    parts = (layer.weight, layer.bias) if kind is nn.Linear else ()
+    return all(p is None or quiet(p) for p in parts)
 
 
 def quiet(p: Any) -> bool:
     """Say whether something is a plain parameter whose gradient nobody listens to."""
-    return p is None or not (
-        type(p) is not nn.Parameter
-        or p._backward_hooks
-        or p._post_accumulate_grad_hooks
-    )
+    return type(p) is nn.Parameter and not listened(p)
 
 
 def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
@@ -408,29 +388,6 @@ class FusedQError(NamedTuple):
         chain_backward(self.layers, self.outputs, row)
 
 
-def chain_q_error(
-    layers: list[nn.Module], target_layers: list[nn.Module], batch: Batch, double: bool
-) -> FusedQError:
-    """Compare the values of a chain with their targets.
-
-    Args:
-        layers: The network in training.
-        target_layers: Its older copy.
-        batch: Steps, as the buffer returned them.
-        double: Whether the network in training chooses the next action.
-    """
-    with torch.no_grad():
-        next_q = chain_outputs(target_layers, batch.next_obs)[-1]
-        chooser = chain_outputs(layers, batch.next_obs)[-1] if double else next_q
-        if batch.next_mask is not None:
-            chooser = legal(chooser, batch.next_mask)
-        aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
-        outputs, taken = chain_outputs(layers, batch.obs), batch.action.unsqueeze(-1)
-        value = outputs[-1].gather(-1, taken).squeeze(-1)
-        loss = smooth_l1_loss(value, aim, reduction="none")
-    return FusedQError(loss, aim - value, value, layers, outputs, taken)
-
-
 def check_error(algorithm: Any, *plain: Callable[..., Any]) -> None:
     """Raise if an algorithm's own error is none of those that are computed here."""
     given = type(algorithm)
@@ -453,8 +410,8 @@ def fused_q_error(
     check_that(ours, f"{words}, got {type(policy).__name__}")
     # Somebody may have another idea of what is legal.
     actions: Any = policy.actions
-    same = keeps(policy, Policy, "legal") and (
-        not hasattr(actions, "legal") or keeps(actions, EpsilonGreedy, "legal")
+    same = computes(policy, Policy, "legal") and (
+        not hasattr(actions, "legal") or computes(actions, EpsilonGreedy, "legal")
     )
     check_that(same, "policy must leave out illegal actions as EpsilonGreedy does")
     layers = chain_layers(policy.network)
@@ -464,7 +421,18 @@ def fused_q_error(
     ) -> FusedQError:
         check_error(algorithm, QLearning.error)
         older = list(algorithm.target.network.network)
-        return chain_q_error(layers, older, batch, algorithm.config.double)
+        with torch.no_grad():
+            chooser = next_q = chain_outputs(older, batch.next_obs)[-1]
+            if algorithm.config.double:
+                chooser = chain_outputs(layers, batch.next_obs)[-1]
+            if batch.next_mask is not None:
+                chooser = legal(chooser, batch.next_mask)
+            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+            outputs = chain_outputs(layers, batch.obs)
+            taken = batch.action.unsqueeze(-1)
+            value = outputs[-1].gather(-1, taken).squeeze(-1)
+            loss = smooth_l1_loss(value, aim, reduction="none")
+        return FusedQError(loss, aim - value, value, layers, outputs, taken)
 
     return error
 
@@ -486,27 +454,6 @@ class FusedCriticError(NamedTuple):
         rows = weight * (-1 / len(weight)) * self.distance
         for chain, outputs, row in zip(self.chains, self.outputs, rows, strict=True):
             chain_backward(chain, outputs, row.unsqueeze(-1))
-
-
-def chain_critic_error(
-    chains: list[list[nn.Module]], batch: Batch, target: Tensor
-) -> FusedCriticError:
-    """Compare what critics think of actions with their targets.
-
-    Args:
-        chains: The critics, from observation and action to one value.
-        batch: Steps, as the buffer returned them.
-        target: What the values should be, (N,).
-    """
-    with torch.no_grad():
-        x = torch.cat([batch.obs, batch.action], -1)
-        outputs = [chain_outputs(chain, x) for chain in chains]
-        q = torch.stack([each[-1].squeeze(-1) for each in outputs])
-        distance = target - q
-        loss = (0.5 * distance.square()).sum(0)
-        check_finite(loss, q=q, target=target)
-        value = q.mean(0)
-    return FusedCriticError(loss, target - value, value, chains, outputs, distance)
 
 
 def critic_chains(policy: Any) -> list[list[nn.Module]]:
@@ -543,7 +490,16 @@ def fused_critic_error(
         algorithm: Any, batch: Batch, generator: torch.Generator
     ) -> FusedCriticError:
         check_error(algorithm, TwinDelayed.error, SoftActorCritic.error)
-        return chain_critic_error(chains, batch, algorithm.aim(batch, generator))
+        target = algorithm.aim(batch, generator)
+        with torch.no_grad():
+            x = torch.cat([batch.obs, batch.action], -1)
+            outputs = [chain_outputs(chain, x) for chain in chains]
+            q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+            distance = target - q
+            loss = (0.5 * distance.square()).sum(0)
+            check_finite(loss, q=q, target=target)
+            value = q.mean(0)
+        return FusedCriticError(loss, target - value, value, chains, outputs, distance)
 
     return error
 

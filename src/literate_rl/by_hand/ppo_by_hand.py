@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest 421f219cd6312de3
+# Generated from chapters/ppo_by_hand.py (edit there); digest 6022846989064bba
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from literate_rl.by_hand.fast_forms import (
     as_made,
     check_numbers,
     computes,
-    keeps,
+    layers_of,
+    memory,
     one_thread,
     quiet,
 )
@@ -50,7 +51,7 @@ class Linear:
     """A linear layer: its weights, and where their gradients go."""
 
     def __init__(self, layer: nn.Linear, take: Take) -> None:
-        self.weight, self.bias = array(layer.weight), array(layer.bias)
+        self.weight, self.bias = memory(layer.weight), memory(layer.bias)
         self.weight_grad, self.bias_grad = take(layer.weight), take(layer.bias)
 
     def forward(self, x: Array) -> Array:
@@ -92,12 +93,6 @@ class ReLU:
         """Return the gradient of the input."""
         # The second half.
         return grad * (self.y > 0)
-
-
-def array(parameter: Tensor) -> Array:
-    """Return a parameter's own memory as an array."""
-    numbers: Array = parameter.detach().numpy()
-    return numbers
 
 
 class Layer(Protocol):
@@ -219,7 +214,7 @@ class Deviations:
     """Puts the same logarithms of standard deviations behind each row."""
 
     def __init__(self, log_sigma: Tensor, take: Take) -> None:
-        self.log_sigma, self.grad = array(log_sigma), take(log_sigma)
+        self.log_sigma, self.grad = memory(log_sigma), take(log_sigma)
 
     def forward(self, x: Array) -> Array:
         """Return longer rows."""
@@ -286,7 +281,7 @@ def gradient_vector(parameters: list[Any]) -> tuple[Array, dict[Any, Array]]:
     """Return a vector for all gradients, and which part of it is whose."""
     check_numbers(parameters)
     sizes = [p.numel() for p in parameters]
-    flat = np.zeros(sum(sizes), array(parameters[0]).dtype)
+    flat = np.zeros(sum(sizes), memory(parameters[0]).dtype)
     parts = np.split(flat, np.cumsum(sizes)[:-1])
     pairs = zip(parameters, parts, strict=True)
     return flat, {p: part.reshape(p.shape) for p, part in pairs}
@@ -338,7 +333,7 @@ class ByHand(SharesMemory):
         self.grads = [(p, torch.from_numpy(part)) for p, part in free.items()]
 
         def take(p: Any) -> Array:
-            plain = type(p) is nn.Parameter and quiet(p) and p.requires_grad
+            plain = quiet(p) and p.requires_grad
             words = "policy must train plain parameters, without hooks"
             check_that(plain, f"{words}, got {type(p).__name__}")
             check_that(p in free, "policy must use each parameter in one place only")
@@ -447,51 +442,36 @@ def parts_of(
     policy: ActorCriticLike, take: Take
 ) -> tuple[list[Layer], list[Layer], Any]:
     """Return the layers of actor and critic, and what finds the terms of rows."""
-    methods = "evaluate_actions", "legal", "value"
-    ours = computes(policy, Policy) and all(keeps(policy, Policy, m) for m in methods)
+    ours = computes(policy, Policy, "evaluate_actions", "legal", "value")
     words = "policy must be a Policy without hooks or methods of its own"
     check_that(ours, f"{words}, got {type(policy).__name__}")
     known_policy = cast(Policy, policy)
     network, actions = known_policy.network, known_policy.actions
-    ours = computes(network, ActorCritic) and keeps(network, ActorCritic, "value")
+    ours = computes(network, ActorCritic, "value")
     words = "policy.network must be an ActorCritic without hooks"
     check_that(ours, f"{words}, got {type(network).__name__}")
 
+    known = {nn.Tanh: lambda _: Tanh(), nn.ReLU: lambda _: ReLU()}
+    chain = partial(layers_of, known={nn.Linear: partial(Linear, take=take), **known})
     actor = network.actor
     kind: Any = CategoricalActions
     terms_of: Any = categorical
     if computes(actor, WithDeviations):
         kind, terms_of = GaussianActions, gaussian
-        layers = [*layers_of(actor.mean, take), Deviations(actor.log_sigma, take)]
+        layers = [*chain(actor.mean), Deviations(actor.log_sigma, take)]
     elif computes(actor, HybridRows) and computes(actor.network, HybridPolicyNetwork):
         kind, terms_of = HybridActions, partial(hybrid, actions.mask.numpy())
         net = actor.network
-        heads = layers_of(net.action_type_head, take) + layers_of(
-            net.action_args_mu, take
-        )
+        heads = chain(net.action_type_head) + chain(net.action_args_mu)
         sizes = [net.action_type_shape, net.action_args_shape]
         omega = Deviations(net.action_args_log_sigma, take)
-        layers = [*layers_of(net.encoder, take), Heads(heads, sizes), omega]
+        layers = [*chain(net.encoder), Heads(heads, sizes), omega]
     else:
-        layers = layers_of(actor, take)
+        layers = chain(actor)
     same = as_made(actions, kind)
     words = f"policy.actions must be {kind.__name__}, as they are"
     check_that(same, f"{words}, got {type(actions).__name__}")
-    return layers, layers_of(network.critic, take), terms_of
-
-
-def layers_of(module: Any, take: Take) -> list[Layer]:
-    """Return the layers of a chain, or refuse one that is not known here."""
-    if computes(module, nn.Sequential):
-        return [layer for part in module for layer in layers_of(part, take)]
-    kind = type(module)
-    known = kind in (nn.Linear, nn.Tanh, nn.ReLU) and computes(module, kind)
-    words = "policy must have chains of Linear, Tanh and ReLU, without hooks"
-    check_that(known, f"{words}, got {module}")
-    if kind is nn.Linear:
-        check_that(module.bias is not None, f"{words} and with biases, got {module}")
-        return [Linear(module, take)]
-    return [Tanh() if kind is nn.Tanh else ReLU()]
+    return layers, chain(network.critic), terms_of
 
 
 def categorical_kl(old: Array, row: Array, mask: Array | None) -> tuple[Array, Array]:
@@ -534,10 +514,10 @@ class AuxiliaryHeads(SharesMemory):
         policy, actions = aux.policy, aux.policy.actions
         known = {CategoricalActions: categorical_kl, GaussianActions: gaussian_kl}
         self.kl: Any = known.get(type(actions))
-        same = self.kl is not None and as_made(actions, type(actions))
+        same = as_made(actions, *known)
         words = "policy.actions must be CategoricalActions or GaussianActions"
         check_that(same, f"{words}, as they are, got {type(actions).__name__}")
-        ours = keeps(policy, Policy, "legal")
+        ours = computes(policy, Policy, "legal")
         check_that(ours, "policy must leave out illegal actions as a Policy does")
         methods = "learn", "legal"
         ours = all(getattr(type(aux), m) is getattr(AuxiliaryPhase, m) for m in methods)

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest cf67c39577dd97f0
+# Generated from chapters/rainbow.py (edit there); digest 9150420dcb030b3d
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -127,13 +127,10 @@ class PictureLayer(nn.Module):
 
     def __init__(self, space: spaces.Box, outputs: int) -> None:
         super().__init__()
-        self.shape = space.shape
         self.encoder = ConvolutionalEncodingNetwork(space, outputs)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features of pictures."""
-        if obs.shape[-3:] != self.shape:
-            obs = obs.unflatten(-1, self.shape)
         features: Tensor = self.encoder(obs)[0]
         return features
 

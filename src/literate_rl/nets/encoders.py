@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 331d1c13d5d878ce
+# Generated from chapters/encoders.py (edit there); digest 7d1bb33eaf126505
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -233,10 +233,10 @@ class PartsEncoder(nn.Module):
     ) -> None:
         super().__init__()
         parts = readable_parts(space)
-        encoders = [encoder_of(part, hidden, convolutions) for part in parts]
+        encoders: Any = [make_encoder(part, hidden, convolutions) for part in parts]
         self.sizes = [spaces.flatdim(part) for part in parts]
         self.encoders = nn.ModuleList(encoders)
-        self.output_size = sum(encoder.output_size for encoder in encoders)
+        self.output_size: int = sum(encoder.output_size for encoder in encoders)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features ``(*B, F)`` of flat observations."""
@@ -285,8 +285,10 @@ def make_encoder(
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return PartsEncoder(space, hidden, convolutions)
-    (part,) = readable_parts(space)
-    return encoder_of(part, hidden, convolutions)
+    readable_parts(space)
+    if is_picture(space, convolutions is not None):
+        return PictureEncoder(space, hidden, convolutions)
+    return RowEncoder(space)
 
 
 def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
@@ -301,17 +303,10 @@ def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
     return list(parts.values())
 
 
-def encoder_of(
-    space: spaces.Space[Any], hidden: int | None, convolutions: Convolutions | None
-) -> RowEncoder | PictureEncoder:
-    """Return the encoder of one part."""
-    if isinstance(space, spaces.Box) and is_picture(space, convolutions is not None):
-        return PictureEncoder(space, hidden, convolutions)
-    return RowEncoder(space)
-
-
-def is_picture(space: spaces.Box, asked: bool) -> bool:
-    """Say whether to look for neighbours in a box."""
+def is_picture(space: Any, asked: bool) -> TypeGuard[spaces.Box]:
+    """Say whether to look for neighbours in a space."""
+    if not isinstance(space, spaces.Box):
+        return False
     # A table of numbers has rows and columns too, but no neighbours.
     if len(space.shape) not in ((2, 3, 4) if space.dtype == np.uint8 else (3, 4)):
         return False
@@ -324,8 +319,7 @@ def is_picture(space: spaces.Box, asked: bool) -> bool:
 
 def has_pictures(space: spaces.Space[Any]) -> bool:
     """Say whether a space is a picture or has one among its parts."""
-    parts = [part for _, part in named_parts(space, "observation_space")]
-    return any(isinstance(x, spaces.Box) and is_picture(x, False) for x in parts)
+    return any(is_picture(part, False) for _, part in named_parts(space, ""))
 
 
 OwnEncoder = nn.Module | Callable[[spaces.Space[Any]], nn.Module]
