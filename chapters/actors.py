@@ -54,6 +54,7 @@ from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
     ActorCriticLike,
+    Kept,
     PolicyLike,
     Stateful,
 )
@@ -645,7 +646,7 @@ def fill(part: Any, weights: Weights) -> None:
 
 
 # %% tags=["export"]
-class RemoteLearner:
+class RemoteLearner(Kept):
     """Learns from what actors send, one slot at a time.
 
     Use it as a context manager, or call ``close``, so that the actors end.
@@ -664,6 +665,7 @@ class RemoteLearner:
         learn: Learns from a result, counts ``step`` and returns metrics.
     """
 
+    kept = ("step", "version", "learner")
     make_actor: MakeActor
     layout: np.dtype[np.void]
     learner: Stateful
@@ -768,17 +770,10 @@ class RemoteLearner:
         """Whether the run is to be saved before the next iteration."""
         return self.version % self.checkpoint_interval == 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        learner = self.learner.state_dict()
-        return {"step": self.step, "version": self.version, "learner": learner}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned, with fresh actors."""
-        step, version = state["step"], state["version"]
-        self.learner.load_state_dict(state["learner"])
+        super().load_state_dict(state)
         self.close()
-        self.step, self.version = step, version
 
 
 # %% [markdown]

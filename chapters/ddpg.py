@@ -30,24 +30,12 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.dqn import (
-    EpsilonGreedy,
-    Exploring,
-    ExploringConfig,
-    TargetNetwork,
-    q_target,
-)
+from literate_rl.dqn import EpsilonGreedy, Exploring, ExploringConfig, q_target
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.loop import OffPolicy, QError
+from literate_rl.loop import OffPolicy, QError, TargetNetwork
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
-from literate_rl.workshop.nests import (
-    action_box,
-    as_space,
-    open_ended,
-    refused,
-    remembered,
-)
+from literate_rl.workshop.nests import as_space, bounded_box, remembered
 from literate_rl.workshop.networks import (
     ActionCritic,
     Critics,
@@ -825,18 +813,10 @@ def actions_of(space: spaces.Space[Any]) -> Any:
 # critic grows with the square of its inputs, and Adam squares it again. So float32 must hold the
 # fourth power of a bound, and the widest bound is about 4 billion.
 
+# %% tags=["hide-input"]
+from literate_rl.workshop.programs import source
 
-# %% tags=["export", "hide-input"]
-def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
-    """Return a space of actions that fill a box, or raise if it is another one."""
-    box, most = action_box(space), float(np.finfo(np.float32).max) ** 0.25
-    ends = np.stack([open_ended(box.low), open_ended(box.high)])
-    # These actions fill the box.
-    if not (abs(ends.astype(np.float64)) < most).all():
-        wanted = f"action_space must have bounds below {most:.1e}"
-        raise refused(wanted, box, "bounds")
-    return box
-
+source(bounded_box)
 
 # %% [markdown]
 # ## Settings

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 280a88b46677dadb
+# Generated from chapters/*.py (edit there); digest a2058d966c6428c4
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -64,6 +64,7 @@ from .policies import (
     RewardScaler as RewardScaler,
     Runner as Runner,
     RunningMoments as RunningMoments,
+    Sampler as Sampler,
     make_actions as make_actions,
     make_policy as make_policy,
 )
@@ -143,19 +144,20 @@ from .dqn import (
     Exploring as Exploring,
     ExploringConfig as ExploringConfig,
     QLearning as QLearning,
-    TargetNetwork as TargetNetwork,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,
     make_q_policy as make_q_policy,
-    polyak_update as polyak_update,
     q_target as q_target,
 )
 from .loop import (
     OffPolicy as OffPolicy,
     OffPolicyConfig as OffPolicyConfig,
     QError as QError,
+    TargetNetwork as TargetNetwork,
     linear_schedule as linear_schedule,
+    polyak_update as polyak_update,
+    squared_error as squared_error,
 )
 from .c51 import (
     categorical_error as categorical_error,
@@ -299,8 +301,10 @@ from .workshop.interfaces import (
     Algorithm as Algorithm,
     ByHandLike as ByHandLike,
     Error as Error,
+    Kept as Kept,
     Learner as Learner,
     PolicyLike as PolicyLike,
+    RunConfig as RunConfig,
     Settings as Settings,
     Stateful as Stateful,
     Target as Target,

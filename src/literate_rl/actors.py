@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 2bea8400b0db6a5a
+# Generated from chapters/actors.py (edit there); digest 345e829b99d324c3
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
     ActorCriticLike,
+    Kept,
     PolicyLike,
     Stateful,
 )
@@ -341,7 +342,7 @@ def fill(part: Any, weights: Weights) -> None:
         part[name] = array
 
 
-class RemoteLearner:
+class RemoteLearner(Kept):
     """Learns from what actors send, one slot at a time.
 
     Use it as a context manager, or call ``close``, so that the actors end.
@@ -360,6 +361,7 @@ class RemoteLearner:
         learn: Learns from a result, counts ``step`` and returns metrics.
     """
 
+    kept = ("step", "version", "learner")
     make_actor: MakeActor
     layout: np.dtype[np.void]
     learner: Stateful
@@ -464,17 +466,10 @@ class RemoteLearner:
         """Whether the run is to be saved before the next iteration."""
         return self.version % self.checkpoint_interval == 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        learner = self.learner.state_dict()
-        return {"step": self.step, "version": self.version, "learner": learner}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned, with fresh actors."""
-        step, version = state["step"], state["version"]
-        self.learner.load_state_dict(state["learner"])
+        super().load_state_dict(state)
         self.close()
-        self.step, self.version = step, version
 
 
 class ActorLearner(RemoteLearner):

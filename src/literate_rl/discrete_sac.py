@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 8095f81bbd9c7418
+# Generated from chapters/discrete_sac.py (edit there); digest fd2041e620f92abc
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from literate_rl.dqn import TargetNetwork
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.loop import OffPolicy, QError
+from literate_rl.loop import OffPolicy
 from literate_rl.policies import (
     CategoricalActions,
     Policy,
@@ -21,16 +20,15 @@ from literate_rl.policies import (
     normalizing,
 )
 from literate_rl.replay import Batch
-from literate_rl.sac import SACConfig, Temperature
-from literate_rl.td3 import clipped_double_target, critic_error
-from literate_rl.workshop.interfaces import Algorithm, PolicyLike
+from literate_rl.sac import SACConfig, SoftActorCritic
+from literate_rl.workshop.interfaces import PolicyLike
 from literate_rl.workshop.nests import (
     as_discrete,
     as_space,
     remembered,
 )
-from literate_rl.workshop.networks import climbing, eval_mode, layers
-from literate_rl.workshop.signatures import Count, Float, check_that, checked
+from literate_rl.workshop.networks import eval_mode, layers
+from literate_rl.workshop.signatures import Count, Float, checked
 
 __all__ = [
     "DiscreteCritics",
@@ -111,7 +109,7 @@ def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
     return math.log(int(action_space.n)) / 2 if target is None else target
 
 
-class DiscreteSoftActorCritic(Algorithm):
+class DiscreteSoftActorCritic(SoftActorCritic):
     """Critics of soft values of a list of actions, and an actor that climbs them.
 
     Args:
@@ -120,38 +118,24 @@ class DiscreteSoftActorCritic(Algorithm):
         action_space: The list of the environment's actions.
     """
 
-    policy: DiscreteSoftPolicyLike
+    policy: DiscreteSoftPolicyLike  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        policy: DiscreteSoftPolicyLike,
-        config: SACConfig,
-        action_space: spaces.Discrete,
-    ) -> None:
-        given, wanted = len(policy.critics), config.num_critics
-        check_that(
-            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
-        )
-        self.policy = policy
-        self.target = TargetNetwork(policy.critics)
-        self.actor = climbing(policy.parameters(), policy.critics)
-        # A list has no unit.
-        self.target_entropy = config.target_entropy
-        wanted_entropy = list_entropy(action_space, self.target_entropy)
-        self.temperature = Temperature(policy.log_alpha, config, 0.0, wanted_entropy)
+    @staticmethod
+    def scale(action_space: Any, target: float | None) -> tuple[float, float]:
+        """Return 0, because a list has no unit, and the entropy to aim at."""
+        return 0.0, list_entropy(action_space, target)
 
-    def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare what critics think of actions with their soft targets."""
+    def value_of(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the policy thinks that the next states are worth."""
         policy = self.policy
-        with torch.no_grad(), eval_mode(policy):
-            # 1. How likely is each action next, and what is the next state worth?
-            log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
-            next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
-            value = expected_soft_value(next_q, log_prob, alpha).unsqueeze(0)
-            # 2. The target, {eq}`soft-target`. After a termination nothing is added.
-            aim = clipped_double_target(batch.reward, batch.discount, value)
-        # 3. How far is each critic from it, for the action that was taken?
-        return critic_error(policy.critics.taken(batch.obs, batch.action), aim)
+        # How likely is each action next, and what is the next state worth?
+        log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
+        next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
+        return expected_soft_value(next_q, log_prob, alpha)
+
+    def judged(self, batch: Batch) -> Tensor:
+        """Return what the critics think of the actions in a batch."""
+        return self.policy.critics.taken(batch.obs, batch.action)
 
     def ascent(
         self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
@@ -166,13 +150,9 @@ class DiscreteSoftActorCritic(Algorithm):
         entropy, target = mean_surprise(log_prob.detach()), None
         # Where little is legal, little can be left to chance: {eq}`list-entropy` with
         # the number of what is legal in each state.
-        if mask is not None and self.target_entropy is None:
+        if mask is not None and self.temperature.wanted is None:
             target = mask.sum(-1).log().mean().item() / 2
         return -value.mean() + self.temperature.loss(entropy, target)
-
-    def metrics(self) -> dict[str, float]:
-        """Return temperature and mean entropy."""
-        return self.temperature.metrics()
 
 
 def DiscreteSAC(  # noqa: N802 (the field's name)

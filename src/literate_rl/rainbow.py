@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest ca00de381ea77a25
+# Generated from chapters/rainbow.py (edit there); digest caabeb0fdfa6437d
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -16,20 +16,14 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
 from literate_rl.c51 import categorical_error, mass_beyond, project_distribution
-from literate_rl.dqn import (
-    DQNConfig,
-    EpsilonGreedy,
-    Exploring,
-    TargetNetwork,
-    q_target,
-)
+from literate_rl.dqn import DQNConfig, EpsilonGreedy, Exploring, q_target
 from literate_rl.encoders import (
     ConvolutionalEncodingNetwork,
     OwnEncoder,
     entrance,
     has_pictures,
 )
-from literate_rl.loop import OffPolicy, QError
+from literate_rl.loop import OffPolicy, QError, TargetNetwork
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.interfaces import ActionDistribution

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 46fdb9a80fb5f063
+# Generated from chapters/sac.py (edit there); digest 9c033dbfd17b49db
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.ddpg import bounded_box
-from literate_rl.dqn import TargetNetwork
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
+from literate_rl.loop import (
+    OffPolicy,
+    OffPolicyConfig,
+    QError,
+    TargetNetwork,
+    squared_error,
+    td_target,
+)
 from literate_rl.policies import GaussianActions, Policy, normalizing
 from literate_rl.replay import Batch
-from literate_rl.td3 import clipped_double_target, critic_error
 from literate_rl.workshop.episodes import Mean
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
-from literate_rl.workshop.nests import as_space, refused, remembered
+from literate_rl.workshop.nests import as_space, bounded_box, refused, remembered
 from literate_rl.workshop.networks import (
     ActionCritic,
     Critics,
@@ -255,7 +259,7 @@ class Temperature:
         self, log_alpha: Tensor, config: SACConfig, unit: float, target: float
     ) -> None:
         self.log_alpha, self.tune = log_alpha, config.tune
-        self.unit, self.target = unit, target
+        self.unit, self.target, self.wanted = unit, target, config.target_entropy
         with torch.no_grad():
             log_alpha.fill_(config.temperature).log_()
         self.entropies: list[Tensor] = []
@@ -288,13 +292,9 @@ class SoftActorCritic(Algorithm):
     """
 
     policy: SoftPolicyLike
+    scale = staticmethod(entropy_scale)
 
-    def __init__(
-        self,
-        policy: SoftPolicyLike,
-        config: SACConfig,
-        action_space: spaces.Box,
-    ) -> None:
+    def __init__(self, policy: Any, config: SACConfig, action_space: Any) -> None:
         given, wanted = len(policy.critics), config.num_critics
         check_that(
             given >= wanted, f"policy must have {wanted} critics or more, got {given}"
@@ -304,26 +304,35 @@ class SoftActorCritic(Algorithm):
         self.target = TargetNetwork(policy.critics)
         self.actor = climbing(policy.parameters(), policy.critics)
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
-        scale = entropy_scale(action_space, config.target_entropy)
+        scale = self.scale(action_space, config.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, *scale)
+
+    def value_of(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the policy thinks that the next states are worth."""
+        policy = self.policy
+        # 1. What would the policy do next? Only the critics have an older copy.
+        action, log_prob = policy.draw(batch.next_obs, generator)
+        # 2. What is that worth, its share of the entropy included?
+        next_q = self.target.network(batch.next_obs, action)
+        return soft_value(next_q, log_prob, policy.log_alpha.exp())
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""
-        policy = self.policy
-        with torch.no_grad(), eval_mode(policy):
-            # 1. What would the policy do next? Only the critics have an older copy.
-            action, log_prob = policy.draw(batch.next_obs, generator)
-            # 2. What is that worth, its share of the entropy included?
-            next_q = self.target.network(batch.next_obs, action)
-            value = soft_value(next_q, log_prob, policy.log_alpha.exp()).unsqueeze(0)
+        with torch.no_grad(), eval_mode(self.policy):
             # 3. The target, {eq}`soft-target`. After a termination nothing is added.
-            return clipped_double_target(batch.reward, batch.discount, value)
+            value = self.value_of(batch, generator)
+            return td_target(batch.reward, batch.discount, value)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare what critics think of actions with their soft targets."""
         aim = self.aim(batch, generator)
         # 4. How far is each critic from it, for the action that was taken?
-        return critic_error(self.policy.critics(batch.obs, batch.action), aim)
+        return squared_error(self.judged(batch), aim)
+
+    def judged(self, batch: Batch) -> Tensor:
+        """Return what the critics think of the actions in a batch."""
+        q: Tensor = self.policy.critics(batch.obs, batch.action)
+        return q
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the soft values of draws, and the temperature's loss."""

@@ -1,16 +1,19 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 0304a2b7be223dd9
+# Generated from chapters/workshop/interfaces.py (edit there); digest 573bdbfbedee7de8
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, Self
 
 import torch
+from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.workshop.signatures import check_that
+from literate_rl.workshop.signatures import Count, Scale, check_that, checked
 
 __all__ = [
     "Act",
@@ -19,8 +22,10 @@ __all__ = [
     "Algorithm",
     "ByHandLike",
     "Error",
+    "Kept",
     "Learner",
     "PolicyLike",
+    "RunConfig",
     "Settings",
     "Stateful",
     "Target",
@@ -72,6 +77,46 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Go back to a state that ``state_dict`` returned."""
         ...
+
+
+class Kept:
+    """Has a state: the attributes that ``kept`` names, by these names.
+
+    Each is a generator, something with a state of its own, or a plain value. One that
+    is None is left out.
+    """
+
+    kept: tuple[str, ...] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        state = {}
+        for name, part in self.parts().items():
+            if isinstance(part, torch.Generator):
+                part = part.get_state()
+            state[name] = part.state_dict() if hasattr(part, "state_dict") else part
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        parts = self.parts()
+        # A state that lacks something is refused here, before anything has changed.
+        came = {name: state[name] for name in parts}
+        for name, part in parts.items():
+            if isinstance(part, torch.Generator):
+                part.set_state(came[name])
+            elif isinstance(part, torch.optim.Optimizer):
+                # An optimiser goes on writing to the tensors that it is given.
+                part.load_state_dict(copy.deepcopy(came[name]))
+            elif hasattr(part, "load_state_dict"):
+                part.load_state_dict(came[name])
+            else:
+                setattr(self, name, came[name])
+
+    def parts(self) -> dict[str, Any]:
+        """Return what is kept, by name."""
+        parts = {name: getattr(self, name) for name in self.kept}
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 class PolicyLike(Stateful, Protocol):
@@ -248,6 +293,35 @@ class Settings(Protocol):
     def total_steps(self) -> int:
         """Steps in the environments, all of them together."""
         ...
+
+
+@checked
+@dataclass(frozen=True)
+class RunConfig:
+    """Settings that all learners of this package share.
+
+    Attributes:
+        seed: Decides all that is random in the run, once the policy has its weights.
+        total_steps: Steps in the environments, all of them together.
+        learning_rate: Learning rate of the optimiser at the start.
+        anneal: Whether the learning rate falls to zero in a straight line.
+        normalize_obs: Whether the policy sees observations with mean 0 and standard
+            deviation 1. It has to be built so too.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them, so an episode that takes longer never ends.
+    """
+
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    learning_rate: Scale = 5e-4
+    anneal: bool = False
+    normalize_obs: bool = False
+    checkpoint_interval: Count = 50
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate at a step of the run."""
+        left = max(0.0, 1 - step / self.total_steps) if self.anneal else 1.0
+        return self.learning_rate * left
 
 
 class Learner(Stateful, Protocol):
