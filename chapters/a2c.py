@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae
@@ -40,6 +39,7 @@ from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
     ActorCriticLike,
+    Envs,
     Kept,
     RunConfig,
 )
@@ -595,7 +595,7 @@ class A2C(Runner):
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: A2CConfig,
         act: Act | None = None,
     ) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
@@ -35,6 +34,7 @@ from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError, TargetNetwork
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
+from literate_rl.workshop.interfaces import Envs
 from literate_rl.workshop.nests import as_space, bounded_box, remembered
 from literate_rl.workshop.networks import (
     ActionCritic,
@@ -732,7 +732,7 @@ source(OffPolicy.climb)
 
 # %% tags=["export"]
 def DDPG(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DDPGConfig, **forms: Any
+    policy: Policy, envs: Envs, config: DDPGConfig, **forms: Any
 ) -> OffPolicy:
     """Return a learner of an actor and a critic.
 

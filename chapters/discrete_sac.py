@@ -24,11 +24,10 @@ from typing import Any, Protocol
 
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.loop import OffPolicy
+from literate_rl.loop import OffPolicy, td_target
 from literate_rl.policies import (
     CategoricalActions,
     Policy,
@@ -37,7 +36,7 @@ from literate_rl.policies import (
 )
 from literate_rl.replay import Batch
 from literate_rl.sac import SACConfig, SoftActorCritic
-from literate_rl.workshop.interfaces import PolicyLike
+from literate_rl.workshop.interfaces import Envs, PolicyLike
 from literate_rl.workshop.nests import (
     as_discrete,
     as_space,
@@ -528,7 +527,7 @@ def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
 # %% [markdown]
 # ## The agent
 #
-# It is SAC with another value of the next states. The target is that of {eq}`soft-target`, and the
+# It is SAC with another soft value. The target is that of {eq}`soft-target`, and the
 # error compares it with the value of the action that was taken. The actor climbs $V(s)$ as above, {eq}`soft-actor`.
 
 
@@ -549,17 +548,15 @@ class DiscreteSoftActorCritic(SoftActorCritic):
         """Return 0, because a list has no unit, and the entropy to aim at."""
         return 0.0, list_entropy(action_space, target)
 
-    def value_of(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Return what the policy thinks that the next states are worth."""
+    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the critics should think of the actions in a batch."""
         policy = self.policy
-        # How likely is each action next, and what is the next state worth?
-        log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
-        next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
-        return expected_soft_value(next_q, log_prob, alpha)
-
-    def judged(self, batch: Batch) -> Tensor:
-        """Return what the critics think of the actions in a batch."""
-        return self.policy.critics.taken(batch.obs, batch.action)
+        with torch.no_grad(), eval_mode(policy):
+            # How likely is each action next, and what is the next state worth?
+            log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
+            next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
+            value = expected_soft_value(next_q, log_prob, alpha)
+            return td_target(batch.reward, batch.discount, value)
 
     def ascent(
         self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
@@ -581,7 +578,7 @@ class DiscreteSoftActorCritic(SoftActorCritic):
 
 def DiscreteSAC(  # noqa: N802 (the field's name)
     policy: DiscreteSoftPolicyLike,
-    envs: VectorEnv[Any, Any, Any],
+    envs: Envs,
     config: SACConfig,
     **forms: Any,
 ) -> OffPolicy:
@@ -606,13 +603,11 @@ def DiscreteSAC(  # noqa: N802 (the field's name)
 class DiscreteCritics(nn.ModuleList):
     """Critics that judge all actions of a list."""
 
-    def forward(self, obs: Tensor) -> Float[Tensor, "K B N"]:
-        """Return each critic's values of all actions."""
-        return torch.stack([critic(obs) for critic in self])
-
-    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K B"]:
-        """Return each critic's value of the actions that were taken."""
-        q: Tensor = self(obs)
+    def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
+        """Return each critic's values of all actions, or of those that were taken."""
+        q = torch.stack([critic(obs) for critic in self])
+        if action is None:
+            return q
         index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
         return q.gather(-1, index).squeeze(-1)
 

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
@@ -50,7 +49,7 @@ from literate_rl.masks import legal
 from literate_rl.policies import Policy, chosen, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import Algorithm
+from literate_rl.workshop.interfaces import Algorithm, Envs
 from literate_rl.workshop.nests import as_discrete, as_space, remembered
 from literate_rl.workshop.signatures import (
     Count,
@@ -955,7 +954,7 @@ class QLearning(Exploring):
 
 
 def DQN(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DQNConfig, **forms: Any
+    policy: Policy, envs: Envs, config: DQNConfig, **forms: Any
 ) -> OffPolicy:
     """Return a learner of values.
 

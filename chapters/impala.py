@@ -26,7 +26,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.agents import Rollout
@@ -39,6 +38,7 @@ from literate_rl.workshop.episodes import (
 from literate_rl.workshop.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.workshop.interfaces import (
     ActorCriticLike,
+    Envs,
     Kept,
     PolicyLike,
     RunConfig,
@@ -874,7 +874,7 @@ class IMPALA(Runner):
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: IMPALAConfig,
     ) -> None:
         check_num_envs(envs, config.n_sample)

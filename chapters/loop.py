@@ -27,7 +27,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.policies import RunningMoments, Sampler, normalizer_of, take_in
@@ -43,6 +42,7 @@ from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
     Algorithm,
+    Envs,
     Error,
     RunConfig,
     Stateful,
@@ -429,7 +429,7 @@ class OffPolicy(Sampler):
     def __init__(
         self,
         algorithm: Algorithm,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: OffPolicyConfig,
         act: Act | None = None,
         error: Callable[..., Error] | None = None,

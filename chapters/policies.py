@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
@@ -58,6 +57,7 @@ from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
     Act,
     ActionDistribution,
+    Envs,
     Kept,
     PolicyLike,
     refuse_mask,
@@ -709,7 +709,7 @@ def make_policy(
 
 
 # %% tags=["export"]
-def kept_dtype(policy: PolicyLike, envs: VectorEnv[Any, Any, Any]) -> Any:
+def kept_dtype(policy: PolicyLike, envs: Envs) -> Any:
     """Return NumPy's type in which a policy's rollouts keep observations."""
     own = envs.single_observation_space.dtype
     small = own is not None and own.itemsize == 1
@@ -734,7 +734,7 @@ class Sampler(Kept):
     def __init__(
         self,
         policy: PolicyLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         seed: int,
         checkpoint_interval: int,
         act: Act | None = None,
@@ -800,7 +800,7 @@ class Runner(Sampler):
     def __init__(
         self,
         policy: PolicyLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         num_steps: int,
         seed: int,
         checkpoint_interval: int,

@@ -29,7 +29,6 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 from annotated_types import Gt
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae
@@ -52,6 +51,7 @@ from literate_rl.workshop.interfaces import (
     Act,
     ActorCriticLike,
     ByHandLike,
+    Envs,
     RunConfig,
 )
 from literate_rl.workshop.signatures import (
@@ -420,7 +420,7 @@ class PPO(Runner):
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: PPOConfig,
         act: Act | None = None,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,

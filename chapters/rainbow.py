@@ -28,7 +28,6 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
@@ -43,7 +42,7 @@ from literate_rl.encoders import (
 from literate_rl.loop import OffPolicy, QError, TargetNetwork
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
-from literate_rl.workshop.interfaces import ActionDistribution
+from literate_rl.workshop.interfaces import ActionDistribution, Envs
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.workshop.signatures import (
@@ -871,7 +870,7 @@ assert found[0, 0] == 1.0, "a return of -1 is counted as 0"
 # %% tags=["export"]
 def Rainbow(  # noqa: N802 (the field's name)
     policy: RainbowPolicy,
-    envs: VectorEnv[Any, Any, Any],
+    envs: Envs,
     config: RainbowConfig,
     **forms: Any,
 ) -> OffPolicy:

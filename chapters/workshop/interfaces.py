@@ -29,6 +29,7 @@ from typing import Annotated, Any, Protocol, Self
 
 import torch
 from annotated_types import Ge
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -75,6 +76,9 @@ __all__ = [
 
 
 # %% tags=["export"]
+Envs = VectorEnv[Any, Any, Any]
+
+
 class ActionDistribution(Protocol):
     """Knows what a row of numbers says about actions."""
 

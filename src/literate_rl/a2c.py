@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 40e0255d428a5f36
+# Generated from chapters/a2c.py (edit there); digest 1f8a6441b1027ad3
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae
@@ -22,6 +21,7 @@ from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
     ActorCriticLike,
+    Envs,
     Kept,
     RunConfig,
 )
@@ -237,7 +237,7 @@ class A2C(Runner):
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: A2CConfig,
         act: Act | None = None,
     ) -> None:

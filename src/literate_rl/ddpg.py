@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest b59f6eed036a201b
+# Generated from chapters/ddpg.py (edit there); digest 862d99477435552a
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
@@ -19,6 +18,7 @@ from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import OffPolicy, QError, TargetNetwork
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
+from literate_rl.workshop.interfaces import Envs
 from literate_rl.workshop.nests import as_space, bounded_box, remembered
 from literate_rl.workshop.networks import (
     ActionCritic,
@@ -220,7 +220,7 @@ class DeterministicPolicyGradient(Exploring):
 
 
 def DDPG(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DDPGConfig, **forms: Any
+    policy: Policy, envs: Envs, config: DDPGConfig, **forms: Any
 ) -> OffPolicy:
     """Return a learner of an actor and a critic.
 

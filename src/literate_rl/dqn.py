@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest f233e4cf96d8095c
+# Generated from chapters/dqn.py (edit there); digest 1092a4820067fd9b
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
@@ -33,7 +32,7 @@ from literate_rl.masks import legal
 from literate_rl.policies import Policy, chosen, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import Algorithm
+from literate_rl.workshop.interfaces import Algorithm, Envs
 from literate_rl.workshop.nests import as_discrete, as_space, remembered
 from literate_rl.workshop.signatures import (
     Count,
@@ -314,7 +313,7 @@ class QLearning(Exploring):
 
 
 def DQN(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DQNConfig, **forms: Any
+    policy: Policy, envs: Envs, config: DQNConfig, **forms: Any
 ) -> OffPolicy:
     """Return a learner of values.
 

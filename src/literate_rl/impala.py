@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 6c0d60fc21af179d
+# Generated from chapters/impala.py (edit there); digest 94df0e49231c5eca
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.agents import Rollout
@@ -23,6 +22,7 @@ from literate_rl.workshop.episodes import (
 from literate_rl.workshop.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.workshop.interfaces import (
     ActorCriticLike,
+    Envs,
     Kept,
     PolicyLike,
     RunConfig,
@@ -228,7 +228,7 @@ class IMPALA(Runner):
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: IMPALAConfig,
     ) -> None:
         check_num_envs(envs, config.n_sample)

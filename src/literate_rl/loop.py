@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 8d06c9878d89f4e8
+# Generated from chapters/loop.py (edit there); digest 9d2bb1737813f98b
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.policies import RunningMoments, Sampler, normalizer_of, take_in
@@ -27,6 +26,7 @@ from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import (
     Act,
     Algorithm,
+    Envs,
     Error,
     RunConfig,
     Stateful,
@@ -264,7 +264,7 @@ class OffPolicy(Sampler):
     def __init__(
         self,
         algorithm: Algorithm,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: OffPolicyConfig,
         act: Act | None = None,
         error: Callable[..., Error] | None = None,

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 21249e7fe4a4322c
+# Generated from chapters/policies.py (edit there); digest c56f0b3a553e6019
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
@@ -38,6 +37,7 @@ from literate_rl.workshop.fast import reverse_scan
 from literate_rl.workshop.interfaces import (
     Act,
     ActionDistribution,
+    Envs,
     Kept,
     PolicyLike,
     refuse_mask,
@@ -496,7 +496,7 @@ def make_policy(
     return policy
 
 
-def kept_dtype(policy: PolicyLike, envs: VectorEnv[Any, Any, Any]) -> Any:
+def kept_dtype(policy: PolicyLike, envs: Envs) -> Any:
     """Return NumPy's type in which a policy's rollouts keep observations."""
     own = envs.single_observation_space.dtype
     small = own is not None and own.itemsize == 1
@@ -521,7 +521,7 @@ class Sampler(Kept):
     def __init__(
         self,
         policy: PolicyLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         seed: int,
         checkpoint_interval: int,
         act: Act | None = None,
@@ -587,7 +587,7 @@ class Runner(Sampler):
     def __init__(
         self,
         policy: PolicyLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         num_steps: int,
         seed: int,
         checkpoint_interval: int,

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 67b13b6c3fbcda65
+# Generated from chapters/ppg.py (edit there); digest fdca6c5e767bca8c
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.advantages import lambda_returns
@@ -37,7 +36,7 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.workshop.interfaces import Kept
+from literate_rl.workshop.interfaces import Envs, Kept
 from literate_rl.workshop.nests import as_space, is_hybrid, map_nest, remembered
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.signatures import (
@@ -520,7 +519,7 @@ class PPGAlgorithm(Kept):
     def __init__(
         self,
         policy: Policy,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: PPGConfig,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 3e160ba6a8291558
+# Generated from chapters/ppo.py (edit there); digest 6a41206194a27b5f
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 from annotated_types import Gt
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.advantages import gae
@@ -32,6 +31,7 @@ from literate_rl.workshop.interfaces import (
     Act,
     ActorCriticLike,
     ByHandLike,
+    Envs,
     RunConfig,
 )
 from literate_rl.workshop.signatures import (
@@ -101,7 +101,7 @@ class PPO(Runner):
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: PPOConfig,
         act: Act | None = None,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest caabeb0fdfa6437d
+# Generated from chapters/rainbow.py (edit there); digest 0df06fa68974206c
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
@@ -26,7 +25,7 @@ from literate_rl.encoders import (
 from literate_rl.loop import OffPolicy, QError, TargetNetwork
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
-from literate_rl.workshop.interfaces import ActionDistribution
+from literate_rl.workshop.interfaces import ActionDistribution, Envs
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.workshop.signatures import (
@@ -424,7 +423,7 @@ def draw_noise(
 
 def Rainbow(  # noqa: N802 (the field's name)
     policy: RainbowPolicy,
-    envs: VectorEnv[Any, Any, Any],
+    envs: Envs,
     config: RainbowConfig,
     **forms: Any,
 ) -> OffPolicy:

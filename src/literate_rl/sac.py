@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 9c033dbfd17b49db
+# Generated from chapters/sac.py (edit there); digest 7dfd449a56e71332
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
@@ -27,7 +26,7 @@ from literate_rl.loop import (
 from literate_rl.policies import GaussianActions, Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.episodes import Mean
-from literate_rl.workshop.interfaces import Algorithm, PolicyLike
+from literate_rl.workshop.interfaces import Algorithm, Envs, PolicyLike
 from literate_rl.workshop.nests import as_space, bounded_box, refused, remembered
 from literate_rl.workshop.networks import (
     ActionCritic,
@@ -184,7 +183,7 @@ class SoftPolicy(Policy):
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        row = self(obs)
+        row = self.network(obs)
         noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
         return self.actions.draw(row, noise.to(row))
 
@@ -307,32 +306,23 @@ class SoftActorCritic(Algorithm):
         scale = self.scale(action_space, config.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, *scale)
 
-    def value_of(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Return what the policy thinks that the next states are worth."""
-        policy = self.policy
-        # 1. What would the policy do next? Only the critics have an older copy.
-        action, log_prob = policy.draw(batch.next_obs, generator)
-        # 2. What is that worth, its share of the entropy included?
-        next_q = self.target.network(batch.next_obs, action)
-        return soft_value(next_q, log_prob, policy.log_alpha.exp())
-
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""
-        with torch.no_grad(), eval_mode(self.policy):
+        policy = self.policy
+        with torch.no_grad(), eval_mode(policy):
+            # 1. What would the policy do next? Only the critics have an older copy.
+            action, log_prob = policy.draw(batch.next_obs, generator)
+            # 2. What is that worth, its share of the entropy included?
+            next_q = self.target.network(batch.next_obs, action)
+            value = soft_value(next_q, log_prob, policy.log_alpha.exp())
             # 3. The target, {eq}`soft-target`. After a termination nothing is added.
-            value = self.value_of(batch, generator)
             return td_target(batch.reward, batch.discount, value)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare what critics think of actions with their soft targets."""
         aim = self.aim(batch, generator)
         # 4. How far is each critic from it, for the action that was taken?
-        return squared_error(self.judged(batch), aim)
-
-    def judged(self, batch: Batch) -> Tensor:
-        """Return what the critics think of the actions in a batch."""
-        q: Tensor = self.policy.critics(batch.obs, batch.action)
-        return q
+        return squared_error(self.policy.critics(batch.obs, batch.action), aim)
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the soft values of draws, and the temperature's loss."""
@@ -350,7 +340,7 @@ class SoftActorCritic(Algorithm):
 
 def SAC(  # noqa: N802 (the field's name)
     policy: SoftPolicyLike,
-    envs: VectorEnv[Any, Any, Any],
+    envs: Envs,
     config: SACConfig,
     **forms: Any,
 ) -> OffPolicy:

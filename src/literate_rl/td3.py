@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 0ddd8b55716497b1
+# Generated from chapters/td3.py (edit there); digest d241fe7ea6c0bed0
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.ddpg import SETTINGS, DDPGConfig, DeterministicPolicyGradient
 from literate_rl.loop import OffPolicy, QError, squared_error, td_target
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
+from literate_rl.workshop.interfaces import Envs
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -165,7 +165,7 @@ class TD3Config(DDPGConfig):
 
 
 def TD3(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: TD3Config, **forms: Any
+    policy: Policy, envs: Envs, config: TD3Config, **forms: Any
 ) -> OffPolicy:
     """Return a learner of an actor and critics that promise less.
 
@@ -210,7 +210,7 @@ class Hysteretic(DeterministicPolicyGradient):
 
 
 def HDDPG(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: HDDPGConfig, **forms: Any
+    policy: Policy, envs: Envs, config: HDDPGConfig, **forms: Any
 ) -> OffPolicy:
     """Return a learner whose values rise and fall at two rates.
 

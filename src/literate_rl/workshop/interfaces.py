@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 573bdbfbedee7de8
+# Generated from chapters/workshop/interfaces.py (edit there); digest 6512e8f2723e52d8
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol, Self
 
 import torch
 from annotated_types import Ge
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -30,6 +31,9 @@ __all__ = [
     "Stateful",
     "Target",
 ]
+
+
+Envs = VectorEnv[Any, Any, Any]
 
 
 class ActionDistribution(Protocol):
