@@ -574,8 +574,8 @@ class GradientLearner(Kept):
 #
 # {doc}`policies` has a loop of some thirty lines that is A2C already. It borrows Adam,
 # $\lambda = 0.9$ and scaled advantages from PPO, because it is about policies, not about A2C.
-# Here is the algorithm in its usual form, with the interface that `fit` needs. It acts with the
-# same `Runner`.
+# Here is the algorithm in its usual form, with the interface that `fit` needs. It is a
+# `Runner` too, and `kept` names what a checkpoint keeps of it ({doc}`workshop/interfaces`).
 
 
 # %% tags=["export"]

@@ -590,8 +590,8 @@ def DiscreteSAC(  # noqa: N802 (the field's name)
         config: The settings.
         forms: Faster forms, as ``OffPolicy`` takes them.
     """
-    space: Any = envs.single_action_space
-    algorithm = DiscreteSoftActorCritic(policy, config, space)
+    given: Any = policy  # SAC's own protocol asks for draws
+    algorithm = DiscreteSoftActorCritic(given, config, envs.single_action_space)
     return OffPolicy(algorithm, envs, config, **forms)
 
 

@@ -43,6 +43,7 @@ from literate_rl.loop import (
     QError,
     TargetNetwork,
     linear_schedule,
+    polyak_update,  # noqa: F401 (the page shows it)
     td_target,
 )
 from literate_rl.masks import legal

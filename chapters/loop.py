@@ -59,6 +59,7 @@ from literate_rl.workshop.signatures import (
 )
 
 __all__ = [
+    "ActorCriticConfig",
     "OffPolicy",
     "OffPolicyConfig",
     "QError",
@@ -399,6 +400,27 @@ class OffPolicyConfig(RunConfig):
     def rounds(self) -> int:
         """Rollouts of one iteration."""
         return max(1, self.iteration_steps // (self.rollout_len * self.num_envs))
+
+
+@checked
+@dataclass(frozen=True)
+class ActorCriticConfig(OffPolicyConfig):
+    """Settings of the agents with an actor and critics: one update for each step.
+
+    Attributes:
+        share_encoder: Whether actor and critics share an encoder, in a policy that
+            ``train`` builds.
+    """
+
+    num_envs: Count = 1
+    hidden: Count = 64
+    learning_rate: Scale = 1e-3
+    train_interval: Count = 1
+    learning_starts: Count = 500
+    tau: Fraction = 0.005
+    max_grad_norm: Positive = math.inf
+    iteration_steps: Count = 500
+    share_encoder: bool = False
 
 
 # %% [markdown]

@@ -701,7 +701,7 @@ def make_policy(
 # ## A rollout at a time
 #
 # Whatever a loop learns with, it lets the policy act for some steps, over and over. A `Runner`
-# does that. It draws all noise of a rollout at once, from one generator, so that a run can be
+# does that. It is a `Sampler`, as the loop of agents with a memory is ({doc}`loop`). It draws all noise of a rollout at once, from one generator, so that a run can be
 # repeated. And it takes fresh environments at each checkpoint: a run that is resumed there has no
 # others, and one that was never stopped must do the same to be the same run. So no episode can last
 # longer than `num_steps * checkpoint_interval` steps: raise the interval if yours do. (The loop below

@@ -30,16 +30,15 @@ from literate_rl.dqn import (
     DQNConfig,
     EpsilonGreedy,
     QLearning,
-    TargetNetwork,
     double_q_target,
     dqn_settings,
     dueling_layer,
     dueling_q,
     make_q_policy,
-    polyak_update,
     q_target,
 )
 from literate_rl.evaluation import evaluate
+from literate_rl.loop import TargetNetwork, polyak_update
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.fast_forms import (

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest a2058d966c6428c4
+# Generated from chapters/*.py (edit there); digest d29e2b3b3892def7
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -151,6 +151,7 @@ from .dqn import (
     q_target as q_target,
 )
 from .loop import (
+    ActorCriticConfig as ActorCriticConfig,
     OffPolicy as OffPolicy,
     OffPolicyConfig as OffPolicyConfig,
     QError as QError,

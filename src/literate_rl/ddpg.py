@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 862d99477435552a
+# Generated from chapters/ddpg.py (edit there); digest cca810f51b088c0c
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from literate_rl.dqn import EpsilonGreedy, Exploring, ExploringConfig, q_target
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.loop import OffPolicy, QError, TargetNetwork
+from literate_rl.loop import ActorCriticConfig, OffPolicy, QError, TargetNetwork
 from literate_rl.policies import Policy, normalizing
 from literate_rl.replay import Batch
 from literate_rl.workshop.interfaces import Envs
@@ -32,8 +32,6 @@ from literate_rl.workshop.signatures import (
     Float,
     Fraction,
     NonNegative,
-    Positive,
-    Scale,
     checked,
 )
 
@@ -288,28 +286,17 @@ def actions_of(space: spaces.Space[Any]) -> Any:
 
 @checked
 @dataclass(frozen=True)
-class DDPGConfig(ExploringConfig):
+class DDPGConfig(ActorCriticConfig, ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and one of its own.
 
     Attributes:
         noise: Standard deviation of the noise on actions in a box, as a share of half
             of it.
-        share_encoder: Whether actor and critics share an encoder, in a policy that
-            ``train`` builds.
     """
 
-    num_envs: Count = 1
-    hidden: Count = 64
-    learning_rate: Scale = 1e-3
-    train_interval: Count = 1
-    learning_starts: Count = 500
-    tau: Fraction = 0.005
     epsilon_end: Fraction = 0.0
     epsilon_steps: Count = 500
-    max_grad_norm: Positive = math.inf
-    iteration_steps: Count = 500
     noise: NonNegative = 0.1
-    share_encoder: bool = False
 
 
 # Settings with which the agents have learned, by environment. For what an entry leaves

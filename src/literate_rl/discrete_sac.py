@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest ce0bc713dff04401
+# Generated from chapters/discrete_sac.py (edit there); digest 8136f4cfc8f1cf2d
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def DiscreteSAC(  # noqa: N802 (the field's name)
         config: The settings.
         forms: Faster forms, as ``OffPolicy`` takes them.
     """
-    space: Any = envs.single_action_space
-    algorithm = DiscreteSoftActorCritic(policy, config, space)
+    given: Any = policy  # SAC's own protocol asks for draws
+    algorithm = DiscreteSoftActorCritic(given, config, envs.single_action_space)
     return OffPolicy(algorithm, envs, config, **forms)
 
 

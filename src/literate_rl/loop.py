@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 9d2bb1737813f98b
+# Generated from chapters/loop.py (edit there); digest b5f732698734867a
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from literate_rl.workshop.signatures import (
 )
 
 __all__ = [
+    "ActorCriticConfig",
     "OffPolicy",
     "OffPolicyConfig",
     "QError",
@@ -244,6 +245,27 @@ class OffPolicyConfig(RunConfig):
     def rounds(self) -> int:
         """Rollouts of one iteration."""
         return max(1, self.iteration_steps // (self.rollout_len * self.num_envs))
+
+
+@checked
+@dataclass(frozen=True)
+class ActorCriticConfig(OffPolicyConfig):
+    """Settings of the agents with an actor and critics: one update for each step.
+
+    Attributes:
+        share_encoder: Whether actor and critics share an encoder, in a policy that
+            ``train`` builds.
+    """
+
+    num_envs: Count = 1
+    hidden: Count = 64
+    learning_rate: Scale = 1e-3
+    train_interval: Count = 1
+    learning_starts: Count = 500
+    tau: Fraction = 0.005
+    max_grad_norm: Positive = math.inf
+    iteration_steps: Count = 500
+    share_encoder: bool = False
 
 
 class OffPolicy(Sampler):

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 7dfd449a56e71332
+# Generated from chapters/sac.py (edit there); digest 95e46efcba746f9d
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from literate_rl.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.loop import (
+    ActorCriticConfig,
     OffPolicy,
-    OffPolicyConfig,
     QError,
     TargetNetwork,
     squared_error,
@@ -41,10 +41,7 @@ from literate_rl.workshop.signatures import (
     Count,
     Finite,
     Float,
-    Fraction,
     NonNegative,
-    Positive,
-    Scale,
     check_that,
     checked,
 )
@@ -293,7 +290,9 @@ class SoftActorCritic(Algorithm):
     policy: SoftPolicyLike
     scale = staticmethod(entropy_scale)
 
-    def __init__(self, policy: Any, config: SACConfig, action_space: Any) -> None:
+    def __init__(
+        self, policy: SoftPolicyLike, config: SACConfig, action_space: Any
+    ) -> None:
         given, wanted = len(policy.critics), config.num_critics
         check_that(
             given >= wanted, f"policy must have {wanted} critics or more, got {given}"
@@ -413,7 +412,7 @@ def roomy_box(space: spaces.Space[Any]) -> spaces.Box:
 
 @checked
 @dataclass(frozen=True)
-class SACConfig(OffPolicyConfig):
+class SACConfig(ActorCriticConfig):
     """Settings of SAC: the shared ones with other defaults, and some of its own.
 
     Attributes:
@@ -428,24 +427,13 @@ class SACConfig(OffPolicyConfig):
             half of the largest entropy.
         hold: Steps for which one noise of continuous actions is used, in a policy that
             ``train`` builds.
-        share_encoder: Whether actor and critics share an encoder, in a policy that
-            ``train`` builds.
     """
 
-    num_envs: Count = 1
-    hidden: Count = 64
-    learning_rate: Scale = 1e-3
-    train_interval: Count = 1
-    learning_starts: Count = 500
-    tau: Fraction = 0.005
-    max_grad_norm: Positive = math.inf
-    iteration_steps: Count = 500
     num_critics: Count = 2
     temperature: NonNegative = 1.0
     tune: bool = True
     target_entropy: Finite | None = None
     hold: Count = 1
-    share_encoder: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

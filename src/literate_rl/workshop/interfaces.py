@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 6512e8f2723e52d8
+# Generated from chapters/workshop/interfaces.py (edit there); digest 1594316bd4d3ca38
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -43,22 +43,18 @@ class ActionDistribution(Protocol):
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, ``(T, B, *)``, on the CPU."""
-        ...
 
     def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions that follow from rows and noise; 0.0 is greedy."""
-        ...
 
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies, ``(*B)`` each.
 
         Only agents that learn from fresh rollouts call it.
         """
-        ...
 
     def to_env(self, action: Tensor) -> NDArray[Any]:
         """Return the actions as vector environments take them."""
-        ...
 
 
 class Act(Protocol):
@@ -68,7 +64,6 @@ class Act(Protocol):
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return the actions that follow from observations and noise."""
-        ...
 
 
 class Stateful(Protocol):
@@ -76,11 +71,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state by name."""
-        ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Go back to a state that ``state_dict`` returned."""
-        ...
 
 
 class Kept:
@@ -137,43 +130,34 @@ class PolicyLike(Stateful, Protocol):
     @property
     def act(self) -> Act:
         """The way to act."""
-        ...
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        ...
 
     def to_env(self, action: Tensor) -> Any:
         """Return the actions as vector environments take them."""
-        ...
 
     def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
         """Return actions for what an environment shows, as its ``step`` takes them."""
-        ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Go through what an optimiser may move."""
-        ...
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Go through the same, each with its name among the weights."""
-        ...
 
     def evaluate_actions(
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of actions and the entropies, ``(*B)`` each."""
-        ...
 
     def cpu(self) -> Self:
         """Move to the CPU, where actors are."""
-        ...
 
     def eval(self) -> Self:
         """Go to evaluation mode."""
-        ...
 
 
 class ActorCriticLike(PolicyLike, Protocol):
@@ -181,7 +165,6 @@ class ActorCriticLike(PolicyLike, Protocol):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, ``(*B)``."""
-        ...
 
 
 class ByHandLike(Protocol):
@@ -191,19 +174,15 @@ class ByHandLike(Protocol):
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return what the policy returns, without gradient."""
-        ...
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, without gradient."""
-        ...
 
     def gradient(self, part: Any, config: Any) -> dict[str, float]:
         """Leave the clipped gradient of a minibatch in ``grad``; return its losses."""
-        ...
 
     def speed_up(self, optimizer: Any) -> None:
         """Give an Adam a faster ``step`` with this gradient."""
-        ...
 
 
 def refuse_mask(mask: Tensor | None, who: object) -> None:
@@ -222,21 +201,17 @@ class Error(Protocol):
     @property
     def loss(self) -> Tensor:
         """What is minimised, ``(N,)``."""
-        ...
 
     @property
     def td_error(self) -> Tensor:
         """Targets minus values, without gradient; its size is the priority."""
-        ...
 
     @property
     def value(self) -> Tensor:
         """The values, without gradient."""
-        ...
 
     def backward(self, weight: Tensor) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
-        ...
 
 
 class Target(Protocol):
@@ -245,11 +220,9 @@ class Target(Protocol):
     @property
     def network(self) -> Stateful:
         """The copy."""
-        ...
 
     def follow(self, tau: float) -> None:
         """Move towards the newer network, by a share ``tau`` of the way."""
-        ...
 
 
 class Algorithm(Protocol):
@@ -267,7 +240,6 @@ class Algorithm(Protocol):
 
     def error(self, batch: Any, generator: torch.Generator) -> Error:
         """Say how wrong the values of a batch are."""
-        ...
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor | None:
         """Return what the actor loses, or None where there is no actor.
@@ -291,12 +263,10 @@ class Settings(Protocol):
     @property
     def seed(self) -> int:
         """Decides all that is random in the run."""
-        ...
 
     @property
     def total_steps(self) -> int:
         """Steps in the environments, all of them together."""
-        ...
 
 
 @checked
@@ -334,23 +304,18 @@ class Learner(Stateful, Protocol):
     @property
     def policy(self) -> PolicyLike:
         """The policy in training."""
-        ...
 
     @property
     def config(self) -> Settings:
         """Its settings."""
-        ...
 
     @property
     def step(self) -> int:
         """Steps taken so far, all environments together."""
-        ...
 
     @property
     def checkpoint_due(self) -> bool:
         """Whether a run that resumes here ends with the same bits."""
-        ...
 
     def iterate(self) -> dict[str, float]:
         """Collect some steps, learn from them, and return metrics by name."""
-        ...
