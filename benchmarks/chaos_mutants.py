@@ -147,14 +147,15 @@ PLACES = (
         "dqn",
         "EpsilonGreedy.noise EpsilonGreedy.choose EpsilonGreedy.evaluate "
         "q_target double_q_target dueling_q dueling_layer QLearning.error "
-        "polyak_update TargetNetwork.follow Exploring.explore",
+        "Exploring.explore",
         "dqn",
     ),
     Place(
         "loop",
-        "QError.backward linear_schedule OffPolicy.prepare OffPolicy.anneal "
+        "QError.backward td_target squared_error polyak_update TargetNetwork.follow "
+        "linear_schedule OffPolicy.prepare OffPolicy.anneal "
         "OffPolicy.learn OffPolicy.climb OffPolicy.descend OffPolicy.sample",
-        "loop dqn ddpg",
+        "loop dqn ddpg td3",
     ),
     Place(
         "c51", "project_distribution_loop project_distribution categorical_error", "c51"
@@ -194,7 +195,7 @@ PLACES = (
     Place(
         "td3",
         "smoothed_action clipped_double_target critic_error "
-        "TwinDelayed.aim TwinDelayed.error TwinDelayed.ascent Hysteretic.error",
+        "TwinDelayed.aim TwinDelayed.error Hysteretic.error",
         "td3",
     ),
     Place(
@@ -208,9 +209,9 @@ PLACES = (
     ),
     Place(
         "discrete_sac",
-        "expected_soft_value list_entropy DiscreteSoftActorCritic.error "
+        "expected_soft_value list_entropy DiscreteSoftActorCritic.aim "
         "DiscreteSoftActorCritic.ascent "
-        "DiscreteCritics.taken",
+        "DiscreteCritics.forward",
         "discrete_sac",
     ),
 )

@@ -530,10 +530,10 @@ def test_in_turns_a_resumed_run_is_the_same_bit_for_bit(
 
 def test_actors_are_handed_the_faster_form() -> None:
     learner = make_plain(SMALL, cartpoles())
-    plain = Apex(learner, cartpoles).make_actor(0).actor
+    plain = Apex(learner, cartpoles).make_actor(0)
     assert plain.act == plain.policy.act
     apex = Apex(learner, cartpoles, make_act=lambda own: (own, "fast"))
-    actor = apex.make_actor(0).actor
+    actor = apex.make_actor(0)
     assert actor.act == (actor.policy, "fast")
 
 
