@@ -240,7 +240,7 @@ EQUIVALENT: dict[str, str] = {
     "ppo_error.clipped_surrogate: adv < 0 -> adv <= 0": (
         "without an advantage the objective and its gradient are 0 on both ways"
     ),
-    "td3.critic_error: td_error > 0 -> td_error >= 0": (
+    "td3.critic_error: target.detach() - q > 0 -> target.detach() - q >= 0": (
         "without an error its square and its slope are 0 at both rates"
     ),
     "policies.CategoricalActions.kl: 0.0 -> 1.0": (
@@ -292,7 +292,7 @@ EQUIVALENT: dict[str, str] = {
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "discrete_sac.DiscreteSoftActorCritic.error: "
+    "discrete_sac.DiscreteSoftActorCritic.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "discrete_sac.DiscreteSoftActorCritic.ascent: "
     "torch.no_grad() -> torch.enable_grad()": (

@@ -43,7 +43,7 @@ from literate_rl.loop import (
     QError,
     TargetNetwork,
     linear_schedule,
-    polyak_update,  # noqa: F401 (the page shows it)
+    polyak_update as polyak_update,
     td_target,
 )
 from literate_rl.masks import legal

@@ -1,9 +1,8 @@
-# Generated from chapters/ddpg.py (edit there); digest cca810f51b088c0c
+# Generated from chapters/ddpg.py (edit there); digest 420549db81923f3c
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 

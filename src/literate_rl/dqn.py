@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest e7c220e8a473b7da
+# Generated from chapters/dqn.py (edit there); digest 61a168732afbaa69
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from literate_rl.loop import (
     QError,
     TargetNetwork,
     linear_schedule,
-    polyak_update,  # noqa: F401 (the page shows it)
+    polyak_update as polyak_update,
     td_target,
 )
 from literate_rl.masks import legal

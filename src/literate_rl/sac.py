@@ -1,9 +1,8 @@
-# Generated from chapters/sac.py (edit there); digest 95e46efcba746f9d
+# Generated from chapters/sac.py (edit there); digest cc0069978a78e65b
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
