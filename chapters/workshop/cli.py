@@ -36,13 +36,13 @@ from typing import (
 import torch
 import tyro
 
-from literate_rl.actors import TransportConfig
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import in_one_line, without_folder
-from literate_rl.workshop.interfaces import Learner
-from literate_rl.workshop.nests import MODELS
-from literate_rl.workshop.networks import randomness_kept
-from literate_rl.workshop.runs import (
+from literate_rl.actors.actors import TransportConfig
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.data.episodes import in_one_line, without_folder
+from literate_rl.ground.protocols import Learner
+from literate_rl.ground.nests import MODELS
+from literate_rl.ground.networks import randomness_kept
+from literate_rl.runs.runs import (
     Run,
     about,
     fit,
@@ -52,7 +52,7 @@ from literate_rl.workshop.runs import (
     record_video,
     show,
 )
-from literate_rl.workshop.training import (
+from literate_rl.apps.training import (
     ALGORITHMS,
     Asked,
     Device,

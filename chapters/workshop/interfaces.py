@@ -33,7 +33,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.workshop.signatures import Count, Scale, check_that, checked
+from literate_rl.ground.signatures import Count, Scale, check_that, checked
 
 __all__ = [
     "Act",

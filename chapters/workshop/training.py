@@ -54,13 +54,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from literate_rl.a2c import (
+from literate_rl.learners.a2c import (
     A2C,
     A2CConfig,
     a2c_settings,
 )
-from literate_rl.a3c import A3C, A3CConfig, a3c_settings
-from literate_rl.actors import (
+from literate_rl.actors.a3c import A3C, A3CConfig, a3c_settings
+from literate_rl.actors.actors import (
     ActorLearner,
     ActorsConfig,
     MakeTransport,
@@ -68,8 +68,8 @@ from literate_rl.actors import (
     TransportConfig,
     actors_settings,
 )
-from literate_rl.agents import best_device, make_envs, seed_everything
-from literate_rl.apex import (
+from literate_rl.data.agents import best_device, make_envs, seed_everything
+from literate_rl.actors.apex import (
     Apex,
     ApexConfig,
     DDPGApexConfig,
@@ -77,46 +77,51 @@ from literate_rl.apex import (
     RainbowApexConfig,
     apex_settings,
 )
-from literate_rl.contracts import check_model
-from literate_rl.ddpg import (
+from literate_rl.check.contracts import check_model
+from literate_rl.learners.ddpg import (
     DDPG,
     DDPGConfig,
     ddpg_settings,
     make_ddpg_policy,
 )
-from literate_rl.discrete_sac import SETTINGS as LISTED
-from literate_rl.discrete_sac import (
+from literate_rl.learners.discrete_sac import SETTINGS as LISTED
+from literate_rl.learners.discrete_sac import (
     DiscreteSAC,
     discrete_sac_settings,
     make_discrete_sac_policy,
 )
-from literate_rl.dqn import (
+from literate_rl.learners.dqn import (
     DQN,
     DQNConfig,
     dqn_settings,
     make_q_policy,
 )
-from literate_rl.encoders import has_pictures, readable_parts
-from literate_rl.workshop.hybrid_policy import (
+from literate_rl.nets.encoders import has_pictures, readable_parts
+from literate_rl.nets.hybrid_policy import (
     make_hybrid_policy,
 )  # and its environments
-from literate_rl.impala import IMPALA
-from literate_rl.loop import OffPolicy, OffPolicyConfig
-from literate_rl.masks import WithoutMask
-from literate_rl.policies import make_policy, predicted
-from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy, ppg_settings
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.ppo_by_hand import AuxiliaryHeads, ByHand
-from literate_rl.processes import pickled, transport_named
-from literate_rl.rainbow import (
+from literate_rl.learners.impala import IMPALA
+from literate_rl.learners.loop import OffPolicy, OffPolicyConfig
+from literate_rl.nets.masks import WithoutMask
+from literate_rl.nets.policies import make_policy, predicted
+from literate_rl.learners.ppg import (
+    PPGAlgorithm,
+    PPGConfig,
+    make_phasic_policy,
+    ppg_settings,
+)
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.by_hand.ppo_by_hand import AuxiliaryHeads, ByHand
+from literate_rl.actors.processes import pickled, transport_named
+from literate_rl.learners.rainbow import (
     Rainbow,
     RainbowConfig,
     RainbowPolicy,
     make_rainbow_policy,
     rainbow_settings,
 )
-from literate_rl.sac import SAC, SACConfig, make_sac_policy, sac_settings
-from literate_rl.td3 import (
+from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy, sac_settings
+from literate_rl.learners.td3 import (
     HDDPG,
     TD3,
     HDDPGConfig,
@@ -124,25 +129,25 @@ from literate_rl.td3 import (
     hddpg_settings,
     td3_settings,
 )
-from literate_rl.workshop.commands import OFFERED
-from literate_rl.workshop.episodes import (
+from literate_rl.apps.commands import OFFERED
+from literate_rl.data.episodes import (
     Make,
     as_masks,
     from_file,
     make_one,
     resets_later,
 )
-from literate_rl.workshop.makers import (
+from literate_rl.data.makers import (
     Wrapped,
     Wrapper,
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
-from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
-from literate_rl.workshop.probes import device_of
-from literate_rl.workshop.own_models import (
+from literate_rl.ground.networks import eval_mode, randomness_kept
+from literate_rl.interfaces.cluster import RayActors
+from literate_rl.by_hand.fast_forms import fused_critic_error, numpy_act, fused_q_error
+from literate_rl.check.probes import device_of
+from literate_rl.check.own_models import (
     make_contract_policy,
     make_own_ddpg_policy,
     make_own_sac_policy,
@@ -150,8 +155,8 @@ from literate_rl.workshop.own_models import (
     own_model,
     results_for,
 )
-from literate_rl.workshop.interfaces import Act, Learner, PolicyLike, refuse_mask
-from literate_rl.workshop.nests import (
+from literate_rl.ground.protocols import Act, Learner, PolicyLike, refuse_mask
+from literate_rl.ground.nests import (
     MODELS,
     SpaceError,
     as_space,
@@ -159,7 +164,7 @@ from literate_rl.workshop.nests import (
     name_of_model,
     plain_space,
 )
-from literate_rl.workshop.runs import (
+from literate_rl.runs.runs import (
     OwnModels,
     Run,
     about,
@@ -614,7 +619,7 @@ class Agent:
 # ({doc}`/docs/results` has the origin of the figures).
 
 # %%
-from literate_rl.workshop.runs import read_rows, results_folder
+from literate_rl.runs.runs import read_rows, results_folder
 
 times: dict[str, dict[str, float]] = {}
 for row in read_rows(results_folder() / "devices.csv"):
@@ -1652,8 +1657,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.runs import load
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import load
 
 
 class MyQNet(nn.Module):

@@ -1,0 +1,427 @@
+# Generated from chapters/impala.py (edit there); digest 016dc8ef05a4f6ed
+"""IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from annotated_types import Ge
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+
+from literate_rl.data.agents import Collector, Rollout
+from literate_rl.nets.policies import kept_dtype, normalizer_of, take_in
+from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
+from literate_rl.data.episodes import (
+    check_num_envs,
+    env_seed,
+    mean_return,
+    warn_cut_off,
+)
+from literate_rl.ground.networks import ClipConfig, GradientClip, eval_mode
+from literate_rl.ground.protocols import ActorCriticLike, PolicyLike
+from literate_rl.data.memory import (
+    BufferConfig,
+    UnrollBuffer,
+    check_fits,
+    distances,
+)
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    Positive,
+    Scale,
+    check_that,
+    checked,
+)
+from literate_rl.data.worlds import ForceCartPole  # noqa: F401 (registered)
+
+__all__ = [
+    "IMPALA",
+    "IMPALAConfig",
+    "Unroll",
+    "VTraceLearner",
+    "impala_settings",
+    "to_unroll",
+]
+
+
+class Unroll(NamedTuple):
+    """What the learner reads: T steps in a row of each of B environments.
+
+    Attributes:
+        obs_plus_1: What the actor saw, and in one more row where the last step led.
+        next_obs: Where each step led: true successors, never a reset.
+        action: What the actor did.
+        log_prob: How likely that was under the actor's policy, as a logarithm.
+        reward: What it was paid.
+        terminated: Whether the task ended with this step.
+        truncated: Whether the episode was cut off after this step.
+        weight: One factor for each step; 0 for a step that does not count.
+        mask: Which actions were legal, or None where nobody says so.
+    """
+
+    obs_plus_1: Any
+    next_obs: Any
+    action: Tensor
+    log_prob: Float[Tensor, "T B"]
+    reward: Float[Tensor, "T B"]
+    terminated: Bool[Tensor, "T B"]
+    truncated: Bool[Tensor, "T B"]
+    weight: Float[Tensor, "T B"]
+    mask: Bool[Tensor, "T B N"] | None = None
+
+
+@torch.no_grad()
+@checked
+def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
+    """Return the unroll that the learner reads of an actor's rollout."""
+    # The actor's weights have not changed since the first step. So one pass over the
+    # whole rollout says how likely each of its actions was. (`real` is False for rows
+    # that some environments add after an end; they weigh nothing.)
+    with eval_mode(actor):
+        log_prob, _ = actor.evaluate_actions(batch.obs, batch.action, mask=batch.mask)
+    return Unroll(
+        obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
+        next_obs=batch.next_obs,
+        action=batch.action,
+        log_prob=log_prob,
+        reward=batch.reward,
+        terminated=batch.terminated,
+        truncated=batch.truncated,
+        weight=batch.real.to(batch.reward),
+        mask=batch.mask,
+    )
+
+
+class VTraceLearner:
+    """Learns from the unrolls of any actor: a policy and its optimiser.
+
+    Args:
+        policy: The policy to train, with the methods of ``Policy``, on any device.
+        config: The settings.
+
+    Attributes:
+        priority: After an update with ``config.priority``, how far the values of each
+            environment were from their targets on average.
+    """
+
+    def __init__(self, policy: ActorCriticLike, config: IMPALAConfig) -> None:
+        self.policy, self.config = policy, config
+        self.normalizer = normalizer_of(policy, config.normalize_obs)
+        self.parameters = list(policy.parameters())
+        optimizer: Any = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+        self.optimizer: torch.optim.Optimizer = optimizer[config.optim](
+            self.parameters, config.learning_rate
+        )
+        # The losses, with the discount, the decay and the three bounds of the settings.
+        self.vtrace_error = partial(
+            vtrace_error_from_log_prob,
+            gamma=config.discount_factor,
+            lambda_=config.lambda_,
+            rho_clip_ratio=config.rho_clip_ratio,
+            c_clip_ratio=config.c_clip_ratio,
+            rho_pg_clip_ratio=config.rho_pg_clip_ratio,
+        )
+        # How a gradient may be clipped says {doc}`/chapters/workshop/networks`.
+        self.clip_gradient = GradientClip(self.parameters, config)
+        self.priority: list[float] = []
+
+    @checked
+    def learn(self, unroll: Unroll) -> dict[str, float]:
+        """Take one step of the optimiser on an unroll; return its losses."""
+        config, policy = self.config, self.policy
+        # How likely are the actor's actions now, how random is the policy, and what are
+        # the states worth?
+        log_prob, entropy = policy.evaluate_actions(
+            unroll.obs_plus_1[:-1], unroll.action, mask=unroll.mask
+        )
+        value = policy.value(unroll.obs_plus_1)
+
+        # Targets, advantages and the three losses of {doc}`/chapters/off_policy`.
+        loss = self.vtrace_error(
+            log_prob,
+            unroll.log_prob,
+            entropy,
+            value,
+            unroll.reward * config.reward_scale,
+            unroll.weight,
+            unroll.terminated,
+            unroll.truncated,
+            self.next_value(value, unroll),
+        )
+        # A buffer with priorities wants to know how far off the values are.
+        if config.priority:
+            self.priority = distances(loss.value_loss, value, unroll.weight)
+
+        # The total {eq}`impala-loss`.
+        total = loss.policy_loss + config.value_weight * loss.value_loss
+        total = total - config.entropy_weight * loss.entropy_loss
+        # One step downhill, with gradient clipping.
+        self.optimizer.zero_grad()
+        total.backward()
+        norm = self.clip_gradient()
+        self.optimizer.step()
+        return {
+            "cur_lr": self.optimizer.param_groups[0]["lr"],
+            "total_loss": total.item(),
+            **{name: part.item() for name, part in loss._asdict().items()},
+            "grad_norm": norm,
+        }
+
+    @torch.no_grad()
+    def next_value(self, value: Tensor, unroll: Unroll) -> Tensor:
+        """Return the values of true successors, given those of the rows."""
+        # The next row holds a step's successor. After a cut it belongs to another
+        # episode. There, and only there, the true successor needs a value of its own.
+        next_value, cut = value[1:].clone(), unroll.truncated
+        if cut.any():
+            with eval_mode(self.policy):
+                next_value[cut] = self.policy.value(unroll.next_obs[cut])
+        return next_value
+
+    def anneal(self, step: int) -> None:
+        """Set the learning rate of a step of the run, if the settings let it fall."""
+        if self.config.anneal:
+            left = max(0.0, 1 - step / self.config.total_steps)
+            self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * left
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return optimiser and norms of gradients, the policy's weights aside."""
+        norms = self.clip_gradient.norms
+        return {"optimizer": self.optimizer.state_dict(), "norms": norms}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned; it is copied."""
+        norms, optimizer = state["norms"], copy.deepcopy(state["optimizer"])
+        groups = self.optimizer.param_groups[0], optimizer["param_groups"][0]
+        same = groups[0].keys() == groups[1].keys()
+        check_that(same, f"state must come from an optimiser {self.config.optim}")
+        self.optimizer.load_state_dict(optimizer)
+        self.clip_gradient.norms = norms
+
+
+class IMPALA:
+    """The loop: collect with a policy that may be old, store, learn.
+
+    Args:
+        policy: The policy to train, on any device.
+        envs: A vector environment with ``config.n_sample`` copies.
+        config: The settings.
+    """
+
+    def __init__(
+        self,
+        policy: ActorCriticLike,
+        envs: VectorEnv[Any, Any, Any],
+        config: IMPALAConfig,
+    ) -> None:
+        check_num_envs(envs, config.n_sample)
+        size, space = config.replay_buffer_size, envs.single_observation_space
+        steps = size * config.unroll_len
+        check_fits("replay_buffer_size", size, steps, config.total_steps, space)
+        self.policy, self.config = policy, config
+        self.learner = VTraceLearner(policy, config)
+        self.device = self.learner.parameters[0].device
+        # An actor that never falls behind is the policy itself.
+        self.actor = copy.deepcopy(policy) if config.lag else policy
+        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
+        preference = 0.6 if config.priority else 0.0
+        self.memory = UnrollBuffer(
+            config.replay_buffer_size, config.max_use, preference
+        )
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.iteration, self.warned = 0, False
+
+    def iterate(self) -> dict[str, float]:
+        """Collect a sample from each environment, learn, and return metrics."""
+        config = self.config
+        self.learner.anneal(self.step)
+        batch = self.collect()
+        # A few updates, each on samples from the memory, until all of them have been
+        # used as often as they may.
+        for _ in range(config.update_per_collect):
+            if not self.memory:
+                break
+            entries = self.memory.sample(config.batch_size, self.generator)
+            losses = self.learner.learn(self.batch(entries))
+            if config.priority:
+                self.memory.update(entries, self.learner.priority)
+        take_in(self.learner.normalizer, batch.obs, batch.real)
+
+        # Now and then an actor that falls behind gets new weights.
+        self.iteration += 1
+        if config.lag and self.iteration % (config.lag + 1) == 0:
+            self.actor.load_state_dict(self.policy.state_dict())
+        named = {f"losses/{name}": number for name, number in losses.items()}
+        return {"charts/episodic_return": mean_return(batch.episode_return), **named}
+
+    def collect(self) -> Rollout:
+        """Act for T steps and store the samples; return what happened."""
+        config = self.config
+        # A run that is resumed starts with fresh environments. So that it is the same
+        # run, they are fresh at each checkpoint anyway.
+        if self.collector.obs is None or self.checkpoint_due:
+            self.warned = self.warned or warn_cut_off(self.collector)
+            self.collector.reset(env_seed(config.seed, self.step))
+
+        # In each step the actor draws noise, and acts.
+        def act(obs: Tensor, **mask: Tensor) -> Tensor:
+            noise = self.actor.noise(1, len(obs), self.generator)[0]
+            return self.actor.act(obs.to(self.device), noise.to(self.device), **mask)
+
+        with eval_mode(self.actor):
+            batch = self.collector.collect(act, config.unroll_len)
+        unroll = to_unroll(batch.to(self.device), self.actor)
+        # What is left of the last collection is no longer on-policy.
+        if config.on_policy:
+            self.memory.entries.clear()
+        # Copies: a view would keep the whole unroll in memory for one sample of it.
+        self.memory.push(
+            [
+                tuple(x[:, b].to("cpu", copy=True) for x in unroll if x is not None)
+                for b in range(config.n_sample)
+            ]
+        )
+        return batch
+
+    def batch(self, entries: list[dict[str, Any]]) -> Unroll:
+        """Put stored samples side by side."""
+        columns = zip(*(entry["sample"] for entry in entries), strict=True)
+        unroll = Unroll(*(torch.stack(x, 1).to(self.device) for x in columns))
+        if self.config.priority_IS_weight:
+            unroll.weight.mul_(unroll.weight.new_tensor([e["IS"] for e in entries]))
+        return unroll
+
+    # What follows is for the loop around the learner, `fit`, and for checkpoints
+    # ({doc}`workshop/runs`).
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.iteration % self.config.checkpoint_interval == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the policy's weights aside."""
+        return {
+            "step": self.step,
+            "iteration": self.iteration,
+            "learner": self.learner.state_dict(),
+            "memory": self.memory.state_dict(),
+            "generator": self.generator.get_state(),
+            "actor": self.actor.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        # A state that lacks something is refused here, before anything has changed.
+        names = ("step", "iteration", "memory", "generator", "actor")
+        step, iteration, memory, generator, actor = (state[name] for name in names)
+        self.learner.load_state_dict(state["learner"])
+        self.generator.set_state(generator)
+        self.memory.load_state_dict(memory)
+        if self.config.lag:
+            self.actor.load_state_dict(actor)
+        self.collector.step, self.iteration = step, iteration
+        self.collector.obs = None
+
+
+@checked
+@dataclass(frozen=True)
+class IMPALAConfig(BufferConfig, ClipConfig):
+    """Settings of IMPALA, with the names and the defaults of DI-engine's.
+
+    Those of the buffer and of the clip of the gradient are inherited.
+
+    Attributes:
+        on_policy: Whether the buffer is emptied before each collection.
+        unroll_len: Steps of one sample.
+        update_per_collect: Steps of the optimiser after each collection.
+        batch_size: Samples of one update.
+        learning_rate: Learning rate of the optimiser at the start.
+        value_weight: Weight of the value loss.
+        entropy_weight: Weight of the entropy bonus.
+        discount_factor: Discount.
+        lambda_: Decay of the weights of longer returns.
+        rho_clip_ratio: Bound of the ratio that weights a TD error, or none.
+        c_clip_ratio: Bound of the ratio that weights what comes later, or none.
+        rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
+        optim: The optimiser.
+        n_sample: Samples of one collection, one from each environment.
+        seed: Decides all that is random in the run, once the policy has its weights.
+        total_steps: Steps in the environments, all of them together.
+        anneal: Whether the learning rate falls to zero in a straight line.
+        reward_scale: Factor of the rewards that are learned from.
+        normalize_obs: Whether the policy sees observations with mean 0 and standard
+            deviation 1. It has to be built so too.
+        lag: Collections by which the acting policy falls behind the learner before it
+            gets new weights.
+        checkpoint_interval: Iterations between checkpoints. The environments are reset
+            at each of them, so an episode of more than ``unroll_len *
+            checkpoint_interval`` steps never ends.
+    """
+
+    on_policy: bool = False
+    unroll_len: Count = 32
+    update_per_collect: Count = 4
+    batch_size: Count = 16
+    learning_rate: Scale = 5e-4
+    value_weight: NonNegative = 0.5
+    entropy_weight: NonNegative = 1e-4
+    discount_factor: Fraction = 0.99
+    lambda_: Fraction = 0.95
+    rho_clip_ratio: Positive | None = 1.0
+    c_clip_ratio: Positive | None = 1.0
+    rho_pg_clip_ratio: Positive | None = 1.0
+    optim: Literal["adam", "rmsprop"] = "adam"
+    n_sample: Count = 16
+    seed: Annotated[int, Ge(0)] = 1
+    total_steps: Count = 100_000
+    anneal: bool = False
+    reward_scale: Scale = 1.0
+    normalize_obs: bool = False
+    lag: Annotated[int, Ge(0)] = 0
+    checkpoint_interval: Count = 50
+
+    def __post_init__(self) -> None:
+        BufferConfig.__post_init__(self)
+        check_clips(self.rho_clip_ratio, self.c_clip_ratio)
+
+
+# Settings with which the agent has learned, by environment. What an entry leaves out is
+# the default.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 200_000,
+        "learning_rate": 1e-3,
+        "anneal": True,
+        "reward_scale": 0.05,
+        "entropy_weight": 0.01,
+        "replay_buffer_size": 16,
+    },
+}
+# The same CartPole, pushed as hard as the agent likes.
+SETTINGS["literate_rl/ForceCartPole-v0"] = {
+    **SETTINGS["CartPole-v1"],
+    "total_steps": 300_000,
+}
+
+
+def impala_settings(env: str) -> IMPALAConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return IMPALAConfig(**SETTINGS.get(env, {}))
