@@ -148,14 +148,15 @@ PLACES = (
         "dqn",
         "EpsilonGreedy.noise EpsilonGreedy.choose EpsilonGreedy.evaluate "
         "q_target double_q_target dueling_q dueling_layer QLearning.error "
-        "polyak_update TargetNetwork.follow Exploring.explore",
+        "Exploring.explore",
         "dqn",
     ),
     Place(
         "loop",
-        "QError.backward linear_schedule OffPolicy.prepare OffPolicy.anneal "
+        "QError.backward td_target squared_error polyak_update TargetNetwork.follow "
+        "linear_schedule OffPolicy.prepare OffPolicy.anneal "
         "OffPolicy.learn OffPolicy.climb OffPolicy.descend OffPolicy.sample",
-        "loop dqn ddpg",
+        "loop dqn ddpg td3",
     ),
     Place(
         "c51", "project_distribution_loop project_distribution categorical_error", "c51"
@@ -195,7 +196,7 @@ PLACES = (
     Place(
         "td3",
         "smoothed_action clipped_double_target critic_error "
-        "TwinDelayed.aim TwinDelayed.error TwinDelayed.ascent Hysteretic.error",
+        "TwinDelayed.aim TwinDelayed.error Hysteretic.error",
         "td3",
     ),
     Place(
@@ -209,9 +210,9 @@ PLACES = (
     ),
     Place(
         "discrete_sac",
-        "expected_soft_value list_entropy DiscreteSoftActorCritic.error "
+        "expected_soft_value list_entropy DiscreteSoftActorCritic.aim "
         "DiscreteSoftActorCritic.ascent "
-        "DiscreteCritics.taken",
+        "DiscreteCritics.forward",
         "discrete_sac",
     ),
 )
@@ -240,7 +241,7 @@ EQUIVALENT: dict[str, str] = {
     "ppo_error.clipped_surrogate: adv < 0 -> adv <= 0": (
         "without an advantage the objective and its gradient are 0 on both ways"
     ),
-    "td3.critic_error: td_error > 0 -> td_error >= 0": (
+    "td3.critic_error: target.detach() - q > 0 -> target.detach() - q >= 0": (
         "without an error its square and its slope are 0 at both rates"
     ),
     "policies.CategoricalActions.kl: 0.0 -> 1.0": (
@@ -292,7 +293,7 @@ EQUIVALENT: dict[str, str] = {
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "discrete_sac.DiscreteSoftActorCritic.error: "
+    "discrete_sac.DiscreteSoftActorCritic.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "discrete_sac.DiscreteSoftActorCritic.ascent: "
     "torch.no_grad() -> torch.enable_grad()": (

@@ -142,7 +142,7 @@ def check(config: PPOConfig, env: str = ENV) -> None:
         batch, *_ = [form.collect() for form in forms]
         answers = []
         for form in forms:
-            action = form.runner.act(batch.obs, 0.0)
+            action = form.act(batch.obs, 0.0)
             log_prob, _ = form.judge.evaluate_actions(batch.obs, batch.action)
             answers.append((action, log_prob))
         for answer in answers[1:]:

@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 
 from literate_rl.learners.a2c import (
     SETTINGS,
@@ -47,11 +46,12 @@ from literate_rl.actors.actors import (
     RemoteLearner,
     TransportConfig,
     Weights,
+    layout_of,
     weights_of,
 )
 from literate_rl.nets.policies import normalizer_of, take_in
 from literate_rl.data.episodes import check_num_envs
-from literate_rl.ground.protocols import ActorCriticLike, PolicyLike
+from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike
 from literate_rl.ground.signatures import Count, checked
 
 __all__ = [
@@ -388,10 +388,10 @@ def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.v
     returns of the episodes that ended (NaN where none did), the number of steps and
     the losses. Where observations are normalised, the learner needs them too.
     """
-    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
-    parts = dict(policy.named_parameters())
+    weights = weights_of(policy)
+    parts = [(n, weights[n].dtype, x.shape) for n, x in policy.named_parameters()]
     result: list[Any] = [
-        ("gradient", [entry for entry in weights if entry[0] in parts]),
+        ("gradient", parts),
         ("episode_return", np.float32, (config.num_steps, config.num_envs)),
         ("num_steps", np.int64),
         ("losses", [(name, np.float64) for name in a2c_loss._fields]),
@@ -400,10 +400,10 @@ def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.v
         steps = (config.num_steps, config.num_envs)
         result += [("obs", np.float32, (*steps, *normalizer.mean.shape))]
         result += [("real", np.bool_, steps)]
-    return np.dtype([("weights", weights), ("result", result)], align=True)
+    return layout_of(policy, result)
 
 
-class GradientWorker:
+class GradientWorker(Actor[ActorCriticLike]):
     """Acts for one rollout at a time and computes the gradient itself.
 
     Args:
@@ -416,21 +416,21 @@ class GradientWorker:
 
     def __init__(
         self,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        make_envs: Callable[[], Envs],
         policy: ActorCriticLike,
         config: GradientConfig,
         seed: int,
         make_act: MakeAct | None = None,
     ) -> None:
-        self.actor, self.config = Actor(make_envs, policy, seed, make_act), config
-        self.collector = self.actor.collector
+        super().__init__(make_envs, policy, seed, make_act)
+        self.config = config
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act with these weights, and write the gradient to ``out``."""
         # Collect a rollout, as an actor of IMPALA does.
-        batch = self.actor.collect(weights, self.config.num_steps)
+        batch = self.collect(weights, self.config.num_steps)
         # Send the gradient, and with it what the learner reports.
-        policy = self.actor.policy
+        policy = self.policy
         gradient, losses = a2c_gradient(policy, batch, self.config)
         for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
             out["gradient"][name] = part.numpy()
@@ -440,10 +440,6 @@ class GradientWorker:
             out["losses"][name] = number
         if self.config.normalize_obs:
             out["obs"], out["real"] = batch.obs.numpy(), batch.real.numpy()
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.actor.close()
 
 
 # %% [markdown]
@@ -515,7 +511,7 @@ class A3C(RemoteLearner):
     def __init__(
         self,
         policy: ActorCriticLike,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        make_envs: Callable[[], Envs],
         config: A3CConfig,
         transport: MakeTransport | None = None,
         make_act: MakeAct | None = None,

@@ -30,7 +30,6 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from literate_rl.data.agents import Collector, Rollout
@@ -43,17 +42,17 @@ from literate_rl.learners.impala import (
 )
 from literate_rl.nets.policies import kept_dtype, take_in
 from literate_rl.data.episodes import (
-    as_argument,
     check_num_envs,
     env_seed,
     mean_return,
-    read_masks,
     warn_cut_off,
 )
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
     Act,
     ActorCriticLike,
+    Envs,
+    Kept,
     PolicyLike,
     Stateful,
 )
@@ -390,36 +389,49 @@ def weights_of(policy: PolicyLike) -> dict[str, NDArray[Any]]:
     return {name: x.cpu().numpy() for name, x in policy.state_dict().items()}
 
 
-@checked
-def slot_layout(
-    policy: PolicyLike, envs: VectorEnv[Any, Any, Any], unroll_len: Count
+def one_step(policy: PolicyLike, envs: Envs, dtype: Any) -> Rollout:
+    """Take a greedy step, to see what the rollouts of a policy look like."""
+    collector, device = (
+        Collector(envs, policy.to_env, dtype),
+        next(policy.parameters()).device,
+    )
+    collector.reset(0)
+    with eval_mode(policy):
+        return collector.collect(
+            lambda obs, **mask: policy.act(obs.float().to(device), 0.0, **mask), 1
+        )
+
+
+def fields_of(example: Any, num_steps: int) -> list[Any]:
+    """Return the fields of a record for what has one step in an example."""
+    # An example may have a row behind its last step, and so has the record.
+    return [
+        (name, x.cpu().numpy().dtype, (num_steps + len(x) - 1, *x.shape[1:]))
+        for name, x in example._asdict().items()
+        if x is not None
+    ]
+
+
+def layout_of(
+    policy: PolicyLike, result: list[Any], *more: tuple[str, Any]
 ) -> np.dtype[np.void]:
+    """Describe a slot: a policy's weights and ``more`` on the way, a result back."""
+    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
+    return np.dtype([("weights", [*weights, *more]), ("result", result)], align=True)
+
+
+@checked
+def slot_layout(policy: PolicyLike, envs: Envs, unroll_len: Count) -> np.dtype[np.void]:
     """Describe the memory of one slot, a record with ``weights`` and ``result``.
 
     The result is an unroll: it has a field for each of ``Unroll``, and
     ``episode_return``, which is NaN where no episode ended. ``envs`` are those of one
     actor, and are reset.
     """
-    steps, device = (unroll_len, envs.num_envs), next(policy.parameters()).device
-    shape, kept = envs.single_observation_space.shape or (), kept_dtype(policy, envs)
-    # What an action looks like is best found out by asking the policy once, and whether
-    # there are masks by a reset.
-    mask = read_masks(envs.reset(seed=0)[1], np.ones(envs.num_envs, bool))
-    with torch.no_grad(), eval_mode(policy):
-        obs = torch.zeros((envs.num_envs, *shape), device=device)
-        action = policy.act(obs, 0.0, **as_argument(mask)).cpu().numpy()
-    unroll: list[Any] = [
-        ("obs_plus_1", kept, (unroll_len + 1, envs.num_envs, *shape)),
-        ("next_obs", kept, (*steps, *shape)),
-        ("action", action.dtype, (unroll_len, *action.shape)),
-    ]
-    unroll += [(name, np.bool_, steps) for name in ("terminated", "truncated")]
-    numbers = ("log_prob", "reward", "weight", "episode_return")
-    unroll += [(name, np.float32, steps) for name in numbers]
-    if mask is not None:
-        unroll += [("mask", np.bool_, (unroll_len, *mask.shape))]
-    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
-    return np.dtype([("weights", weights), ("result", unroll)], align=True)
+    one = one_step(policy, envs, kept_dtype(policy, envs))
+    unroll = to_unroll(one.to(next(policy.parameters()).device), policy)
+    ended = ("episode_return", np.float32, (unroll_len, envs.num_envs))
+    return layout_of(policy, [*fields_of(unroll, unroll_len), ended])
 
 
 # %% [markdown]
@@ -452,7 +464,7 @@ class Actor(Generic[AnyPolicy]):
     @checked
     def __init__(
         self,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        make_envs: Callable[[], Envs],
         policy: AnyPolicy,
         seed: int,
         make_act: MakeAct | None = None,
@@ -645,7 +657,7 @@ def fill(part: Any, weights: Weights) -> None:
 
 
 # %% tags=["export"]
-class RemoteLearner:
+class RemoteLearner(Kept):
     """Learns from what actors send, one slot at a time.
 
     Use it as a context manager, or call ``close``, so that the actors end.
@@ -664,6 +676,7 @@ class RemoteLearner:
         learn: Learns from a result, counts ``step`` and returns metrics.
     """
 
+    kept = ("step", "version", "learner")
     make_actor: MakeActor
     layout: np.dtype[np.void]
     learner: Stateful
@@ -766,17 +779,10 @@ class RemoteLearner:
         """Whether the run is to be saved before the next iteration."""
         return self.version % self.checkpoint_interval == 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        learner = self.learner.state_dict()
-        return {"step": self.step, "version": self.version, "learner": learner}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned, with fresh actors."""
-        step, version = state["step"], state["version"]
-        self.learner.load_state_dict(state["learner"])
+        super().load_state_dict(state)
         self.close()
-        self.step, self.version = step, version
 
 
 # %% [markdown]
@@ -802,7 +808,7 @@ class ActorLearner(RemoteLearner):
     def __init__(
         self,
         policy: ActorCriticLike,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        make_envs: Callable[[], Envs],
         config: ActorsConfig,
         transport: MakeTransport | None = None,
         make_act: MakeAct | None = None,

@@ -28,7 +28,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.actors.actors import (
@@ -40,9 +39,12 @@ from literate_rl.actors.actors import (
     Transport,
     TransportConfig,
     Weights,
+    fields_of,
+    layout_of,
+    one_step,
     weights_of,
 )
-from literate_rl.data.agents import Collector, Rollout
+from literate_rl.data.agents import Rollout
 from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings
 from literate_rl.learners.dqn import DQNConfig, Exploring, dqn_settings
 from literate_rl.learners.loop import OffPolicy
@@ -51,7 +53,7 @@ from literate_rl.learners.rainbow import RainbowConfig, rainbow_settings
 from literate_rl.data.replay import ReplayBuffer
 from literate_rl.data.episodes import mean_return
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Algorithm, PolicyLike, Stateful
+from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike, Stateful
 from literate_rl.ground.signatures import (
     Count,
     Float,
@@ -515,7 +517,7 @@ def actor_epsilons(
 
 
 # %% tags=["export"]
-class ApexActor:
+class ApexActor(Actor[Policy]):
     """Acts for one rollout at a time, and sets first priorities.
 
     Args:
@@ -529,19 +531,16 @@ class ApexActor:
 
     def __init__(
         self,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        make_envs: Callable[[], Envs],
         policy: Policy,
         algorithm: Algorithm,
         config: ApexSettings,
         seed: int,
         make_act: MakeAct | None = None,
     ) -> None:
-        self.actor = Actor(make_envs, policy, seed, make_act)
-        self.collector = self.actor.collector
-        self.algorithm, self.config = (
-            of_one_policy(algorithm, self.actor.policy),
-            config,
-        )
+        super().__init__(make_envs, policy, seed, make_act)
+        self.algorithm = of_one_policy(algorithm, self.policy)
+        self.config = config
         # The rungs of all environments, a row for each actor.
         everyone = config.actors, config.num_envs
         self.epsilons = actor_epsilons(
@@ -550,12 +549,12 @@ class ApexActor:
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act for one rollout with these weights; write it and its priorities."""
-        config, actor, number = self.config, self.actor, int(weights["actor"])
+        config, number = self.config, int(weights["actor"])
         # The slot says which actor this is, and so which rungs its environments have.
-        actor.policy.actions.epsilon = self.epsilons[number]
+        self.policy.actions.epsilon = self.epsilons[number]
         # In an actor's first rollout its environments have just been reset.
-        out["actor"], out["fresh"] = number, actor.collector.step == 0
-        rollout = actor.collect(weights, config.rollout_len)
+        out["actor"], out["fresh"] = number, self.collector.step == 0
+        rollout = self.collect(weights, config.rollout_len)
         for name, x in rollout._asdict().items():
             if x is not None:
                 out[name] = x.numpy()
@@ -567,12 +566,8 @@ class ApexActor:
                 scaled,
                 config.num_steps,
                 config.gamma,
-                actor.generator,
+                self.generator,
             ).numpy()
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.actor.close()
 
 
 # %% [markdown]
@@ -582,7 +577,7 @@ class ApexActor:
 # %% tags=["export", "hide-input"]
 @checked
 def experience_layout(
-    policy: PolicyLike, envs: VectorEnv[Any, Any, Any], rollout_len: Count
+    policy: PolicyLike, envs: Envs, rollout_len: Count
 ) -> np.dtype[np.void]:
     """Describe the memory of one slot, a record with ``weights`` and ``result``.
 
@@ -595,27 +590,13 @@ def experience_layout(
         envs: The environments of one actor.
         rollout_len: Steps of each of them in a slot.
     """
-    # One step shows what observations and actions look like.
-    collector = Collector(envs, policy.to_env)
-    collector.reset(0)
-    with eval_mode(policy):
-        one = collector.collect(
-            lambda obs, **mask: policy.act(obs.float(), 0.0, **mask), 1
-        )
-    steps = {
-        name: (x.numpy().dtype, (rollout_len, *x.shape[1:]))
-        for name, x in {**one._asdict(), "priority": one.reward}.items()
-        if x is not None
-    }
+    own: Any = envs.single_observation_space.dtype
     # What float32 holds may stay as it is; anything else has become float32 by then.
-    for name in ("obs", "next_obs"):
-        dtype, shape = steps[name]
-        steps[name] = dtype if np.can_cast(dtype, np.float32) else np.float32, shape
-    weights = [(name, x.dtype, x.shape) for name, x in weights_of(policy).items()]
-    result: list[Any] = [(name, *form) for name, form in steps.items()]
+    kept = own if np.can_cast(own, np.float32) else np.float32
+    result = fields_of(one_step(policy, envs, kept), rollout_len)
+    result += [("priority", np.float32, (rollout_len, envs.num_envs))]
     result += [("actor", np.int64), ("fresh", np.bool_)]
-    pocket = [*weights, ("actor", np.int64)]
-    return np.dtype([("weights", pocket), ("result", result)], align=True)
+    return layout_of(policy, result, ("actor", np.int64))
 
 
 # %% [markdown]
@@ -653,7 +634,7 @@ class Apex(RemoteLearner):
     def __init__(
         self,
         learner: OffPolicy,
-        make_envs: Callable[[], VectorEnv[Any, Any, Any]],
+        make_envs: Callable[[], Envs],
         transport: MakeTransport | None = None,
         make_act: MakeAct | None = None,
     ) -> None:

@@ -19,35 +19,27 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.learners.dqn import (
-    EpsilonGreedy,
-    Exploring,
-    ExploringConfig,
-    TargetNetwork,
-    q_target,
-)
+from literate_rl.learners.dqn import EpsilonGreedy, Exploring, ExploringConfig, q_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.loop import (
+    ActorCriticConfig,
+    OffPolicy,
+    QError,
+    TargetNetwork,
+)
 from literate_rl.nets.policies import Policy, normalizing
 from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import (
-    action_box,
-    as_space,
-    open_ended,
-    refused,
-    remembered,
-)
+from literate_rl.ground.protocols import Envs
+from literate_rl.ground.nests import as_space, bounded_box, remembered
 from literate_rl.ground.networks import (
     ActionCritic,
     Critics,
@@ -60,8 +52,6 @@ from literate_rl.ground.signatures import (
     Float,
     Fraction,
     NonNegative,
-    Positive,
-    Scale,
     checked,
 )
 
@@ -744,7 +734,7 @@ source(OffPolicy.climb)
 
 # %% tags=["export"]
 def DDPG(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DDPGConfig, **forms: Any
+    policy: Policy, envs: Envs, config: DDPGConfig, **forms: Any
 ) -> OffPolicy:
     """Return a learner of an actor and a critic.
 
@@ -825,18 +815,10 @@ def actions_of(space: spaces.Space[Any]) -> Any:
 # critic grows with the square of its inputs, and Adam squares it again. So float32 must hold the
 # fourth power of a bound, and the widest bound is about 4 billion.
 
+# %% tags=["hide-input"]
+from literate_rl.apps.programs import source
 
-# %% tags=["export", "hide-input"]
-def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
-    """Return a space of actions that fill a box, or raise if it is another one."""
-    box, most = action_box(space), float(np.finfo(np.float32).max) ** 0.25
-    ends = np.stack([open_ended(box.low), open_ended(box.high)])
-    # These actions fill the box.
-    if not (abs(ends.astype(np.float64)) < most).all():
-        wanted = f"action_space must have bounds below {most:.1e}"
-        raise refused(wanted, box, "bounds")
-    return box
-
+source(bounded_box)
 
 # %% [markdown]
 # ## Settings
@@ -853,28 +835,17 @@ def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class DDPGConfig(ExploringConfig):
+class DDPGConfig(ActorCriticConfig, ExploringConfig):
     """Settings of DDPG: those of DQN with other defaults, and one of its own.
 
     Attributes:
         noise: Standard deviation of the noise on actions in a box, as a share of half
             of it.
-        share_encoder: Whether actor and critics share an encoder, in a policy that
-            ``train`` builds.
     """
 
-    num_envs: Count = 1
-    hidden: Count = 64
-    learning_rate: Scale = 1e-3
-    train_interval: Count = 1
-    learning_starts: Count = 500
-    tau: Fraction = 0.005
     epsilon_end: Fraction = 0.0
     epsilon_steps: Count = 500
-    max_grad_norm: Positive = math.inf
-    iteration_steps: Count = 500
     noise: NonNegative = 0.1
-    share_encoder: bool = False
 
 
 # %% tags=["export"]

@@ -129,7 +129,7 @@ class Scattered(PPO):
     def look_back(self, batch):
         """Look back, and shuffle one column."""
         samples = super().look_back(batch)
-        order = torch.randperm(len(samples.adv), generator=self.runner.generator)
+        order = torch.randperm(len(samples.adv), generator=self.generator)
         return samples._replace(adv=samples.adv[order])
 
 
@@ -1071,7 +1071,7 @@ rollout_lengths = (64, 256, 1024)
 
 def agreement(learner):
     """Return the mean cosine between the gradients of any two rollouts, by length."""
-    learner.runner.num_steps = 2048
+    learner.num_steps = 2048
     samples = learner.look_back(learner.collect())
     actor, cosines = list(learner.policy.network.actor.parameters()), []
     for length in rollout_lengths:

@@ -286,8 +286,8 @@ envs = make_envs(env_id, num_envs)
 policy = make_hybrid_policy(envs.single_observation_space, envs.single_action_space)
 short = replace(config, seed=seed, total_steps=few_steps)
 package = PPO(policy, envs, short)
-package.runner.collector.reset(1000 * seed)
-package.runner.collector.reset = lambda seed: None  # no environments of its own
+package.collector.reset(1000 * seed)
+package.collector.reset = lambda seed: None  # no environments of its own
 while package.step < few_steps:
     package.iterate()
 for ours, theirs in zip(parameters, policy.parameters(), strict=True):

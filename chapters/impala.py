@@ -26,20 +26,23 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from literate_rl.data.agents import Collector, Rollout
-from literate_rl.nets.policies import kept_dtype, normalizer_of, take_in
+from literate_rl.data.agents import Rollout
+from literate_rl.nets.policies import Runner, normalizer_of, take_in
 from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.data.episodes import (
     check_num_envs,
-    env_seed,
     mean_return,
-    warn_cut_off,
 )
 from literate_rl.ground.networks import ClipConfig, GradientClip, eval_mode
-from literate_rl.ground.protocols import ActorCriticLike, PolicyLike
+from literate_rl.ground.protocols import (
+    ActorCriticLike,
+    Envs,
+    Kept,
+    PolicyLike,
+    RunConfig,
+)
 from literate_rl.data.memory import (
     BufferConfig,
     UnrollBuffer,
@@ -730,7 +733,7 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
 
 
 # %% tags=["export"]
-class VTraceLearner:
+class VTraceLearner(Kept):
     """Learns from the unrolls of any actor: a policy and its optimiser.
 
     Args:
@@ -741,6 +744,8 @@ class VTraceLearner:
         priority: After an update with ``config.priority``, how far the values of each
             environment were from their targets on average.
     """
+
+    kept = ("optimizer", "norms")
 
     def __init__(self, policy: ActorCriticLike, config: IMPALAConfig) -> None:
         self.policy, self.config = policy, config
@@ -817,24 +822,24 @@ class VTraceLearner:
         return next_value
 
     def anneal(self, step: int) -> None:
-        """Set the learning rate of a step of the run, if the settings let it fall."""
-        if self.config.anneal:
-            left = max(0.0, 1 - step / self.config.total_steps)
-            self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * left
+        """Set the learning rate of a step of the run."""
+        self.optimizer.param_groups[0]["lr"] = self.config.rate(step)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return optimiser and norms of gradients, the policy's weights aside."""
-        norms = self.clip_gradient.norms
-        return {"optimizer": self.optimizer.state_dict(), "norms": norms}
+    @property
+    def norms(self) -> tuple[float, float]:
+        """What the clip knows of the gradients so far."""
+        return self.clip_gradient.norms
+
+    @norms.setter
+    def norms(self, norms: tuple[float, float]) -> None:
+        self.clip_gradient.norms = norms
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned; it is copied."""
-        norms, optimizer = state["norms"], copy.deepcopy(state["optimizer"])
-        groups = self.optimizer.param_groups[0], optimizer["param_groups"][0]
-        same = groups[0].keys() == groups[1].keys()
+        """Go back to a state that ``state_dict`` returned."""
+        groups = self.optimizer.param_groups, state["optimizer"]["param_groups"]
+        same = groups[0][0].keys() == groups[1][0].keys()
         check_that(same, f"state must come from an optimiser {self.config.optim}")
-        self.optimizer.load_state_dict(optimizer)
-        self.clip_gradient.norms = norms
+        super().load_state_dict(state)
 
 
 # %% [markdown]
@@ -854,7 +859,7 @@ class VTraceLearner:
 
 
 # %% tags=["export"]
-class IMPALA:
+class IMPALA(Runner):
     """The loop: collect with a policy that may be old, store, learn.
 
     Args:
@@ -863,28 +868,28 @@ class IMPALA:
         config: The settings.
     """
 
+    policy: ActorCriticLike
+    kept = (*Runner.kept, "learner", "memory", "actor")
+
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: IMPALAConfig,
     ) -> None:
         check_num_envs(envs, config.n_sample)
         size, space = config.replay_buffer_size, envs.single_observation_space
         steps = size * config.unroll_len
         check_fits("replay_buffer_size", size, steps, config.total_steps, space)
-        self.policy, self.config = policy, config
-        self.learner = VTraceLearner(policy, config)
-        self.device = self.learner.parameters[0].device
+        settings = config.unroll_len, config.seed, config.checkpoint_interval
+        super().__init__(policy, envs, *settings)
+        self.config, self.learner = config, VTraceLearner(policy, config)
         # An actor that never falls behind is the policy itself.
-        self.actor = copy.deepcopy(policy) if config.lag else policy
-        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
+        if config.lag:
+            self.actor = copy.deepcopy(policy)
+            self.act = self.actor.act
         preference = 0.6 if config.priority else 0.0
-        self.memory = UnrollBuffer(
-            config.replay_buffer_size, config.max_use, preference
-        )
-        self.generator = torch.Generator().manual_seed(config.seed)
-        self.iteration, self.warned = 0, False
+        self.memory = UnrollBuffer(size, config.max_use, preference)
 
     def iterate(self) -> dict[str, float]:
         """Collect a sample from each environment, learn, and return metrics."""
@@ -903,29 +908,20 @@ class IMPALA:
         take_in(self.learner.normalizer, batch.obs, batch.real)
 
         # Now and then an actor that falls behind gets new weights.
-        self.iteration += 1
         if config.lag and self.iteration % (config.lag + 1) == 0:
             self.actor.load_state_dict(self.policy.state_dict())
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean_return(batch.episode_return), **named}
 
+    def noise(self) -> Tensor:
+        """Draw the noise of an unroll, step by step."""
+        sizes = 1, self.config.n_sample, self.generator
+        return torch.cat([self.actor.noise(*sizes) for _ in range(self.num_steps)])
+
     def collect(self) -> Rollout:
         """Act for T steps and store the samples; return what happened."""
-        config = self.config
-        # A run that is resumed starts with fresh environments. So that it is the same
-        # run, they are fresh at each checkpoint anyway.
-        if self.collector.obs is None or self.checkpoint_due:
-            self.warned = self.warned or warn_cut_off(self.collector)
-            self.collector.reset(env_seed(config.seed, self.step))
-
-        # In each step the actor draws noise, and acts.
-        def act(obs: Tensor, **mask: Tensor) -> Tensor:
-            noise = self.actor.noise(1, len(obs), self.generator)[0]
-            return self.actor.act(obs.to(self.device), noise.to(self.device), **mask)
-
-        with eval_mode(self.actor):
-            batch = self.collector.collect(act, config.unroll_len)
-        unroll = to_unroll(batch.to(self.device), self.actor)
+        config, batch = self.config, super().collect()
+        unroll = to_unroll(batch, self.actor)
         # What is left of the last collection is no longer on-policy.
         if config.on_policy:
             self.memory.entries.clear()
@@ -946,42 +942,6 @@ class IMPALA:
             unroll.weight.mul_(unroll.weight.new_tensor([e["IS"] for e in entries]))
         return unroll
 
-    # What follows is for the loop around the learner, `fit`, and for checkpoints
-    # ({doc}`workshop/runs`).
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        return self.collector.step
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the next iteration starts with fresh environments."""
-        return self.iteration % self.config.checkpoint_interval == 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        return {
-            "step": self.step,
-            "iteration": self.iteration,
-            "learner": self.learner.state_dict(),
-            "memory": self.memory.state_dict(),
-            "generator": self.generator.get_state(),
-            "actor": self.actor.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        # A state that lacks something is refused here, before anything has changed.
-        names = ("step", "iteration", "memory", "generator", "actor")
-        step, iteration, memory, generator, actor = (state[name] for name in names)
-        self.learner.load_state_dict(state["learner"])
-        self.generator.set_state(generator)
-        self.memory.load_state_dict(memory)
-        if self.config.lag:
-            self.actor.load_state_dict(actor)
-        self.collector.step, self.iteration = step, iteration
-        self.collector.obs = None
-
 
 # %% [markdown]
 # The settings have the names and the defaults of DI-engine's. {doc}`workshop/ding` has the rest
@@ -991,7 +951,7 @@ class IMPALA:
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class IMPALAConfig(BufferConfig, ClipConfig):
+class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
     """Settings of IMPALA, with the names and the defaults of DI-engine's.
 
     Those of the buffer and of the clip of the gradient are inherited.
@@ -1001,7 +961,6 @@ class IMPALAConfig(BufferConfig, ClipConfig):
         unroll_len: Steps of one sample.
         update_per_collect: Steps of the optimiser after each collection.
         batch_size: Samples of one update.
-        learning_rate: Learning rate of the optimiser at the start.
         value_weight: Weight of the value loss.
         entropy_weight: Weight of the entropy bonus.
         discount_factor: Discount.
@@ -1011,24 +970,15 @@ class IMPALAConfig(BufferConfig, ClipConfig):
         rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
         optim: The optimiser.
         n_sample: Samples of one collection, one from each environment.
-        seed: Decides all that is random in the run, once the policy has its weights.
-        total_steps: Steps in the environments, all of them together.
-        anneal: Whether the learning rate falls to zero in a straight line.
         reward_scale: Factor of the rewards that are learned from.
-        normalize_obs: Whether the policy sees observations with mean 0 and standard
-            deviation 1. It has to be built so too.
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
-        checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them, so an episode of more than ``unroll_len *
-            checkpoint_interval`` steps never ends.
     """
 
     on_policy: bool = False
     unroll_len: Count = 32
     update_per_collect: Count = 4
     batch_size: Count = 16
-    learning_rate: Scale = 5e-4
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 1e-4
     discount_factor: Fraction = 0.99
@@ -1038,13 +988,8 @@ class IMPALAConfig(BufferConfig, ClipConfig):
     rho_pg_clip_ratio: Positive | None = 1.0
     optim: Literal["adam", "rmsprop"] = "adam"
     n_sample: Count = 16
-    seed: Annotated[int, Ge(0)] = 1
-    total_steps: Count = 100_000
-    anneal: bool = False
     reward_scale: Scale = 1.0
-    normalize_obs: bool = False
     lag: Annotated[int, Ge(0)] = 0
-    checkpoint_interval: Count = 50
 
     def __post_init__(self) -> None:
         BufferConfig.__post_init__(self)

@@ -24,27 +24,29 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from annotated_types import Ge
-from gymnasium.vector import VectorEnv
-from torch import Tensor
+from torch import Tensor, nn
 
-from literate_rl.data.agents import Collector
-from literate_rl.nets.policies import normalizer_of, take_in
+from literate_rl.nets.policies import RunningMoments, Sampler, normalizer_of, take_in
 from literate_rl.data.replay import Batch, ReplayBuffer
 from literate_rl.data.episodes import (
     Mean,
     as_argument,
     check_num_envs,
-    env_seed,
     mean_return,
-    warn_cut_off,
 )
 from literate_rl.data.memory import check_fits
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Act, Algorithm, Error
+from literate_rl.ground.protocols import (
+    Act,
+    Algorithm,
+    Envs,
+    Error,
+    RunConfig,
+    Stateful,
+)
 from literate_rl.ground.signatures import (
     Count,
     Float,
@@ -56,7 +58,16 @@ from literate_rl.ground.signatures import (
     checked,
 )
 
-__all__ = ["OffPolicy", "OffPolicyConfig", "QError", "linear_schedule"]
+__all__ = [
+    "ActorCriticConfig",
+    "OffPolicy",
+    "OffPolicyConfig",
+    "QError",
+    "TargetNetwork",
+    "linear_schedule",
+    "polyak_update",
+    "squared_error",
+]
 
 # %% [markdown]
 # ## Act, learn, follow
@@ -187,6 +198,101 @@ class QError(NamedTuple):
 
 
 # %% [markdown]
+# Most algorithms compare values with the same kind of target, and those with several critics add up
+# the squares of the distances:
+
+
+# %% tags=["export"]
+def td_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
+    """Return rewards plus discounted values of what follows, without gradient.
+
+    Where ``discount`` is 0 nothing follows, and ``next_q`` may hold anything.
+    """
+    future = next_q.detach().masked_fill(discount == 0, 0.0)
+    target = torch.addcmul(reward, discount, future).detach()
+    check_finite(target, reward=reward, discount=discount, next_q=future)
+    return target
+
+
+@checked
+def squared_error(
+    q: Float[Tensor, "K N"],
+    target: Float[Tensor, "N"],
+    rate: float | Float[Tensor, "K N"] = 1.0,
+) -> QError:
+    """Return half the squared distance of K critics from a target, added up.
+
+    Args:
+        q: Their values, with gradient.
+        target: What the values should be; treated as a constant.
+        rate: Factor on each of these errors.
+    """
+    target = target.detach()
+    loss = (0.5 * rate * (target - q).square()).sum(0)
+    check_finite(loss, q=q, target=target)
+    # A priority is measured from the mean of the critics' values.
+    value = q.detach().mean(0)
+    return QError(loss, target - value, value)
+
+
+# %% [markdown]
+# The values of what follows come from an older copy of the network, which follows the one in training
+# by {eq}`polyak` ({doc}`dqn`).
+
+
+# %% tags=["export"]
+def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
+    """Move the target's weights towards the source's, by a share ``tau`` of the way."""
+    for index, (x, y) in enumerate(zip(target, source, strict=True)):
+        if x.shape != y.shape:
+            shapes = f"{tuple(x.shape)} like target's, got {tuple(y.shape)}"
+            raise ValueError(f"source[{index}] must have shape {shapes}")
+    old, new = ([x for x in y if x.is_floating_point()] for y in (target, source))
+    with torch.no_grad():
+        # {eq}`polyak`, in place and for all weights in one call.
+        torch._foreach_lerp_(old, new, tau)
+        # Whole numbers, such as a count, cannot go part of the way: they are copied.
+        for x, y in zip(target, source, strict=True):
+            if not x.is_floating_point():
+                x.copy_(y)
+
+
+class TargetNetwork:
+    """An older copy of a network that nobody trains, and that follows it.
+
+    Args:
+        newer: The network in training.
+
+    Attributes:
+        network: The copy. It is in evaluation mode and stays so.
+    """
+
+    def __init__(self, newer: nn.Module) -> None:
+        # Observations have one scale: the copy normalises with the newer one's moments.
+        kept: dict[int, Any] = {
+            id(m): m for m in newer.modules() if isinstance(m, RunningMoments)
+        }
+        copied = copy.deepcopy(newer, {**kept})
+        self.network: Any = copied.requires_grad_(False).eval()
+        both = self.network, newer
+        self.weights = [list(net.parameters()) for net in both]
+        # The modules that hold numbers which no optimiser moves, such as means.
+        self.holders = [
+            [m for m in net.modules() if m._buffers and id(m) not in kept]
+            for net in both
+        ]
+
+    def follow(self, tau: float) -> None:
+        """Move towards the network in training, by a share ``tau`` of the way."""
+        # A module may have put another tensor in the place of a buffer.
+        older, newer = (
+            weights + list(dict.fromkeys(x for m in held for x in m.buffers(False)))
+            for weights, held in zip(self.weights, self.holders, strict=True)
+        )
+        polyak_update(older, newer, tau)
+
+
+# %% [markdown]
 # ## What changes on the way
 #
 # Three things change slowly while an agent learns: the probability of a random action falls
@@ -217,20 +323,16 @@ def linear_schedule(
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class OffPolicyConfig:
+class OffPolicyConfig(RunConfig):
     """Settings of the loop, which all agents on it share.
 
     Attributes:
-        seed: Decides all that is random in the run, except for the first weights.
-        total_steps: Steps in the environments, all of them together.
         num_envs: Number of environments.
         hidden: Width of the hidden layers that ``train`` builds. A policy that you hand
             over keeps its own, and for a picture DQN's network has none but its
             encoder's.
         num_steps: Number n of rewards in a target before the value.
         gamma: Discount.
-        learning_rate: Learning rate of Adam at the start.
-        anneal: Whether the learning rate falls linearly to zero.
         batch_size: Steps that one update learns from.
         train_interval: Steps in the environments between two updates.
         learning_starts: Steps before the first update.
@@ -243,8 +345,6 @@ class OffPolicyConfig:
         beta: How far the importance weights undo that preference at the start, where
             there is one; at the end they do so fully.
         reward_scale: Factor on the rewards in the targets.
-        normalize_obs: Whether the policy sees observations with mean 0 and standard
-            deviation 1. It has to be built so too.
         max_grad_norm: Bound of the gradient's norm.
         iteration_steps: Steps in the environments of one iteration. Its noise is drawn
             at once, and the learning rate and other schedules move on where it begins.
@@ -256,14 +356,10 @@ class OffPolicyConfig:
             of more than 2,500 steps.
     """
 
-    seed: Annotated[int, Ge(0)] = 1
-    total_steps: Count = 100_000
     num_envs: Count = 4
     hidden: Count = 128
     num_steps: Count = 1
     gamma: Fraction = 0.99
-    learning_rate: Scale = 5e-4
-    anneal: bool = False
     batch_size: Count = 128
     train_interval: Count = 4
     learning_starts: Count = 1000
@@ -273,7 +369,6 @@ class OffPolicyConfig:
     priority_exponent: NonNegative = 0.0
     beta: Fraction = 0.4
     reward_scale: Scale = 1.0
-    normalize_obs: bool = False
     max_grad_norm: Positive = 10.0
     iteration_steps: Count = 1000
     log_interval: Count | None = None
@@ -307,6 +402,27 @@ class OffPolicyConfig:
         return max(1, self.iteration_steps // (self.rollout_len * self.num_envs))
 
 
+@checked
+@dataclass(frozen=True)
+class ActorCriticConfig(OffPolicyConfig):
+    """Settings of the agents with an actor and critics: one update for each step.
+
+    Attributes:
+        share_encoder: Whether actor and critics share an encoder, in a policy that
+            ``train`` builds.
+    """
+
+    num_envs: Count = 1
+    hidden: Count = 64
+    learning_rate: Scale = 1e-3
+    train_interval: Count = 1
+    learning_starts: Count = 500
+    tau: Fraction = 0.005
+    max_grad_norm: Positive = math.inf
+    iteration_steps: Count = 500
+    share_encoder: bool = False
+
+
 # %% [markdown]
 # ## The loop
 #
@@ -317,7 +433,7 @@ class OffPolicyConfig:
 
 
 # %% tags=["export"]
-class OffPolicy:
+class OffPolicy(Sampler):
     """Acts, remembers, learns.
 
     Args:
@@ -329,10 +445,13 @@ class OffPolicy:
             the algorithm, a batch and a generator, which returns the same numbers.
     """
 
+    # In a checkpoint, beside the policy's weights ({doc}`workshop/runs`).
+    kept = ("buffer", "optimizer", "target", *Sampler.kept, "updates")
+
     def __init__(
         self,
         algorithm: Algorithm,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: OffPolicyConfig,
         act: Act | None = None,
         error: Callable[..., Error] | None = None,
@@ -340,24 +459,22 @@ class OffPolicy:
         check_num_envs(envs, config.num_envs)
         size, space = config.buffer_size, envs.single_observation_space
         check_fits("buffer_size", size, size, config.total_steps, space)
-        self.algorithm, self.policy, self.config = algorithm, algorithm.policy, config
+        seed, interval = config.seed, config.checkpoint_interval
+        super().__init__(algorithm.policy, envs, seed, interval, act)
+        self.algorithm, self.config = algorithm, config
         self.normalizer = normalizer_of(self.policy, config.normalize_obs)
-        # The plain forms, unless somebody has handed in others.
-        self.act = act or self.policy.act
+        # The plain form, unless somebody has handed in another.
         self.error = partial(error, algorithm) if error else algorithm.error
         # What learns, and how.
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.actor = [p for p in algorithm.actor if p.requires_grad]
-        self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(
             self.parameters, config.learning_rate, fused=True
         )
-        # Where its steps are kept.
-        self.collector = Collector(envs, self.policy.to_env)
+        # What follows it, and where its steps are kept.
+        target, self.updates = algorithm.target, 0
+        self.target: Stateful = nn.Module() if target is None else target.network
         self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
-        self.generator = torch.Generator().manual_seed(config.seed)
-        self.iteration = self.updates = 0
-        self.warned = False
 
     def iterate(self) -> dict[str, float]:
         """Act and learn in turns for a while, and return metrics."""
@@ -395,19 +512,15 @@ class OffPolicy:
         """Set what changes from iteration to iteration."""
         # A run that is resumed starts with fresh environments. A run that continues
         # must do the same, so each checkpoint resets them, and the buffer is told.
-        if self.collector.obs is None or self.checkpoint_due:
-            self.warned = self.warned or warn_cut_off(self.collector)
-            self.collector.reset(env_seed(self.config.seed, self.step))
+        if self.starts_anew:
             self.buffer.cut()
+        self.start()
         self.algorithm.explore(self.step)
         self.anneal()
 
     def anneal(self) -> None:
         """Set the learning rate."""
-        config, step = self.config, self.step
-        if config.anneal:
-            rate = linear_schedule(config.learning_rate, 0.0, config.total_steps, step)
-            self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.param_groups[0]["lr"] = self.config.rate(self.step)
 
     def learn(self) -> QError:
         """Take one step of the optimiser on a batch from the buffer."""
@@ -480,50 +593,11 @@ class OffPolicy:
             name: Mean(x, len(errors)) for name, x in zip(names, means, strict=True)
         }
 
-    # The rest is for checkpoints and for `fit`, the loop around the learner
-    # ({doc}`workshop/runs`).
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        return self.collector.step
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the next iteration starts with fresh environments."""
-        return self.iteration % self.config.checkpoint_interval == 0
-
     @property
     def log_due(self) -> bool:
         """Whether the last iteration completes a row of the log."""
         each = self.config.iteration_steps
         return self.iteration % ((self.config.log_interval or each) // each) == 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, except for the policy's weights."""
-        target = self.algorithm.target
-        return {
-            "step": self.step,
-            "iteration": self.iteration,
-            "updates": self.updates,
-            "target": target.network.state_dict() if target is not None else {},
-            "optimizer": self.optimizer.state_dict(),
-            "buffer": self.buffer.state_dict(),
-            "generator": self.generator.get_state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned; it is copied."""
-        # A state that lacks something is refused here, before anything has changed.
-        step, iteration, updates = (state[n] for n in ("step", "iteration", "updates"))
-        buffer, optimizer = state["buffer"], state["optimizer"]
-        target, generator = state["target"], state["generator"]
-        self.buffer.load_state_dict(buffer)
-        self.optimizer.load_state_dict(copy.deepcopy(optimizer))
-        if self.algorithm.target is not None:
-            self.algorithm.target.network.load_state_dict(target)
-        self.generator.set_state(generator)
-        self.collector.step, self.iteration, self.updates = step, iteration, updates
-        self.collector.obs = None
 
 
 # %% [markdown]
@@ -568,7 +642,7 @@ assert QLearning.actor == Algorithm.actor == ()
 # %%
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.learners.dqn import Exploring, TargetNetwork
+from literate_rl.learners.dqn import Exploring
 
 
 class Munchausen(Exploring):

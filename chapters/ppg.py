@@ -21,7 +21,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +29,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.maths.advantages import lambda_returns
@@ -56,6 +54,7 @@ from literate_rl.maths.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
+from literate_rl.ground.protocols import Envs, Kept
 from literate_rl.ground.nests import as_space, is_hybrid, map_nest, remembered
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.signatures import (
@@ -251,8 +250,8 @@ package = PPGAlgorithm(
     envs,
     replace(ppg_settings(env_id), seed=seed, total_steps=total_steps),
 )
-package.ppo.runner.collector.reset(1000 * seed)
-package.ppo.runner.collector.reset = lambda seed: None  # no environments of its own
+package.ppo.collector.reset(1000 * seed)
+package.ppo.collector.reset = lambda seed: None  # no environments of its own
 while package.step < total_steps:
     package.iterate()
 for ours, theirs in zip(parameters, package.policy.parameters(), strict=True):
@@ -802,7 +801,7 @@ def in_chunks(steps: Tensor, length: int) -> Tensor:
     return chunks.transpose(0, 1).flatten(1, 2)
 
 
-class AuxiliaryPhase:
+class AuxiliaryPhase(Kept):
     """Trains both values on the data of several policy phases, and holds the policy.
 
     Args:
@@ -816,6 +815,8 @@ class AuxiliaryPhase:
 
     Source: Cobbe et al. 2021, Phasic Policy Gradient, algorithm 1.
     """
+
+    kept = ("optimizer", "generator")
 
     def __init__(
         self,
@@ -915,17 +916,11 @@ class AuxiliaryPhase:
     # What follows is for checkpoints ({doc}`workshop/runs`).
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "generator": self.generator.get_state(),
-            "buffer": [tuple(chunks) for chunks in self.buffer],
-        }
+        return super().state_dict() | {"buffer": [tuple(x) for x in self.buffer]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        # A copy, because Adam goes on writing to the tensors that it is given.
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.generator.set_state(state["generator"])
+        super().load_state_dict(state)
         device = self.parameters[0].device
         moved = map_nest(lambda x: x.to(device), tuple(state["buffer"]))
         self.buffer = [Chunks(*chunks) for chunks in moved]
@@ -941,13 +936,15 @@ class AuxiliaryPhase:
 
 
 # %% tags=["export", "hide-input"]
-class ValueEpochs:
+class ValueEpochs(Kept):
     """Trains the value alone on a rollout, after the policy has learned from it.
 
     Args:
         policy: The policy whose value learns.
         config: The settings, with ``value_epochs``.
     """
+
+    kept = ("optimizer", "generator")
 
     def __init__(self, policy: Policy, config: PPGConfig) -> None:
         self.policy, self.config = policy, config
@@ -977,16 +974,6 @@ class ValueEpochs:
                 self.optimizer.step()
         return loss.item()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        generator = self.generator.get_state()
-        return {"optimizer": self.optimizer.state_dict(), "generator": generator}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.generator.set_state(state["generator"])
-
 
 # %% [markdown]
 # ## The algorithm
@@ -1001,7 +988,7 @@ class ValueEpochs:
 AUX_METRICS = ("value_loss", "aux_value_loss", "kl", "grad_norm", "kl_at_start")
 
 
-class PPGAlgorithm:
+class PPGAlgorithm(Kept):
     """Phasic policy gradient: PPO, and an auxiliary phase every few iterations.
 
     Args:
@@ -1017,10 +1004,12 @@ class PPGAlgorithm:
         value: Trains the value alone, or None where it learns together with the policy.
     """
 
+    kept = ("ppo", "aux", "value")
+
     def __init__(
         self,
         policy: Policy,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: PPGConfig,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
     ) -> None:
@@ -1031,7 +1020,7 @@ class PPGAlgorithm:
         self.ppo = PPO(policy, envs, of_ppo, policy_error=policy_error)
         self.value = ValueEpochs(policy, config) if apart else None
         # A step that did not happen has no place among consecutive steps.
-        same = not self.ppo.runner.collector.resets_later
+        same = not self.ppo.collector.resets_later
         check_that(same, "envs must have autoreset mode SAME_STEP, got NEXT_STEP")
         self.aux = AuxiliaryPhase(policy, config)
 
@@ -1051,7 +1040,7 @@ class PPGAlgorithm:
 
         # Metrics have the same names in every iteration. Without a phase they are NaN.
         metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}
-        if self.ppo.runner.iteration % self.config.aux_interval == 0:
+        if self.ppo.iteration % self.config.aux_interval == 0:
             # The learning rate falls in the same straight line as that of PPO.
             share = metrics["charts/learning_rate"] / self.config.learning_rate
             rate = self.config.aux_learning_rate * share
@@ -1083,18 +1072,6 @@ class PPGAlgorithm:
     def checkpoint_due(self) -> bool:
         """Whether the next iteration starts with fresh environments."""
         return self.ppo.checkpoint_due
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        value = {"value": self.value.state_dict()} if self.value else {}
-        return {"ppo": self.ppo.state_dict(), "aux": self.aux.state_dict(), **value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        self.ppo.load_state_dict(state["ppo"])
-        self.aux.load_state_dict(state["aux"])
-        if self.value is not None:
-            self.value.load_state_dict(state["value"])
 
 
 # %% [markdown]

@@ -23,14 +23,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import torch
-from annotated_types import Ge, Gt
-from gymnasium.vector import VectorEnv
+from annotated_types import Gt
 from torch import Tensor, nn
 
 from literate_rl.maths.advantages import gae
@@ -49,7 +47,13 @@ from literate_rl.data.episodes import (
     mean_return,
 )
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Act, ActorCriticLike, ByHandLike
+from literate_rl.ground.protocols import (
+    Act,
+    ActorCriticLike,
+    ByHandLike,
+    Envs,
+    RunConfig,
+)
 from literate_rl.ground.signatures import (
     Count,
     Fraction,
@@ -400,7 +404,7 @@ class Samples(NamedTuple):
 
 
 # %% tags=["export"]
-class PPO:
+class PPO(Runner):
     """Proximal policy optimisation, for any policy with the methods of ``Policy``.
 
     Args:
@@ -414,35 +418,38 @@ class PPO:
             such as ``ByHand(policy)``, or None for autograd.
     """
 
+    policy: ActorCriticLike
+    scaler: RewardScaler
+    kept = (*Runner.kept, "optimizer", "scaler")
+
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: PPOConfig,
         act: Act | None = None,
         policy_error: Callable[..., tuple[ppo_policy_loss, ppo_info]] | None = None,
         by_hand: ByHandLike | None = None,
     ) -> None:
         check_num_envs(envs, config.num_envs)
+        settings = config.num_steps, config.seed, config.checkpoint_interval
+        super().__init__(policy, envs, *settings, act)
         one = policy_error is None or by_hand is None
         check_that(one, "policy_error needs autograd: leave out by_hand")
         self.normalizer = normalizer_of(policy, config.normalize_obs)
-        self.policy, self.config = policy, config
+        self.config = config
         self.policy_error = policy_error or policy_error_from_log_prob
         self.judge = by_hand or policy
         self.gradient = by_hand.gradient if by_hand else self.autograd
         # One optimiser for both networks. Adam's `eps`, which keeps its divisor from
         # zero, is that of OpenAI Baselines.
         self.parameters = list(policy.parameters())
-        self.device = self.parameters[0].device
         self.optimizer = torch.optim.Adam(
             self.parameters, config.learning_rate, eps=1e-5, fused=True
         )
         if by_hand is not None:
             by_hand.speed_up(self.optimizer)
         self.scaler = RewardScaler(config.num_envs, config.gamma).to(self.device)
-        settings = config.num_steps, config.seed, config.checkpoint_interval
-        self.runner = Runner(policy, envs, *settings, act)
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, learn from it, and return metrics."""
@@ -451,14 +458,8 @@ class PPO:
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
         # The learning rate {eq}`annealing`.
-        rate = self.config.learning_rate
-        if self.config.anneal:
-            rate *= max(0.0, 1 - self.step / self.config.total_steps)
-        self.optimizer.param_groups[0]["lr"] = rate
-        # Fresh environments have no episodes under way whose rewards add up.
-        if self.runner.starts_anew:
-            self.scaler.carry.zero_()
-        return self.runner.collect()
+        self.optimizer.param_groups[0]["lr"] = self.config.rate(self.step)
+        return super().collect()
 
     @torch.no_grad()
     def look_back(self, batch: Rollout) -> Samples:
@@ -495,7 +496,7 @@ class PPO:
         config, samples = self.config, self.look_back(batch)
         for _ in range(config.num_epochs):
             # Each epoch shuffles the samples and deals them out in minibatches.
-            order = torch.randperm(len(samples.adv), generator=self.runner.generator)
+            order = torch.randperm(len(samples.adv), generator=self.generator)
             for rows in order.to(self.device).tensor_split(config.num_minibatches):
                 losses = self.learn(samples.take(rows))
             # A policy that has moved far enough has learned enough from this rollout.
@@ -578,33 +579,6 @@ class PPO:
             "losses/clipfrac": outside.float().mean().item(),
         }
 
-    # What follows is for the loop around the learner, `fit`, and for checkpoints
-    # ({doc}`workshop/runs`).
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        return self.runner.step
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the next iteration starts with fresh environments."""
-        return self.runner.checkpoint_due
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the policy's weights aside."""
-        return {
-            **self.runner.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        self.runner.load_state_dict(state)
-        # A copy, or two learners would share the moments of their gradients.
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.scaler.load_state_dict(state["scaler"])
-
 
 # %% [markdown]
 # ## Settings
@@ -626,18 +600,14 @@ class PPO:
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(RunConfig):
     """Settings of PPO. The defaults suit small tasks such as CartPole.
 
     Attributes:
-        seed: Decides all that is random in the run, once the policy has its weights.
-        total_steps: Steps in the environments, all of them together.
         num_envs: Environments that are stepped together.
         num_steps: Steps of one rollout in each environment.
         num_epochs: How often each rollout is learned from.
         num_minibatches: Parts into which each epoch divides the rollout.
-        learning_rate: Learning rate of Adam at the start.
-        anneal: Whether the learning rate falls to zero in a straight line.
         gamma: Discount.
         lambda_: Decay of the weights of longer returns in the advantage.
         clip_ratio: Half width of the ratio's clip range.
@@ -649,20 +619,13 @@ class PPOConfig:
         max_grad_norm: Norm above which a gradient is clipped.
         normalize_advantage: Whether a minibatch's advantages get mean 0 and standard
             deviation 1.
-        normalize_obs: Whether the policy sees observations with mean 0 and standard
-            deviation 1. It has to be built so too.
         scale_reward: Whether rewards are divided by the standard deviation of the
             return.
         target_kl: Divergence in nats after which no further epoch begins, or none.
-        checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them, so an episode of more than ``num_steps *
-            checkpoint_interval`` steps never ends.
         share_encoder: Whether actor and critic share an encoder. The policy has to be
             built so, as ``train`` does.
     """
 
-    seed: Annotated[int, Ge(0)] = 1
-    total_steps: Count = 100_000
     num_envs: Count = 4
     num_steps: Count = 128
     num_epochs: Count = 4
@@ -678,10 +641,8 @@ class PPOConfig:
     value_weight: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
     normalize_advantage: bool = True
-    normalize_obs: bool = False
     scale_reward: bool = False
     target_kl: Positive | None = None
-    checkpoint_interval: Count = 50
     share_encoder: bool = False
 
     def __post_init__(self) -> None:
@@ -779,8 +740,8 @@ torch.manual_seed(1)
 envs = make_envs("CartPole-v1", config.num_envs)
 built = make_policy(envs.single_observation_space, envs.single_action_space)
 learner = PPO(Policy(built.network, Drawn(2)), envs, config)
-learner.runner.collector.reset(seed=1000)
-learner.runner.iteration = 1  # not due for a reset with another seed
+learner.collector.reset(seed=1000)
+learner.iteration = 1  # not due for a reset with another seed
 while learner.step < config.total_steps:
     learner.iterate()
 for ours, theirs in zip(page["parameters"], learner.parameters, strict=True):
@@ -942,7 +903,7 @@ for total in (50_000, 100_000):
     learner = make_learner(
         "CartPole-v1", replace(ppo_settings("CartPole-v1"), total_steps=total)
     )
-    learner.runner.collector.step = 25_000  # as if the first 25,000 steps were done
+    learner.collector.step = 25_000  # as if the first 25,000 steps were done
     rates[total] = learner.iterate()["charts/learning_rate"]
     print(f"run of {total:7,} steps: learning rate {rates[total]:.2e} at step 25,000")
 

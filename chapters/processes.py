@@ -273,10 +273,8 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 #
 # An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the
 # `deadline` of the settings ({doc}`actors`). Until it has passed, the others go on without the
-# one that hangs. Ctrl-Z in a terminal stops learner and actors together. So when the learner comes
-# back after longer than the deadline, it gives all actors a new deadline. It does that only once
-# before it hears from one of them again: if the learner was only busy learning, the actors had
-# their time.
+# one that hangs. Ctrl-Z in a terminal stops learner and actors together. When they come back after
+# longer than the deadline, actors that were at work then are replaced.
 #
 # ## Memory, processes and Ctrl-C
 #
@@ -403,7 +401,6 @@ class ActorProcess:
         whole: The pipe that they come back by.
         held: Tokens that it has, in the order in which they were sent.
         since: When it was last sent a token or sent one back.
-        excused: Whether its silence since then has been excused already.
     """
 
     process: Any
@@ -411,12 +408,11 @@ class ActorProcess:
     whole: Connection
     held: list[int] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
-    excused: bool = False
 
     def send(self, index: int) -> None:
         """Send a token. If the process is dead, the end of its pipe will tell."""
         self.held.append(index)
-        self.since, self.excused = time.monotonic(), False
+        self.since = time.monotonic()
         with suppress(BrokenPipeError):
             self.tasks.send(index)
 
@@ -528,7 +524,6 @@ class SharedMemory:
         except ChildProcessError:
             self.close()
             raise
-        self.looked = time.monotonic()
 
     @property
     def waiting(self) -> int:
@@ -575,22 +570,15 @@ class SharedMemory:
         # A token: its unroll is whole.
         life = self.lives[actor]
         life.held.remove(message)
-        life.since, life.excused = time.monotonic(), False
+        life.since = time.monotonic()
         self.census.unrolls[actor] += 1
         self.whole.append((actor, message))
 
     def replace_silent(self) -> None:
         """Replace actors that have had a token and been silent for too long."""
         now = time.monotonic()
-        # Ctrl-Z stops the actors too: then they have had no time either. But a learner
-        # may also learn for so long each time, so a silence is excused only once.
-        away = now - self.looked > self.deadline + GLANCE
-        self.looked = now
         for actor, life in enumerate(self.lives):
-            late = life.held and now - life.since > self.deadline
-            if late and away and not life.excused:
-                life.since, life.excused = now, True
-            elif late:
+            if life.held and now - life.since > self.deadline:
                 life.process.kill()
                 how = f"nothing sent before its deadline of {self.deadline:g} s"
                 self.replace(actor, how)

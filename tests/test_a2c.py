@@ -273,7 +273,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     learner.iterate()
     with pytest.raises(KeyError):
         learner.load_state_dict({"step": 7, "iteration": 7, "learner": {}})
-    assert (learner.step, learner.runner.iteration) == (15, 1)
+    assert (learner.step, learner.iteration) == (15, 1)
 
 
 def test_gradients_are_not_added_up() -> None:

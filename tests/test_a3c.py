@@ -99,7 +99,7 @@ def with_seed(seed: int) -> Any:
 def test_one_worker_with_one_slot_is_a2c_bit_for_bit(env: str, form: Any) -> None:
     changes = {"checkpoint_interval": 1000, "seed": 3, "entropy_weight": 0.01}
     alone = make_a2c(env, **changes)
-    alone.runner.act = form(alone.policy) if form else alone.policy.act
+    alone.act = form(alone.policy) if form else alone.policy.act
     config = replace(SMALL, actors=1, slots=1, **changes)
     build = partial(make_envs, partial(flat_env, env), 3)
     with A3C(policy_for(build()), build, config, with_seed(3), form) as remote:

@@ -530,10 +530,10 @@ def test_in_turns_a_resumed_run_is_the_same_bit_for_bit(
 
 def test_actors_are_handed_the_faster_form() -> None:
     learner = make_plain(SMALL, cartpoles())
-    plain = Apex(learner, cartpoles).make_actor(0).actor
+    plain = Apex(learner, cartpoles).make_actor(0)
     assert plain.act == plain.policy.act
     apex = Apex(learner, cartpoles, make_act=lambda own: (own, "fast"))
-    actor = apex.make_actor(0).actor
+    actor = apex.make_actor(0)
     assert actor.act == (actor.policy, "fast")
 
 
@@ -543,7 +543,7 @@ def test_an_actor_judges_alone_and_leaves_the_learner_as_it_is(config: Any) -> N
     algorithm, actor = apex.learner.algorithm, apex.make_actor(0)
     older, weights = algorithm.target.network, copy.deepcopy(apex.policy.state_dict())
     own = actor.algorithm
-    assert own.policy is own.target.network is actor.actor.policy
+    assert own.policy is own.target.network is actor.policy
     assert list(own.actor) == []
     own.target.follow(0.5)
     apex.iterate()
@@ -551,7 +551,7 @@ def test_an_actor_judges_alone_and_leaves_the_learner_as_it_is(config: Any) -> N
     assert algorithm.target.network is older
     assert older is not apex.policy
     assert same(apex.policy.state_dict(), weights)
-    assert same(actor.actor.policy.state_dict(), weights)
+    assert same(actor.policy.state_dict(), weights)
     apex.close()
 
 
@@ -576,7 +576,7 @@ def test_weights_travel_back_and_the_lag_is_that_of_the_slots() -> None:
     slot = transport.tasks[-1]
     transport.tasks = deque([slot])
     transport.receive()
-    acted = weights_of(transport.actors[slot[0]].actor.policy)
+    acted = weights_of(transport.actors[slot[0]].policy)
     for name, x in latest.items():
         np.testing.assert_array_equal(acted[name], x)
     apex.close()

@@ -726,7 +726,7 @@ def test_ablation_variants_change_what_they_say() -> None:
     late = ablation.build(
         config, env, learner=ablation.Phantoms, environments=ablation.late_reset
     )
-    assert late.runner.collector.resets_later
+    assert late.collector.resets_later
     assert late.collect().real.all()
     usual = ablation.build(config, env, environments=ablation.late_reset)
     assert not usual.collect().real.all()

@@ -37,15 +37,14 @@ from literate_rl.learners.dqn import (
     DQNConfig,
     EpsilonGreedy,
     QLearning,
-    TargetNetwork,
     double_q_target,
     dqn_settings,
     dueling_layer,
     dueling_q,
     make_q_policy,
-    polyak_update,
     q_target,
 )
+from literate_rl.learners.loop import TargetNetwork, polyak_update
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import fit, flat_env

@@ -657,7 +657,7 @@ def test_both_variants_train_on_flat_rows(variant: str, monkeypatch) -> None:
     tiny = {"total_steps": 8, "num_envs": 2, "num_steps": 4, "num_minibatches": 1}
     build = experiment.variants[variant].build
     learner = build(replace(experiment.config, **tiny))
-    assert learner.runner.collector.envs.single_observation_space.shape == (400,)
+    assert learner.collector.envs.single_observation_space.shape == (400,)
     assert math.isfinite(learner.iterate()["losses/policy_loss"])
     encoders = [x for x in learner.policy.modules() if isinstance(x, PictureEncoder)]
     assert len(encoders) == (2 if variant == "encoder" else 0)

@@ -480,7 +480,7 @@ def test_plain_and_fast_forms_make_the_same_run() -> None:
     config = replace(SMALL, total_steps=1024)
     plain = make_learner("CartPole-v1", config)
     fast = make_learner("CartPole-v1", config)
-    fast.runner.act = numpy_act(fast.policy)
+    fast.act = numpy_act(fast.policy)
     fit(plain, progress=False)
     fit(fast, progress=False)
     torch.testing.assert_close(weights(plain), weights(fast), atol=1e-4, rtol=1e-3)
@@ -554,7 +554,7 @@ def test_ppo_learns(env: str, total_steps: int, least: float) -> None:
     def check(seed: int) -> None:
         config = replace(ppo_settings(env), total_steps=total_steps, seed=seed)
         learner = make_learner(env, config)
-        learner.runner.act = numpy_act(learner.policy)
+        learner.act = numpy_act(learner.policy)
         fit(learner, progress=False)
         assert evaluate(learner.policy, env, 20, seed=5).mean() >= least
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 9e4b5b35965d3421
+# Generated from chapters/*.py (edit there); digest 218bcd64fe0c72e8
 from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
@@ -63,6 +63,7 @@ from .nets.policies import (
     RewardScaler as RewardScaler,
     Runner as Runner,
     RunningMoments as RunningMoments,
+    Sampler as Sampler,
     make_actions as make_actions,
     make_policy as make_policy,
 )
@@ -142,19 +143,21 @@ from .learners.dqn import (
     Exploring as Exploring,
     ExploringConfig as ExploringConfig,
     QLearning as QLearning,
-    TargetNetwork as TargetNetwork,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,
     make_q_policy as make_q_policy,
-    polyak_update as polyak_update,
     q_target as q_target,
 )
 from .learners.loop import (
+    ActorCriticConfig as ActorCriticConfig,
     OffPolicy as OffPolicy,
     OffPolicyConfig as OffPolicyConfig,
     QError as QError,
+    TargetNetwork as TargetNetwork,
     linear_schedule as linear_schedule,
+    polyak_update as polyak_update,
+    squared_error as squared_error,
 )
 from .maths.c51 import (
     categorical_error as categorical_error,
@@ -297,8 +300,10 @@ from .ground.protocols import (
     Algorithm as Algorithm,
     ByHandLike as ByHandLike,
     Error as Error,
+    Kept as Kept,
     Learner as Learner,
     PolicyLike as PolicyLike,
+    RunConfig as RunConfig,
     Settings as Settings,
     Stateful as Stateful,
     Target as Target,

@@ -1,15 +1,12 @@
-# Generated from chapters/a2c.py (edit there); digest d16d3bc56d767ea5
+# Generated from chapters/a2c.py (edit there); digest 00c286875f42c823
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from annotated_types import Ge
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from literate_rl.maths.advantages import gae
@@ -21,7 +18,13 @@ from literate_rl.data.episodes import (
     mean_return,
 )
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Act, ActorCriticLike
+from literate_rl.ground.protocols import (
+    Act,
+    ActorCriticLike,
+    Envs,
+    Kept,
+    RunConfig,
+)
 from literate_rl.ground.signatures import (
     Count,
     Float,
@@ -83,16 +86,12 @@ def a2c_error(
 
 @checked
 @dataclass(frozen=True)
-class GradientConfig:
+class GradientConfig(RunConfig):
     """Settings of A2C and A3C. The defaults suit small tasks such as CartPole.
 
     Attributes:
-        seed: Seed of everything random in the run, except the policy's first weights.
-        total_steps: Steps in the environments, all of them together.
         num_envs: Environments that are stepped together.
         num_steps: Steps of one rollout in each environment.
-        learning_rate: Learning rate of RMSProp at the start.
-        anneal: Whether the learning rate falls linearly to zero.
         rmsprop_decay: Share of RMSProp's mean square that is kept at each step.
         rmsprop_epsilon: What RMSProp adds to the root of the mean square.
         gamma: Discount.
@@ -101,17 +100,10 @@ class GradientConfig:
         value_weight: Weight of the value loss.
         max_grad_norm: Norm above which a gradient is clipped.
         reward_scale: Factor by which rewards are multiplied before learning.
-        normalize_obs: Whether the policy sees observations with mean 0 and standard
-            deviation 1. It has to be built so too.
-        checkpoint_interval: Iterations between checkpoints. The environments are reset
-            at each of them, so an episode of more than ``num_steps *
-            checkpoint_interval`` steps never ends.
         share_encoder: Whether actor and critic share an encoder. The policy has to be
             built so, as ``train`` does.
     """
 
-    seed: Annotated[int, Ge(0)] = 1
-    total_steps: Count = 100_000
     num_envs: Count = 8
     num_steps: Count = 5
     learning_rate: Scale = 1e-3
@@ -124,7 +116,6 @@ class GradientConfig:
     value_weight: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
     reward_scale: Scale = 1.0
-    normalize_obs: bool = False
     checkpoint_interval: Count = 500
     share_encoder: bool = False
 
@@ -195,13 +186,15 @@ def a2c_gradient(
     return gradient, {name: x.item() for name, x in loss._asdict().items()}
 
 
-class GradientLearner:
+class GradientLearner(Kept):
     """Takes steps on gradients, wherever they were computed.
 
     Args:
         policy: The policy to train, on any device.
         config: The settings.
     """
+
+    kept = ("optimizer",)
 
     def __init__(self, policy: ActorCriticLike, config: GradientConfig) -> None:
         self.config = config
@@ -217,9 +210,7 @@ class GradientLearner:
     def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
         """Take one step downhill; ``step`` counts the steps of the run so far."""
         # The learning rate falls linearly to zero.
-        rate = self.config.learning_rate
-        if self.config.anneal:
-            rate *= max(0.0, 1 - step / self.config.total_steps)
+        rate = self.config.rate(step)
         self.optimizer.param_groups[0]["lr"] = rate
 
         # Assign the gradient (adding would be wrong), clip it, and take the step.
@@ -229,16 +220,8 @@ class GradientLearner:
         self.optimizer.step()
         return {"charts/learning_rate": rate, "losses/grad_norm": norm.item()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the optimiser's state, without the policy's weights."""
-        return {"optimizer": self.optimizer.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned; it is copied."""
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-
-
-class A2C:
+class A2C(Runner):
     """Advantage actor-critic: one step of the optimiser on each rollout.
 
     Args:
@@ -248,61 +231,32 @@ class A2C:
         act: A faster form of ``policy.act``, or None for that one.
     """
 
+    policy: ActorCriticLike
+    kept = (*Runner.kept, "learner", "scaler")
+
     def __init__(
         self,
         policy: ActorCriticLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         config: A2CConfig,
         act: Act | None = None,
     ) -> None:
         check_num_envs(envs, config.num_envs)
-        self.policy, self.config = policy, config
-        self.learner = GradientLearner(policy, config)
         settings = config.num_steps, config.seed, config.checkpoint_interval
-        self.runner = Runner(policy, envs, *settings, act)
-        self.scaler = RewardScaler(config.num_envs, config.gamma)
-        self.scaler.to(self.runner.device)
+        super().__init__(policy, envs, *settings, act)
+        self.config, self.learner = config, GradientLearner(policy, config)
+        if config.scale_reward:
+            self.scaler = RewardScaler(config.num_envs, config.gamma).to(self.device)
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, take one step on it, and return metrics."""
-        before = self.step
-        # Fresh environments have no episodes under way whose rewards add up.
-        if self.runner.starts_anew:
-            self.scaler.carry.zero_()
-        batch = self.runner.collect()
-        paid = self.scaler.scaled(batch) if self.config.scale_reward else batch
+        before, batch = self.step, self.collect()
+        paid = self.scaler.scaled(batch) if self.scaler else batch
         gradient, losses = a2c_gradient(self.policy, paid, self.config)
         taken = self.learner.learn(gradient, before)
         # Only now may the normaliser change. Earlier it would move the old policy.
         take_in(self.learner.normalizer, batch.obs, batch.real)
         return {**returned(batch.episode_return), **taken, **named(losses)}
-
-    # What follows is for the loop around the learner, `fit`, and for checkpoints
-    # ({doc}`workshop/runs`).
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        return self.runner.step
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether the next iteration starts with fresh environments."""
-        return self.runner.checkpoint_due
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, without the policy's weights."""
-        state = {**self.runner.state_dict(), "learner": self.learner.state_dict()}
-        if self.config.scale_reward:
-            state["scaler"] = self.scaler.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        learner = state["learner"]
-        if self.config.scale_reward:
-            self.scaler.load_state_dict(state["scaler"])
-        self.runner.load_state_dict(state)
-        self.learner.load_state_dict(learner)
 
 
 def returned(episode_return: Tensor) -> dict[str, float]:

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 2f929b02ec2d591f
+# Generated from chapters/discrete_sac.py (edit there); digest 4ee38fd47773271b
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from typing import Any, Protocol
 
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from literate_rl.learners.dqn import TargetNetwork
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.loop import OffPolicy, td_target
 from literate_rl.nets.policies import (
     CategoricalActions,
     Policy,
@@ -21,16 +19,15 @@ from literate_rl.nets.policies import (
     normalizing,
 )
 from literate_rl.data.replay import Batch
-from literate_rl.learners.sac import SACConfig, Temperature
-from literate_rl.learners.td3 import clipped_double_target, critic_error
-from literate_rl.ground.protocols import Algorithm, PolicyLike
+from literate_rl.learners.sac import SACConfig, SoftActorCritic
+from literate_rl.ground.protocols import Envs, PolicyLike
 from literate_rl.ground.nests import (
     as_discrete,
     as_space,
     remembered,
 )
-from literate_rl.ground.networks import climbing, eval_mode, layers
-from literate_rl.ground.signatures import Count, Float, check_that, checked
+from literate_rl.ground.networks import eval_mode, layers
+from literate_rl.ground.signatures import Count, Float, checked
 
 __all__ = [
     "DiscreteCritics",
@@ -111,7 +108,7 @@ def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
     return math.log(int(action_space.n)) / 2 if target is None else target
 
 
-class DiscreteSoftActorCritic(Algorithm):
+class DiscreteSoftActorCritic(SoftActorCritic):
     """Critics of soft values of a list of actions, and an actor that climbs them.
 
     Args:
@@ -120,38 +117,22 @@ class DiscreteSoftActorCritic(Algorithm):
         action_space: The list of the environment's actions.
     """
 
-    policy: DiscreteSoftPolicyLike
+    policy: DiscreteSoftPolicyLike  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        policy: DiscreteSoftPolicyLike,
-        config: SACConfig,
-        action_space: spaces.Discrete,
-    ) -> None:
-        given, wanted = len(policy.critics), config.num_critics
-        check_that(
-            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
-        )
-        self.policy = policy
-        self.target = TargetNetwork(policy.critics)
-        self.actor = climbing(policy.parameters(), policy.critics)
-        # A list has no unit.
-        self.target_entropy = config.target_entropy
-        wanted_entropy = list_entropy(action_space, self.target_entropy)
-        self.temperature = Temperature(policy.log_alpha, config, 0.0, wanted_entropy)
+    @staticmethod
+    def scale(action_space: Any, target: float | None) -> tuple[float, float]:
+        """Return 0, because a list has no unit, and the entropy to aim at."""
+        return 0.0, list_entropy(action_space, target)
 
-    def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare what critics think of actions with their soft targets."""
+    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the critics should think of the actions in a batch."""
         policy = self.policy
         with torch.no_grad(), eval_mode(policy):
-            # 1. How likely is each action next, and what is the next state worth?
+            # How likely is each action next, and what is the next state worth?
             log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
             next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
-            value = expected_soft_value(next_q, log_prob, alpha).unsqueeze(0)
-            # 2. The target, {eq}`soft-target`. After a termination nothing is added.
-            aim = clipped_double_target(batch.reward, batch.discount, value)
-        # 3. How far is each critic from it, for the action that was taken?
-        return critic_error(policy.critics.taken(batch.obs, batch.action), aim)
+            value = expected_soft_value(next_q, log_prob, alpha)
+            return td_target(batch.reward, batch.discount, value)
 
     def ascent(
         self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
@@ -166,18 +147,14 @@ class DiscreteSoftActorCritic(Algorithm):
         entropy, target = mean_surprise(log_prob.detach()), None
         # Where little is legal, little can be left to chance: {eq}`list-entropy` with
         # the number of what is legal in each state.
-        if mask is not None and self.target_entropy is None:
+        if mask is not None and self.temperature.wanted is None:
             target = mask.sum(-1).log().mean().item() / 2
         return -value.mean() + self.temperature.loss(entropy, target)
-
-    def metrics(self) -> dict[str, float]:
-        """Return temperature and mean entropy."""
-        return self.temperature.metrics()
 
 
 def DiscreteSAC(  # noqa: N802 (the field's name)
     policy: DiscreteSoftPolicyLike,
-    envs: VectorEnv[Any, Any, Any],
+    envs: Envs,
     config: SACConfig,
     **forms: Any,
 ) -> OffPolicy:
@@ -189,21 +166,19 @@ def DiscreteSAC(  # noqa: N802 (the field's name)
         config: The settings.
         forms: Faster forms, as ``OffPolicy`` takes them.
     """
-    space: Any = envs.single_action_space
-    algorithm = DiscreteSoftActorCritic(policy, config, space)
+    given: Any = policy  # SAC's own protocol asks for draws
+    algorithm = DiscreteSoftActorCritic(given, config, envs.single_action_space)
     return OffPolicy(algorithm, envs, config, **forms)
 
 
 class DiscreteCritics(nn.ModuleList):
     """Critics that judge all actions of a list."""
 
-    def forward(self, obs: Tensor) -> Float[Tensor, "K B N"]:
-        """Return each critic's values of all actions."""
-        return torch.stack([critic(obs) for critic in self])
-
-    def taken(self, obs: Tensor, action: Tensor) -> Float[Tensor, "K B"]:
-        """Return each critic's value of the actions that were taken."""
-        q: Tensor = self(obs)
+    def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
+        """Return each critic's values of all actions, or of those that were taken."""
+        q = torch.stack([critic(obs) for critic in self])
+        if action is None:
+            return q
         index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
         return q.gather(-1, index).squeeze(-1)
 

@@ -1,16 +1,14 @@
-# Generated from chapters/dqn.py (edit there); digest 1a669f2a525cf52c
+# Generated from chapters/dqn.py (edit there); digest 56483e5f2af89d66
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
@@ -26,20 +24,22 @@ from literate_rl.learners.loop import (
     OffPolicy,
     OffPolicyConfig,
     QError,
+    TargetNetwork,
     linear_schedule,
+    polyak_update as polyak_update,
+    td_target,
 )
 from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import Policy, RunningMoments, chosen, normalizing
+from literate_rl.nets.policies import Policy, chosen, normalizing
 from literate_rl.data.replay import Batch
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Algorithm
+from literate_rl.ground.protocols import Algorithm, Envs
 from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.signatures import (
     Count,
     Float,
     Fraction,
     Int,
-    check_finite,
     checked,
 )
 
@@ -50,12 +50,10 @@ __all__ = [
     "Exploring",
     "ExploringConfig",
     "QLearning",
-    "TargetNetwork",
     "double_q_target",
     "dqn_settings",
     "dueling_q",
     "make_q_policy",
-    "polyak_update",
     "q_target",
 ]
 
@@ -139,10 +137,7 @@ def q_target(
     Source: Watkins 1989; Sutton and Barto, equation 6.8.
     """
     # The network that chooses the best action also evaluates it, {eq}`q-target`.
-    future = next_q.detach().amax(-1).masked_fill(discount == 0, 0.0)
-    target = torch.addcmul(reward, discount, future).detach()
-    check_finite(target, reward=reward, discount=discount, next_q=future)
-    return target
+    return td_target(reward, discount, next_q.amax(-1))
 
 
 @checked
@@ -271,57 +266,6 @@ class Exploring(Algorithm):
         return {"charts/epsilon": self.policy.actions.epsilon}
 
 
-def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
-    """Move the target's weights towards the source's, by a share ``tau`` of the way."""
-    for index, (x, y) in enumerate(zip(target, source, strict=True)):
-        if x.shape != y.shape:
-            shapes = f"{tuple(x.shape)} like target's, got {tuple(y.shape)}"
-            raise ValueError(f"source[{index}] must have shape {shapes}")
-    old, new = ([x for x in y if x.is_floating_point()] for y in (target, source))
-    with torch.no_grad():
-        # {eq}`polyak`, in place and for all weights in one call.
-        torch._foreach_lerp_(old, new, tau)
-        # Whole numbers, such as a count, cannot go part of the way: they are copied.
-        for x, y in zip(target, source, strict=True):
-            if not x.is_floating_point():
-                x.copy_(y)
-
-
-class TargetNetwork:
-    """An older copy of a network that nobody trains, and that follows it.
-
-    Args:
-        newer: The network in training.
-
-    Attributes:
-        network: The copy. It is in evaluation mode and stays so.
-    """
-
-    def __init__(self, newer: nn.Module) -> None:
-        # Observations have one scale: the copy normalises with the newer one's moments.
-        kept: dict[int, Any] = {
-            id(m): m for m in newer.modules() if isinstance(m, RunningMoments)
-        }
-        copied = copy.deepcopy(newer, {**kept})
-        self.network: Any = copied.requires_grad_(False).eval()
-        both = self.network, newer
-        self.weights = [list(net.parameters()) for net in both]
-        # The modules that hold numbers which no optimiser moves, such as means.
-        self.holders = [
-            [m for m in net.modules() if m._buffers and id(m) not in kept]
-            for net in both
-        ]
-
-    def follow(self, tau: float) -> None:
-        """Move towards the network in training, by a share ``tau`` of the way."""
-        # A module may have put another tensor in the place of a buffer.
-        older, newer = (
-            weights + list(dict.fromkeys(x for m in held for x in m.buffers(False)))
-            for weights, held in zip(self.weights, self.holders, strict=True)
-        )
-        polyak_update(older, newer, tau)
-
-
 @checked
 @dataclass(frozen=True)
 class DQNConfig(ExploringConfig):
@@ -370,7 +314,7 @@ class QLearning(Exploring):
 
 
 def DQN(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: DQNConfig, **forms: Any
+    policy: Policy, envs: Envs, config: DQNConfig, **forms: Any
 ) -> OffPolicy:
     """Return a learner of values.
 

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 9150420dcb030b3d
+# Generated from chapters/rainbow.py (edit there); digest 76ac9252c17a54bf
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -11,28 +11,21 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
 from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
-from literate_rl.learners.dqn import (
-    DQNConfig,
-    EpsilonGreedy,
-    Exploring,
-    TargetNetwork,
-    q_target,
-)
+from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring, q_target
 from literate_rl.nets.encoders import (
     ConvolutionalEncodingNetwork,
     OwnEncoder,
     entrance,
     has_pictures,
 )
-from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.loop import OffPolicy, QError, TargetNetwork
 from literate_rl.nets.policies import Policy, normalizing
 from literate_rl.data.replay import Batch
-from literate_rl.ground.protocols import ActionDistribution
+from literate_rl.ground.protocols import ActionDistribution, Envs
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.ground.signatures import (
@@ -427,7 +420,7 @@ def draw_noise(
 
 def Rainbow(  # noqa: N802 (the field's name)
     policy: RainbowPolicy,
-    envs: VectorEnv[Any, Any, Any],
+    envs: Envs,
     config: RainbowConfig,
     **forms: Any,
 ) -> OffPolicy:

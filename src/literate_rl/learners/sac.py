@@ -1,9 +1,8 @@
-# Generated from chapters/sac.py (edit there); digest a3e9b1b767123a56
+# Generated from chapters/sac.py (edit there); digest c8dcd979550c829d
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,20 +10,23 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.learners.ddpg import bounded_box
-from literate_rl.learners.dqn import TargetNetwork
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.learners.loop import OffPolicy, OffPolicyConfig, QError
+from literate_rl.learners.loop import (
+    ActorCriticConfig,
+    OffPolicy,
+    QError,
+    TargetNetwork,
+    squared_error,
+    td_target,
+)
 from literate_rl.nets.policies import GaussianActions, Policy, normalizing
 from literate_rl.data.replay import Batch
-from literate_rl.learners.td3 import clipped_double_target, critic_error
 from literate_rl.data.episodes import Mean
-from literate_rl.ground.protocols import Algorithm, PolicyLike
-from literate_rl.ground.nests import as_space, refused, remembered
+from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike
+from literate_rl.ground.nests import as_space, bounded_box, refused, remembered
 from literate_rl.ground.networks import (
     ActionCritic,
     Critics,
@@ -38,10 +40,7 @@ from literate_rl.ground.signatures import (
     Count,
     Finite,
     Float,
-    Fraction,
     NonNegative,
-    Positive,
-    Scale,
     check_that,
     checked,
 )
@@ -180,7 +179,7 @@ class SoftPolicy(Policy):
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
-        row = self(obs)
+        row = self.network(obs)
         noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
         return self.actions.draw(row, noise.to(row))
 
@@ -255,7 +254,7 @@ class Temperature:
         self, log_alpha: Tensor, config: SACConfig, unit: float, target: float
     ) -> None:
         self.log_alpha, self.tune = log_alpha, config.tune
-        self.unit, self.target = unit, target
+        self.unit, self.target, self.wanted = unit, target, config.target_entropy
         with torch.no_grad():
             log_alpha.fill_(config.temperature).log_()
         self.entropies: list[Tensor] = []
@@ -288,12 +287,10 @@ class SoftActorCritic(Algorithm):
     """
 
     policy: SoftPolicyLike
+    scale = staticmethod(entropy_scale)
 
     def __init__(
-        self,
-        policy: SoftPolicyLike,
-        config: SACConfig,
-        action_space: spaces.Box,
+        self, policy: SoftPolicyLike, config: SACConfig, action_space: Any
     ) -> None:
         given, wanted = len(policy.critics), config.num_critics
         check_that(
@@ -304,7 +301,7 @@ class SoftActorCritic(Algorithm):
         self.target = TargetNetwork(policy.critics)
         self.actor = climbing(policy.parameters(), policy.critics)
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
-        scale = entropy_scale(action_space, config.target_entropy)
+        scale = self.scale(action_space, config.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, *scale)
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
@@ -315,15 +312,15 @@ class SoftActorCritic(Algorithm):
             action, log_prob = policy.draw(batch.next_obs, generator)
             # 2. What is that worth, its share of the entropy included?
             next_q = self.target.network(batch.next_obs, action)
-            value = soft_value(next_q, log_prob, policy.log_alpha.exp()).unsqueeze(0)
+            value = soft_value(next_q, log_prob, policy.log_alpha.exp())
             # 3. The target, {eq}`soft-target`. After a termination nothing is added.
-            return clipped_double_target(batch.reward, batch.discount, value)
+            return td_target(batch.reward, batch.discount, value)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare what critics think of actions with their soft targets."""
         aim = self.aim(batch, generator)
         # 4. How far is each critic from it, for the action that was taken?
-        return critic_error(self.policy.critics(batch.obs, batch.action), aim)
+        return squared_error(self.policy.critics(batch.obs, batch.action), aim)
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the soft values of draws, and the temperature's loss."""
@@ -341,7 +338,7 @@ class SoftActorCritic(Algorithm):
 
 def SAC(  # noqa: N802 (the field's name)
     policy: SoftPolicyLike,
-    envs: VectorEnv[Any, Any, Any],
+    envs: Envs,
     config: SACConfig,
     **forms: Any,
 ) -> OffPolicy:
@@ -414,7 +411,7 @@ def roomy_box(space: spaces.Space[Any]) -> spaces.Box:
 
 @checked
 @dataclass(frozen=True)
-class SACConfig(OffPolicyConfig):
+class SACConfig(ActorCriticConfig):
     """Settings of SAC: the shared ones with other defaults, and some of its own.
 
     Attributes:
@@ -429,24 +426,13 @@ class SACConfig(OffPolicyConfig):
             half of the largest entropy.
         hold: Steps for which one noise of continuous actions is used, in a policy that
             ``train`` builds.
-        share_encoder: Whether actor and critics share an encoder, in a policy that
-            ``train`` builds.
     """
 
-    num_envs: Count = 1
-    hidden: Count = 64
-    learning_rate: Scale = 1e-3
-    train_interval: Count = 1
-    learning_starts: Count = 500
-    tau: Fraction = 0.005
-    max_grad_norm: Positive = math.inf
-    iteration_steps: Count = 500
     num_critics: Count = 2
     temperature: NonNegative = 1.0
     tune: bool = True
     target_entropy: Finite | None = None
     hold: Count = 1
-    share_encoder: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 620a07972a082a53
+# Generated from chapters/td3.py (edit there); digest 7edf32129db765c9
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -8,20 +8,17 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from literate_rl.learners.ddpg import SETTINGS, DDPGConfig, DeterministicPolicyGradient
-from literate_rl.learners.dqn import Exploring, TargetNetwork
-from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.loop import OffPolicy, QError, squared_error, td_target
 from literate_rl.nets.policies import Policy
 from literate_rl.data.replay import Batch
-from literate_rl.ground.networks import climbing
+from literate_rl.ground.protocols import Envs
 from literate_rl.ground.signatures import (
     Count,
     Float,
     NonNegative,
-    check_finite,
     check_that,
     checked,
 )
@@ -82,10 +79,7 @@ def clipped_double_target(
     Source: Fujimoto, van Hoof and Meger 2018, equation 10.
     """
     # The least optimistic critic counts, {eq}`clipped-double-target`.
-    future = next_q.detach().amin(0).masked_fill(discount == 0, 0.0)
-    target = torch.addcmul(reward, discount, future).detach()
-    check_finite(target, reward=reward, discount=discount, next_q=future)
-    return target
+    return td_target(reward, discount, next_q.amin(0))
 
 
 @checked
@@ -103,19 +97,13 @@ def critic_error(
         increase: Rate at which a value rises towards its target.
         decrease: Rate at which it falls.
     """
-    target = target.detach()
-    td_error = target - q
     # A value below its target and one above it may learn at different rates,
     # {eq}`hysteretic`.
-    rate = torch.where(td_error > 0, increase, decrease).to(q)
-    loss = (0.5 * rate * td_error.square()).sum(0)
-    check_finite(loss, q=q, target=target)
-    # A priority is measured from the mean of the critics' values.
-    value = q.detach().mean(0)
-    return QError(loss, target - value, value)
+    rate = torch.where(target.detach() - q > 0, increase, decrease).to(q)
+    return squared_error(q, target, rate)
 
 
-class TwinDelayed(Exploring):
+class TwinDelayed(DeterministicPolicyGradient):
     """Critics that promise less, and an actor that climbs the first of them.
 
     Args:
@@ -126,15 +114,11 @@ class TwinDelayed(Exploring):
     config: TD3Config
 
     def __init__(self, policy: Policy, config: TD3Config) -> None:
+        super().__init__(policy, config)
         given, wanted = len(policy.network.critics), config.num_critics
         check_that(
             given >= wanted, f"policy must have {wanted} critics or more, got {given}"
         )
-        self.policy, self.config = policy, config
-        self.target = TargetNetwork(policy)
-        network = policy.network
-        self.actor = climbing(network.actor.parameters(), network.critics)
-        policy.actions.scale = config.noise
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""
@@ -157,13 +141,7 @@ class TwinDelayed(Exploring):
         """Compare the critics' values of actions with their targets."""
         aim = self.aim(batch, generator)
         # 3. How far is each critic from it, for the action that was taken?
-        return critic_error(self.policy.network.critics(batch.obs, batch.action), aim)
-
-    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return minus the mean value of the actor's own actions."""
-        network = self.policy.network
-        value: Tensor = network.critics[0](obs, network.actor(obs))
-        return -value.mean()
+        return squared_error(self.policy.network.critics(batch.obs, batch.action), aim)
 
 
 @checked
@@ -187,7 +165,7 @@ class TD3Config(DDPGConfig):
 
 
 def TD3(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: TD3Config, **forms: Any
+    policy: Policy, envs: Envs, config: TD3Config, **forms: Any
 ) -> OffPolicy:
     """Return a learner of an actor and critics that promise less.
 
@@ -232,7 +210,7 @@ class Hysteretic(DeterministicPolicyGradient):
 
 
 def HDDPG(  # noqa: N802 (the field's name)
-    policy: Policy, envs: VectorEnv[Any, Any, Any], config: HDDPGConfig, **forms: Any
+    policy: Policy, envs: Envs, config: HDDPGConfig, **forms: Any
 ) -> OffPolicy:
     """Return a learner whose values rise and fall at two rates.
 

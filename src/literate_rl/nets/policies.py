@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 322cdb43b46279d5
+# Generated from chapters/policies.py (edit there); digest 767ee959630ba9a9
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
@@ -38,6 +37,8 @@ from literate_rl.maths.fast import reverse_scan
 from literate_rl.ground.protocols import (
     Act,
     ActionDistribution,
+    Envs,
+    Kept,
     PolicyLike,
     refuse_mask,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "RewardScaler",
     "Runner",
     "RunningMoments",
+    "Sampler",
     "make_actions",
     "make_policy",
 ]
@@ -494,14 +496,72 @@ def make_policy(
     return policy
 
 
-def kept_dtype(policy: PolicyLike, envs: VectorEnv[Any, Any, Any]) -> Any:
+def kept_dtype(policy: PolicyLike, envs: Envs) -> Any:
     """Return NumPy's type in which a policy's rollouts keep observations."""
     own = envs.single_observation_space.dtype
     small = own is not None and own.itemsize == 1
     return own if small and getattr(policy, "reads_bytes", False) else np.float32
 
 
-class Runner:
+class Sampler(Kept):
+    """Steps environments so that a resumed run goes on with the same bits.
+
+    Args:
+        policy: The policy that acts, on any device.
+        envs: A vector environment.
+        seed: Seed of the noise and of the environments.
+        checkpoint_interval: Iterations between checkpoints, at which the environments
+            are reset.
+        act: A faster form of ``policy.act``, or None for that one.
+        dtype: As for ``Collector``.
+    """
+
+    kept: tuple[str, ...] = ("generator", "step", "iteration")
+
+    def __init__(
+        self,
+        policy: PolicyLike,
+        envs: Envs,
+        seed: int,
+        checkpoint_interval: int,
+        act: Act | None = None,
+        dtype: Any = None,
+    ) -> None:
+        self.policy, self.act = policy, act or policy.act
+        self.device = next(policy.parameters()).device
+        self.seed, self.checkpoint_interval = seed, checkpoint_interval
+        self.collector = Collector(envs, policy.to_env, dtype)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.iteration, self.warned = 0, False
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        # Who goes back to a step starts from there with fresh environments.
+        self.collector.step, self.collector.obs = step, None
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a run that resumes here ends with the same bits."""
+        return self.iteration % self.checkpoint_interval == 0
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.collector.obs is None or self.checkpoint_due
+
+    def start(self) -> None:
+        """Reset the environments where a resumed run would do so."""
+        if self.starts_anew:
+            self.warned = self.warned or warn_cut_off(self.collector)
+            self.collector.reset(env_seed(self.seed, self.step))
+
+
+class Runner(Sampler):
     """Lets a policy act for a rollout at a time.
 
     Args:
@@ -518,76 +578,48 @@ class Runner:
         collector: What steps the environments.
         generator: Where the noise comes from.
         iteration: Rollouts collected so far.
+        actor: Who acts, the policy unless a learner says otherwise.
+        scaler: Scales the rewards of its rollouts, or None.
     """
+
+    scaler: RewardScaler | None = None
 
     def __init__(
         self,
         policy: PolicyLike,
-        envs: VectorEnv[Any, Any, Any],
+        envs: Envs,
         num_steps: int,
         seed: int,
         checkpoint_interval: int,
         act: Act | None = None,
     ) -> None:
-        self.policy, self.act = policy, act or policy.act
-        self.device = next(policy.parameters()).device
-        self.num_steps, self.seed = num_steps, seed
-        self.checkpoint_interval = checkpoint_interval
-        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
+        dtype = kept_dtype(policy, envs)
+        super().__init__(policy, envs, seed, checkpoint_interval, act, dtype)
         # With one step a rollout might hold a reset and nothing else.
         fits = num_steps > 1 or not self.collector.resets_later
         check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
-        self.generator = torch.Generator().manual_seed(seed)
-        self.iteration, self.warned = 0, False
+        self.num_steps, self.actor = num_steps, policy
 
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        return self.collector.step
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether a run that resumes here ends with the same bits."""
-        return self.iteration % self.checkpoint_interval == 0
-
-    @property
-    def starts_anew(self) -> bool:
-        """Whether the next rollout starts with fresh environments."""
-        return self.collector.obs is None or self.checkpoint_due
+    def noise(self) -> Tensor:
+        """Draw the noise of a rollout."""
+        num_envs = self.collector.envs.num_envs
+        return self.actor.noise(self.num_steps, num_envs, self.generator)
 
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
-        if self.starts_anew:
-            self.warned = self.warned or warn_cut_off(self.collector)
-            self.collector.reset(env_seed(self.seed, self.step))
+        # Fresh environments have no episodes under way whose rewards add up.
+        if self.scaler is not None and self.starts_anew:
+            self.scaler.carry.zero_()
+        self.start()
         # Each step takes its share of the noise.
-        num_envs = self.collector.envs.num_envs
-        noise = self.policy.noise(self.num_steps, num_envs, self.generator)
-        draws = iter(noise.to(self.device))
+        draws = iter(self.noise().to(self.device))
         self.iteration += 1
-        with eval_mode(self.policy):
+        with eval_mode(self.actor):
             batch = self.collector.collect(
                 lambda obs, **mask: self.act(obs.to(self.device), next(draws), **mask),
                 self.num_steps,
             )
         return batch.to(self.device)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
-        return {
-            "step": self.step,
-            "iteration": self.iteration,
-            "generator": self.generator.get_state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned, with fresh environments."""
-        # A state that lacks something is refused here, before anything has changed.
-        names = ("step", "iteration", "generator")
-        step, iteration, generator = (state[name] for name in names)
-        self.generator.set_state(generator)
-        self.collector.step, self.iteration = step, iteration
-        self.collector.obs = None
 
 
 class RunningMoments(nn.Module):
