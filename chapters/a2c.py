@@ -40,6 +40,8 @@ from literate_rl.workshop.episodes import (
 )
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
+from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.workshop.rows import ANY, Row, Sizes, register
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -408,7 +410,7 @@ def a2c_error(
 # %% tags=["export", "hide-input"]
 @checked
 @dataclass(frozen=True)
-class GradientConfig:
+class GradientConfig(Sizes):
     """Settings of A2C and A3C. The defaults suit small tasks such as CartPole.
 
     Attributes:
@@ -672,6 +674,24 @@ def named(losses: dict[str, float]) -> dict[str, float]:
     """Return losses by the names under which they are reported."""
     return {f"losses/{name}": number for name, number in losses.items()}
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "A2C",
+        "PPO without its clip, small",
+        ANY,
+        A2CConfig,
+        actor_critic,
+        A2C,
+        settings=a2c_settings,
+        contract="ppo",
+        forms=("act",),
+    )
+)
 
 # %% [markdown]
 # ## Why runs forget

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.impala import (
+    IMPALA,
     IMPALAConfig,
     Unroll,
     VTraceLearner,
@@ -58,6 +59,8 @@ from literate_rl.workshop.interfaces import (
     Stateful,
 )
 from literate_rl.workshop.interrupts import StopWaiting
+from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.workshop.rows import ANY, Row, register
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [
@@ -837,6 +840,25 @@ class ActorLearner(RemoteLearner):
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "IMPALA",
+        "many actors that do not wait",
+        ANY,
+        ActorsConfig,
+        actor_critic,
+        IMPALA,
+        ActorLearner,
+        settings=actors_settings,
+        contract="ppo",
+        chapter="impala",
+    )
+)
 
 # %% [markdown]
 # ## What the delay does

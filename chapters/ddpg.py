@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ from literate_rl.workshop.networks import (
     climbing,
     layers,
 )
+from literate_rl.workshop.rows import BOUNDED, Row, by_settings, register
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -891,6 +892,33 @@ def ddpg_settings(env: str) -> DDPGConfig:
     """
     return DDPGConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "DDPG",
+        "an actor that climbs its critic",
+        BOUNDED,
+        DDPGConfig,
+        by_settings(make_ddpg_policy),
+        DDPG,
+        settings=ddpg_settings,
+        contract="ddpg",
+    )
+)
+# The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
+register(
+    replace(
+        ROW,
+        name="DDPGPer",
+        purpose="DDPG, errors are replayed more often",
+        settings=lambda env: replace(ddpg_settings(env), priority_exponent=0.6),
+        chapter="replay",
+    )
+)
 
 # %% [markdown]
 # With these pieces `DDPG` learns as the program at the top does. The folded cell gives it ten

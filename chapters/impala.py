@@ -46,6 +46,7 @@ from literate_rl.workshop.memory import (
     check_fits,
     distances,
 )
+from literate_rl.workshop.rows import Sizes
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -991,7 +992,7 @@ class IMPALA:
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class IMPALAConfig(BufferConfig, ClipConfig):
+class IMPALAConfig(BufferConfig, ClipConfig, Sizes):
     """Settings of IMPALA, with the names and the defaults of DI-engine's.
 
     Those of the buffer and of the clip of the gradient are inherited.
@@ -1045,10 +1046,22 @@ class IMPALAConfig(BufferConfig, ClipConfig):
     normalize_obs: bool = False
     lag: Annotated[int, Ge(0)] = 0
     checkpoint_interval: Count = 50
+    copies_named = "n_sample"
 
     def __post_init__(self) -> None:
         BufferConfig.__post_init__(self)
         check_clips(self.rho_clip_ratio, self.c_clip_ratio)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of one iteration, all environments together."""
+        return self.copies * self.unroll_len
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows of one update: with actors it is one unroll of each environment."""
+        samples = self.batch_size if self.actors is None else self.n_sample
+        return samples * self.unroll_len
 
 
 # %% tags=["export"]

@@ -45,6 +45,7 @@ from literate_rl.workshop.episodes import (
 from literate_rl.workshop.memory import check_fits
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
+from literate_rl.workshop.rows import Sizes
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -217,7 +218,7 @@ def linear_schedule(
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class OffPolicyConfig:
+class OffPolicyConfig(Sizes):
     """Settings of the loop, which all agents on it share.
 
     Attributes:
@@ -305,6 +306,16 @@ class OffPolicyConfig:
     def rounds(self) -> int:
         """Rollouts of one iteration."""
         return max(1, self.iteration_steps // (self.rollout_len * self.num_envs))
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of one iteration, all environments together."""
+        return self.rounds * self.rollout_len * self.num_envs
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows of one update."""
+        return self.batch_size
 
 
 # %% [markdown]

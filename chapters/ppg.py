@@ -58,6 +58,7 @@ from literate_rl.ppo_error import (
 )
 from literate_rl.workshop.nests import as_space, is_hybrid, map_nest, remembered
 from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.rows import ANY, Row, by_settings, register
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -1093,6 +1094,37 @@ class PPGAlgorithm:
         if self.value is not None:
             self.value.load_state_dict(state["value"])
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+
+# %% tags=["export"]
+def ppg(
+    policy: Policy,
+    envs: VectorEnv[Any, Any, Any],
+    config: PPGConfig,
+    heads: Callable[[Any], Any] | None = None,
+) -> PPGAlgorithm:
+    """Return PPG, perhaps with another form of its auxiliary phase."""
+    learner = PPGAlgorithm(policy, envs, config)
+    if heads:
+        vars(learner.aux)["learn"] = heads(learner.aux)
+    return learner
+
+
+ROW = register(
+    Row(
+        "PPG",
+        "PPO with phases for its values",
+        ANY,
+        PPGConfig,
+        by_settings(make_phasic_policy),
+        ppg,
+        settings=ppg_settings,
+        forms=("heads",),
+    )
+)
 
 # %% [markdown]
 # ## See it: a run

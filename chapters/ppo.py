@@ -50,6 +50,8 @@ from literate_rl.workshop.episodes import (
 )
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike, ByHandLike
+from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.workshop.rows import ANY, Row, Sizes, register
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,
@@ -621,7 +623,7 @@ class PPO:
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Sizes):
     """Settings of PPO. The defaults suit small tasks such as CartPole.
 
     Attributes:
@@ -731,6 +733,24 @@ def ppo_settings(env: str) -> PPOConfig:
     """
     return PPOConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "PPO",
+        "where to start: steady, few settings",
+        ANY,
+        PPOConfig,
+        actor_critic,
+        PPO,
+        settings=ppo_settings,
+        contract="ppo",
+        forms=("act", "by_hand"),
+    )
+)
 
 # %% tags=["claims"]
 assert sum("gamma" in entry for entry in SETTINGS.values()) == 4

@@ -52,6 +52,7 @@ from literate_rl.replay import Batch
 from literate_rl.workshop.interfaces import ActionDistribution
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
+from literate_rl.workshop.rows import LISTED, Row, by_settings, register
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -962,6 +963,23 @@ def rainbow_settings(env: str) -> RainbowConfig:
     """
     return RainbowConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "Rainbow",
+        "DQN with all of its improvements",
+        LISTED,
+        RainbowConfig,
+        by_settings(make_rainbow_policy),
+        Rainbow,
+        settings=rainbow_settings,
+        contract="rainbow",
+    )
+)
 
 # %% [markdown]
 # `Rainbow` does what the program at the top does. The folded cell runs the program for a hundred

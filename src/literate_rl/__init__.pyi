@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 280a88b46677dadb
+# Generated from chapters/*.py (edit there); digest a08bc3e68897b431
 from . import workshop as workshop
 from .agents import (
     Collector as Collector,
@@ -304,6 +304,11 @@ from .workshop.interfaces import (
     Settings as Settings,
     Stateful as Stateful,
     Target as Target,
+)
+from .workshop.rows import (
+    Row as Row,
+    by_settings as by_settings,
+    register as register,
 )
 from .workshop.nests import (
     REASONS as REASONS,

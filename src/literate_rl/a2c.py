@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 24e670def8111f49
+# Generated from chapters/a2c.py (edit there); digest e4e2a6f2f0519ed0
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from literate_rl.workshop.episodes import (
 )
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike
+from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.workshop.rows import ANY, Row, Sizes, register
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -83,7 +85,7 @@ def a2c_error(
 
 @checked
 @dataclass(frozen=True)
-class GradientConfig:
+class GradientConfig(Sizes):
     """Settings of A2C and A3C. The defaults suit small tasks such as CartPole.
 
     Attributes:
@@ -313,3 +315,18 @@ def returned(episode_return: Tensor) -> dict[str, float]:
 def named(losses: dict[str, float]) -> dict[str, float]:
     """Return losses by the names under which they are reported."""
     return {f"losses/{name}": number for name, number in losses.items()}
+
+
+ROW = register(
+    Row(
+        "A2C",
+        "PPO without its clip, small",
+        ANY,
+        A2CConfig,
+        actor_critic,
+        A2C,
+        settings=a2c_settings,
+        contract="ppo",
+        forms=("act",),
+    )
+)

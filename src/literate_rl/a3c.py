@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest e0981c0241044c37
+# Generated from chapters/a3c.py (edit there); digest 426e1c814efbf42d
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from literate_rl.actors import (
 from literate_rl.policies import normalizer_of, take_in
 from literate_rl.workshop.episodes import check_num_envs
 from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
+from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.workshop.rows import ANY, Row, register
 from literate_rl.workshop.signatures import Count, checked
 
 __all__ = [
@@ -56,6 +58,7 @@ class A3CConfig(TransportConfig, GradientConfig):
 
     actors: Count = 2
     slots: Count = 1
+    rows_per_update = 0  # the workers compute the gradients, on the CPU
 
 
 def a3c_settings(env: str) -> A3CConfig:
@@ -184,3 +187,17 @@ class A3C(RemoteLearner):
         losses = {name: float(result["losses"][name]) for name in a2c_loss._fields}
         ended = torch.from_numpy(result["episode_return"])
         return {**returned(ended), **taken, **named(losses)}
+
+
+ROW = register(
+    Row(
+        "A3C",
+        "A2C with workers that send gradients",
+        ANY,
+        A3CConfig,
+        actor_critic,
+        actors=A3C,
+        settings=a3c_settings,
+        contract="ppo",
+    )
+)

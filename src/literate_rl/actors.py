@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 2bea8400b0db6a5a
+# Generated from chapters/actors.py (edit there); digest a4a9a47b265559ab
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from literate_rl.agents import Collector, Rollout
 from literate_rl.impala import (
+    IMPALA,
     IMPALAConfig,
     Unroll,
     VTraceLearner,
@@ -40,6 +41,8 @@ from literate_rl.workshop.interfaces import (
     Stateful,
 )
 from literate_rl.workshop.interrupts import StopWaiting
+from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.workshop.rows import ANY, Row, register
 from literate_rl.workshop.signatures import Count, Positive, check_that, checked
 
 __all__ = [
@@ -527,3 +530,19 @@ class ActorLearner(RemoteLearner):
         mean = mean_return(torch.from_numpy(result["episode_return"]))
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}
+
+
+ROW = register(
+    Row(
+        "IMPALA",
+        "many actors that do not wait",
+        ANY,
+        ActorsConfig,
+        actor_critic,
+        IMPALA,
+        ActorLearner,
+        settings=actors_settings,
+        contract="ppo",
+        chapter="impala",
+    )
+)

@@ -1,10 +1,10 @@
-# Generated from chapters/ddpg.py (edit there); digest 1ba2062fed28261c
+# Generated from chapters/ddpg.py (edit there); digest 4375c1eb1cd831fe
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from literate_rl.workshop.networks import (
     climbing,
     layers,
 )
+from literate_rl.workshop.rows import BOUNDED, Row, by_settings, register
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -347,3 +348,27 @@ def ddpg_settings(env: str) -> DDPGConfig:
         env: Id of the environment.
     """
     return DDPGConfig(**SETTINGS.get(env, {}))
+
+
+ROW = register(
+    Row(
+        "DDPG",
+        "an actor that climbs its critic",
+        BOUNDED,
+        DDPGConfig,
+        by_settings(make_ddpg_policy),
+        DDPG,
+        settings=ddpg_settings,
+        contract="ddpg",
+    )
+)
+# The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
+register(
+    replace(
+        ROW,
+        name="DDPGPer",
+        purpose="DDPG, errors are replayed more often",
+        settings=lambda env: replace(ddpg_settings(env), priority_exponent=0.6),
+        chapter="replay",
+    )
+)

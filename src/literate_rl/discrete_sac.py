@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 8095f81bbd9c7418
+# Generated from chapters/discrete_sac.py (edit there); digest 1789d63309613cea
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from literate_rl.policies import (
     normalizing,
 )
 from literate_rl.replay import Batch
-from literate_rl.sac import SACConfig, Temperature
+from literate_rl.sac import SAC, SACConfig, Temperature, make_sac_policy, sac_settings
 from literate_rl.td3 import clipped_double_target, critic_error
 from literate_rl.workshop.interfaces import Algorithm, PolicyLike
 from literate_rl.workshop.nests import (
@@ -30,6 +30,7 @@ from literate_rl.workshop.nests import (
     remembered,
 )
 from literate_rl.workshop.networks import climbing, eval_mode, layers
+from literate_rl.workshop.rows import BOUNDED, Row, by_settings, register
 from literate_rl.workshop.signatures import Count, Float, check_that, checked
 
 __all__ = [
@@ -277,3 +278,44 @@ def discrete_sac_settings(env: str) -> SACConfig:
         env: Id of the environment.
     """
     return SACConfig(**SETTINGS.get(env, {}))
+
+
+def settings_of_sac(env: str) -> SACConfig:
+    """Return settings of SAC for an environment, whichever actions it has."""
+    return discrete_sac_settings(env) if env in SETTINGS else sac_settings(env)
+
+
+def soft_policy(seen: Any, actions: Any, config: SACConfig, **models: Any) -> Policy:
+    """Build a policy for numbers in a box or for actions from a list."""
+    listed = isinstance(actions, spaces.Discrete)
+    make = make_discrete_sac_policy if listed else make_sac_policy
+    policy: Policy = by_settings(make)(seen, actions, config, **models)
+    return policy
+
+
+def soft_learner(
+    policy: Any,
+    envs: VectorEnv[Any, Any, Any],
+    config: SACConfig,
+    act_in_list: Any = None,
+    error: Any = None,
+) -> OffPolicy:
+    """Return SAC for numbers in a box or for actions from a list."""
+    if isinstance(envs.single_action_space, spaces.Discrete):
+        return DiscreteSAC(policy, envs, config, act=act_in_list)
+    return SAC(policy, envs, config, error=error)
+
+
+ROW = register(
+    Row(
+        "SAC",
+        "continuous control in few steps",
+        BOUNDED,
+        SACConfig,
+        soft_policy,
+        soft_learner,
+        settings=settings_of_sac,
+        contract="sac",
+        forms=("act_in_list", "error"),
+    )
+)

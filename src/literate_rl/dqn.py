@@ -1,10 +1,10 @@
-# Generated from chapters/dqn.py (edit there); digest 0f34e4b805f502ce
+# Generated from chapters/dqn.py (edit there); digest 9e06e3c535c4df62
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from literate_rl.replay import Batch
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Algorithm
 from literate_rl.workshop.nests import as_discrete, as_space, remembered
+from literate_rl.workshop.rows import LISTED, Row, by_settings, register
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -401,3 +402,28 @@ def dqn_settings(env: str) -> DQNConfig:
         env: Id of the environment.
     """
     return DQNConfig(**SETTINGS.get(env, {}))
+
+
+ROW = register(
+    Row(
+        "DQN",
+        "a value for each action, from memory",
+        LISTED,
+        DQNConfig,
+        by_settings(make_q_policy),
+        DQN,
+        settings=dqn_settings,
+        contract="dqn",
+        forms=("act", "error"),
+    )
+)
+# The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
+register(
+    replace(
+        ROW,
+        name="DQNPer",
+        purpose="DQN, errors are replayed more often",
+        settings=lambda env: replace(dqn_settings(env), priority_exponent=0.6),
+        chapter="replay",
+    )
+)

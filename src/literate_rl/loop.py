@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest f71d5daa663b0c34
+# Generated from chapters/loop.py (edit there); digest 4e8b37fe5dd94969
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from literate_rl.workshop.episodes import (
 from literate_rl.workshop.memory import check_fits
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, Algorithm, Error
+from literate_rl.workshop.rows import Sizes
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -74,7 +75,7 @@ def linear_schedule(
 
 @checked
 @dataclass(frozen=True)
-class OffPolicyConfig:
+class OffPolicyConfig(Sizes):
     """Settings of the loop, which all agents on it share.
 
     Attributes:
@@ -162,6 +163,16 @@ class OffPolicyConfig:
     def rounds(self) -> int:
         """Rollouts of one iteration."""
         return max(1, self.iteration_steps // (self.rollout_len * self.num_envs))
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of one iteration, all environments together."""
+        return self.rounds * self.rollout_len * self.num_envs
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows of one update."""
+        return self.batch_size
 
 
 class OffPolicy:

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 18386e8a46c356ba
+# Generated from chapters/ppg.py (edit there); digest 546125f88b7b543f
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from literate_rl.ppo_error import (
 )
 from literate_rl.workshop.nests import as_space, is_hybrid, map_nest, remembered
 from literate_rl.workshop.networks import eval_mode
+from literate_rl.workshop.rows import ANY, Row, by_settings, register
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -605,3 +606,30 @@ class PPGAlgorithm:
         self.aux.load_state_dict(state["aux"])
         if self.value is not None:
             self.value.load_state_dict(state["value"])
+
+
+def ppg(
+    policy: Policy,
+    envs: VectorEnv[Any, Any, Any],
+    config: PPGConfig,
+    heads: Callable[[Any], Any] | None = None,
+) -> PPGAlgorithm:
+    """Return PPG, perhaps with another form of its auxiliary phase."""
+    learner = PPGAlgorithm(policy, envs, config)
+    if heads:
+        vars(learner.aux)["learn"] = heads(learner.aux)
+    return learner
+
+
+ROW = register(
+    Row(
+        "PPG",
+        "PPO with phases for its values",
+        ANY,
+        PPGConfig,
+        by_settings(make_phasic_policy),
+        ppg,
+        settings=ppg_settings,
+        forms=("heads",),
+    )
+)

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest bd2fc24af84c1a72
+# Generated from chapters/ppo.py (edit there); digest 8b455417b1468a94
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from literate_rl.workshop.episodes import (
 )
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.interfaces import Act, ActorCriticLike, ByHandLike
+from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.workshop.rows import ANY, Row, Sizes, register
 from literate_rl.workshop.signatures import (
     Count,
     Fraction,
@@ -284,7 +286,7 @@ class PPO:
 
 @checked
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Sizes):
     """Settings of PPO. The defaults suit small tasks such as CartPole.
 
     Attributes:
@@ -383,3 +385,18 @@ def ppo_settings(env: str) -> PPOConfig:
         env: Id of the environment.
     """
     return PPOConfig(**SETTINGS.get(env, {}))
+
+
+ROW = register(
+    Row(
+        "PPO",
+        "where to start: steady, few settings",
+        ANY,
+        PPOConfig,
+        actor_critic,
+        PPO,
+        settings=ppo_settings,
+        contract="ppo",
+        forms=("act", "by_hand"),
+    )
+)

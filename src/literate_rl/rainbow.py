@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest ca00de381ea77a25
+# Generated from chapters/rainbow.py (edit there); digest b3773fbdc5f4026c
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from literate_rl.replay import Batch
 from literate_rl.workshop.interfaces import ActionDistribution
 from literate_rl.workshop.networks import eval_mode
 from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
+from literate_rl.workshop.rows import LISTED, Row, by_settings, register
 from literate_rl.workshop.signatures import (
     Count,
     Finite,
@@ -514,3 +515,17 @@ def rainbow_settings(env: str) -> RainbowConfig:
         env: Id of the environment.
     """
     return RainbowConfig(**SETTINGS.get(env, {}))
+
+
+ROW = register(
+    Row(
+        "Rainbow",
+        "DQN with all of its improvements",
+        LISTED,
+        RainbowConfig,
+        by_settings(make_rainbow_policy),
+        Rainbow,
+        settings=rainbow_settings,
+        contract="rainbow",
+    )
+)

@@ -1,9 +1,9 @@
-# Generated from chapters/td3.py (edit there); digest 4dfc61e544851b90
+# Generated from chapters/td3.py (edit there); digest 85f2378960edc258
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -11,12 +11,18 @@ from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from literate_rl.ddpg import SETTINGS, DDPGConfig, DeterministicPolicyGradient
+from literate_rl.ddpg import (
+    ROW,
+    SETTINGS,
+    DDPGConfig,
+    DeterministicPolicyGradient,
+)
 from literate_rl.dqn import Exploring, TargetNetwork
 from literate_rl.loop import OffPolicy, QError
 from literate_rl.policies import Policy
 from literate_rl.replay import Batch
 from literate_rl.workshop.networks import climbing
+from literate_rl.workshop.rows import register
 from literate_rl.workshop.signatures import (
     Count,
     Float,
@@ -257,3 +263,28 @@ def td3_settings(env: str) -> TD3Config:
 def hddpg_settings(env: str) -> HDDPGConfig:
     """Return settings of hysteretic DDPG, likewise."""
     return HDDPGConfig(**SETTINGS.get(env, {}))
+
+
+register(
+    replace(
+        ROW,
+        name="HDDPG",
+        purpose="DDPG that learns less from bad news",
+        config=HDDPGConfig,
+        learner=HDDPG,
+        settings=hddpg_settings,
+        chapter="td3",
+    )
+)
+register(
+    replace(
+        ROW,
+        name="TD3",
+        purpose="DDPG with doubts about its critics",
+        config=TD3Config,
+        learner=TD3,
+        settings=td3_settings,
+        forms=("error",),
+        chapter="td3",
+    )
+)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest da1d975d171e3a44
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest b24c8e725378e225
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -25,15 +25,23 @@ from literate_rl.hybrid_action import (
     HybridSizes,
 )
 from literate_rl.masks import legal
-from literate_rl.policies import ActorCritic, Policy, behind, normalizing
+from literate_rl.policies import (
+    ActorCritic,
+    Policy,
+    behind,
+    make_policy,
+    normalizing,
+)
 from literate_rl.workshop.fast import hybrid_terms
 from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
 from literate_rl.workshop.nests import (
     as_space,
     first_row,
+    is_hybrid,
     name_of_model,
     plain_space,
 )
+from literate_rl.workshop.rows import by_settings
 from literate_rl.workshop.signatures import (
     Bool,
     Count,
@@ -273,4 +281,13 @@ def make_hybrid_policy(
     policy.recipe = "make_hybrid_policy", recipe
     for name in ("observation_space", "action_space"):
         setattr(policy, name, as_space(recipe[name]))
+    return policy
+
+
+def actor_critic(
+    seen: spaces.Space[Any], actions: spaces.Space[Any], config: Any, **models: Any
+) -> Policy:
+    """Build an actor and a critic of states by settings, whatever the actions."""
+    make = make_hybrid_policy if is_hybrid(actions) else make_policy
+    policy: Policy = by_settings(make)(seen, actions, config, **models)
     return policy

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 8e61aaf2e58ca665
+# Generated from chapters/workshop/runs.py (edit there); digest abaf1907d9e55faa
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from collections.abc import (
 from contextlib import ExitStack, closing, contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
@@ -87,6 +86,7 @@ from literate_rl.workshop.nests import (
     plain_space,
     refused,
 )
+from literate_rl.workshop.rows import maker_named
 from literate_rl.workshop.signatures import (
     Count,
     NotFiniteError,
@@ -213,8 +213,14 @@ class Log:
         self.gathered.clear()
 
 
+Callback = Callable[[Learner, dict[str, float]], Any]
+
+
 def fit(
-    learner: Learner, run: Run | None = None, progress: bool = True
+    learner: Learner,
+    run: Run | None = None,
+    progress: bool = True,
+    callback: Callback | None = None,
 ) -> list[dict[str, float]]:
     """Run a learner until it has taken all of its steps, or until Ctrl-C.
 
@@ -222,6 +228,8 @@ def fit(
         learner: The learner, new or resumed.
         run: Where to keep metrics and checkpoints, or None to keep nothing.
         progress: Whether to show a progress bar.
+        callback: Called after each iteration with the learner and its metrics, to which
+            it may add. If it returns True, the run ends here.
 
     Returns:
         The rows of the log, each with the step at its end as ``"step"``.
@@ -236,7 +244,7 @@ def fit(
         run.begin()  # better now than after the first iteration
     log = Log(run, learner.step)
     returns: deque[float] = deque(maxlen=20)
-    total = learner.config.total_steps
+    total, stopped, evaluated = learner.config.total_steps, False, math.nan
     bar = Bar(
         total=total,
         initial=learner.step,
@@ -246,7 +254,7 @@ def fit(
         miniters=1,
     )
     with bar, catch_interrupt() as interrupted:
-        while learner.step < total and not interrupted.is_set():
+        while learner.step < total and not (stopped or interrupted.is_set()):
             if run is not None and learner.checkpoint_due:
                 run.save(learner)
             start, before = time.perf_counter(), learner.step
@@ -259,13 +267,18 @@ def fit(
                 raise
             taken, seconds = learner.step - before, time.perf_counter() - start
             metrics["charts/SPS"] = Mean(taken / seconds, seconds)
+            stopped = callback is not None and bool(callback(learner, metrics))
             log.add(learner.step, metrics)
             if getattr(learner, "log_due", True):
                 log.end_row()
             # In many iterations no episode ends, and a mean of no return is NaN.
             mean = metrics.get("charts/episodic_return", math.nan)
             returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
-            bar.set_postfix(shown(metrics, returns), refresh=False)
+            # Most iterations have no evaluation: the last one stays in sight.
+            now = metrics.get("charts/eval_return", math.nan)
+            evaluated = evaluated if math.isnan(now) else now
+            known = metrics | {"charts/eval_return": evaluated}
+            bar.set_postfix(shown(known, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
         log.end_row()
@@ -314,6 +327,7 @@ def advice(error: NotFiniteError, learner: Learner) -> str:
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
     """Pick what the progress bar shows, with the mean of the last returns."""
     names = {
+        "charts/eval_return": "eval",
         "losses/approx_kl": "KL",
         "charts/actors": "actors",
         "charts/queue": "queue",
@@ -433,6 +447,9 @@ class Run:
             elif self.checkpoint.stat().st_mtime_ns != self.seen:
                 raise ValueError(f"{self.directory} has gone on since it was read")
             else:
+                # What the run keeps may have grown, such as the number of its steps.
+                text = json.dumps(self.settings, indent=2)
+                write_atomically(self.directory / "settings.json", text.encode())
                 write_atomically(self.metrics, "".join(self.rows).encode())
             # What killed processes have left half written: nobody else is writing now.
             for half in self.directory.glob(f"*.{'[0-9a-f]' * 32}.new"):
@@ -530,18 +547,13 @@ class Run:
         self.events.flush()  # a run that resumes here finds all events up to here
         if self.metrics.exists():
             sync(self.metrics)  # and all rows, even after a power cut
-        policy = learner.policy
         state = {
             "step": learner.step,
             "rows": self.logged,
             "gathered": dict(self.gathered),
             "settings": self.settings,
             "learner": learner.state_dict(),
-            "policy": {
-                "recipe": policy.recipe,
-                "weights": policy.state_dict(),
-                **world_of(policy),
-            },
+            "policy": policy_state(learner.policy),
         }
         save_checkpoint(self.checkpoint, state)
         self.saved = learner.step
@@ -980,12 +992,16 @@ class OwnModels(TypedDict, total=False):
 
 
 @randomness_kept()
-def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
+def load(
+    path: str | Path, *, best: bool = False, **models: Unpack[OwnModels]
+) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
     Args:
         path: A checkpoint, the directory of a run, or the name of an agent that comes
             with the package, such as ``"pendulum-sac"``.
+        best: Whether to take the policy of a run that did best in its evaluations
+            (``eval_interval`` of ``train``), in place of the last one.
         models: Models of your own that the policy was trained with, by their names, for
             instance ``qnet``. They get their weights back.
 
@@ -999,15 +1015,16 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
             holds no policy that it can build, or not with these models.
     """
     path = found(path)
-    state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
+    file = "best.pt" if best else "checkpoint.pt"
+    state = load_checkpoint(path / file if path.is_dir() else path)
     try:
         name, arguments = state["policy"]["recipe"]
         weights = state["policy"]["weights"]
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no policy") from error
     # Only functions that build policies may be called by a file.
-    package = import_module("literate_rl")
-    if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
+    make = maker_named(name)
+    if make is None:
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
     # What a model of one's own is cannot be read from a file: the user brings it.
     wanted = arguments.get("models", {}) if isinstance(arguments, dict) else {}
@@ -1022,7 +1039,7 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
     try:
         rest = {key: x for key, x in arguments.items() if key != "models"}
         with AtMost(count_stored(weights)):
-            policy = getattr(package, name)(**rest, **models)
+            policy = make(**rest, **models)
         policy.load_state_dict(weights)
         know_world(policy, path, state)
     except Exception as error:
@@ -1030,6 +1047,12 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
         raise ValueError(message) from error
     loaded: PolicyLike = policy.eval()
     return loaded
+
+
+def policy_state(policy: Any) -> dict[str, Any]:
+    """Return what a checkpoint keeps of a policy, so that ``load`` can build it."""
+    weights = policy.state_dict()
+    return {"recipe": policy.recipe, "weights": weights, **world_of(policy)}
 
 
 def world_of(policy: Any) -> dict[str, Any]:
@@ -1231,8 +1254,8 @@ def agreed_env(
 
 
 def is_command(stored: str) -> bool:
-    """Say whether a name runs other people's code, or writes files."""
-    return ":" in stored or ".py" in stored or stored.startswith("RecordVideo")
+    """Say whether a name runs a file of other people's, or writes files."""
+    return ".py" in stored or stored.startswith("RecordVideo")
 
 
 def load_env(
