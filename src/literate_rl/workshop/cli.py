@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest d9cd770ed004dfd6
+# Generated from chapters/workshop/cli.py (edit there); digest d9f191f95141fbab
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -19,7 +18,8 @@ from literate_rl.workshop.episodes import in_one_line
 from literate_rl.workshop.nests import MODELS
 from literate_rl.workshop.networks import randomness_kept
 from literate_rl.workshop.rows import ALGORITHMS
-from literate_rl.workshop.runs import about, has_screen, record_video, show
+from literate_rl.workshop.runs import about, has_screen
+from literate_rl.workshop.trained import see
 from literate_rl.workshop.training import (
     Asked,
     Device,
@@ -28,6 +28,7 @@ from literate_rl.workshop.training import (
     algorithm_named,
     import_model,
     placing,
+    read_mask,
     told_of,
 )
 
@@ -113,7 +114,7 @@ class Command(Generic[Config]):
             raise ValueError(f"a resumed run keeps its name: leave out {self.name!r}")
         models = {name: import_model(name, x) for name, x in self.models.items()}
         if self.mask:
-            models["mask"] = mask_of(self.mask)
+            models["mask"] = read_mask([[*map(int, row)] for row in self.mask])
         changes = {name: getattr(config, name) for name in self.typed}
         return Asked(
             algorithm,
@@ -129,16 +130,6 @@ class Command(Generic[Config]):
             look=("human" if has_screen() else "rgb_array") if self.watch else "",
             dash="--",
         )
-
-
-def mask_of(words: Sequence[str]) -> list[list[int]]:
-    """Read a mask of which each word is a row."""
-    if {*"".join(words)} - {*"01"} or len({*map(len, words)}) > 1:
-        raise ValueError(
-            "mask must be words of zeros and ones, all of one length, as in 10 01, got "
-            f"{' '.join(words)}"
-        )
-    return [[*map(int, row)] for row in words]
 
 
 def parse(word: str, arguments: list[str]) -> Command[Any]:
@@ -193,13 +184,8 @@ def report(word: str, training: Training, watch: bool) -> None:
     greedy = model is None or callable(getattr(model, "mode", None))
     how = "without noise" if greedy else "as it draws"
     print(f"return of 20 episodes {how}: {mean:.1f} ± {deviation:.1f}")
-    if watch and has_screen():
-        print("a window shows one episode; Ctrl-C closes it", flush=True)
-        show(learner.policy, env)
-    elif watch:
-        video = run.directory / "video.mp4"
-        record_video(learner.policy, env, video)
-        print(f"video:         {video}")
+    if watch:
+        see(learner.policy, env, run.directory / "video.mp4")
     else:
         print(f"watch it:      literate-rl {word} {training.again()} --watch")
     models = [f"{name}=..." for name in run.settings.get("models") or {}]

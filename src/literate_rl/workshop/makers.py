@@ -1,11 +1,11 @@
-# Generated from chapters/workshop/makers.py (edit there); digest e686e5a737e91004
+# Generated from chapters/workshop/makers.py (edit there); digest 29f6bc000d608408
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -24,21 +24,8 @@ Env = gym.Env[Any, Any]
 Wrapper = str | Callable[[Env], Env]
 
 
-@dataclass(frozen=True)
-class Call:
-    """A wrapper with its arguments, all but the environment."""
-
-    make: Callable[..., Env]
-    args: tuple[Any, ...] = ()
-    named: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(self, env: Env) -> Env:
-        """Wrap an environment."""
-        return self.make(env, *self.args, **self.named)
-
-
-def read_wrapper(text: str) -> Call:
-    """Find the wrapper that a text names.
+def read_wrapper(text: str) -> Callable[[Env], Env]:
+    """Return the wrapper that a text names, with its arguments.
 
     Raises:
         ValueError: If there is none, or if its arguments cannot be read.
@@ -46,45 +33,29 @@ def read_wrapper(text: str) -> Call:
     where, bracket, rest = text.partition("(")
     module, _, name = from_file(where.strip()).rpartition(":")
     try:
-        call = ast.parse(f"_({rest}" if bracket else "_()", mode="eval").body
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-            raise ValueError("something stands behind the bracket")
-        args = tuple(ast.literal_eval(x) for x in call.args)
-        named = {x.arg or "": ast.literal_eval(x.value) for x in call.keywords}
-        if "" in named:
-            raise ValueError("an argument has no name")
-    except (SyntaxError, ValueError) as error:
+        call: Any = ast.parse(f"_({rest}" if bracket else "_()", mode="eval").body
+        call.func.id  # what stands behind the bracket has none
+        args = [ast.literal_eval(x) for x in call.args]
+        named = {x.arg: ast.literal_eval(x.value) for x in call.keywords}
+        make = getattr(import_module(module) if module else gym.wrappers, name, None)
+    except (AttributeError, SyntaxError, ValueError) as error:
         form = "Name, Name(4) or Name(key=4), with plain values"
         raise ValueError(f"wrappers must be like {form}, got {text!r}") from error
-    return Call(find_wrapper(module, name), args, named)
-
-
-OURS = (
-    "MaskFromMethod",
-    "MaskFromObservation",
-    "WithoutMask",
-)  # {doc}`/chapters/masks`
-
-
-def find_wrapper(module: str, name: str) -> Callable[..., Env]:
-    """Return a wrapper of Gymnasium's, or one of a module."""
-    try:
-        home = import_module(module) if module else gym.wrappers
     except ImportError as error:
         words = f"wrappers: {module}:{name} cannot be imported: {error}"
         raise ValueError(words) from error
-    found: Any = getattr(home, name, None)
-    wraps = isinstance(found, type) and issubclass(found, gym.Wrapper)
-    if wraps or (module and callable(found)):
-        return cast(Callable[..., Env], found)
+    if callable(make):
+        return lambda env: cast(Env, make(env, *args, **named))
     ours = {x: f"literate_rl:{x}" for x in OURS}
-    known = [*gym.wrappers.__all__, *ours]
+    known = [] if module else [*gym.wrappers.__all__, *ours]
     close = [ours.get(x, x) for x in get_close_matches(name, known, cutoff=0.5)]
-    raise ValueError(
-        "wrappers must be names of gymnasium.wrappers, or module:name, got "
-        f"{f'{module}:{name}' if module else name!r}"
-        f"{f'; is it {close[0]}?' if close and not module else ''}"
-    )
+    hint = f"; is it {close[0]}?" if close else ""
+    words = "wrappers must be names of gymnasium.wrappers, or module:name"
+    raise ValueError(f"{words}, got {where!r}{hint}")
+
+
+# Those of {doc}`/chapters/masks`.
+OURS = ("MaskFromMethod", "MaskFromObservation", "WithoutMask")
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,11 +102,11 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
         TypeError: If a wrapper is neither a text nor a function.
         ValueError: If a text names no wrapper.
     """
-    if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
+    if isinstance(wrappers, str):
         raise TypeError(f"wrappers must be a list, got {wrappers!r}")
     for wrapper in wrappers:
         if isinstance(wrapper, str):
-            read_wrapper(wrapper)
+            read_wrapper(wrapper)  # better now than in each copy
         elif not callable(wrapper):
             kind = type(wrapper).__name__
             raise TypeError(f"wrappers must hold texts or functions, got {kind}")

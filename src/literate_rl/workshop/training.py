@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 336eecd4fa1b24f6
+# Generated from chapters/workshop/training.py (edit there); digest 0f7083c32c21212f
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -1070,7 +1070,7 @@ class Asked:
         config = self.agreed_settings(config)
         run.settings |= self.told
         run.settings["config"] |= {"total_steps": config.total_steps}
-        return config, world, self.agreed_models(stored, source)
+        return config, world, self.agreed_models(stored)
 
     def agreed_settings(self, config: Any) -> Any:
         """Return the settings of a run, which may have more steps than before."""
@@ -1088,9 +1088,9 @@ class Asked:
             raise ValueError(f"a resumed run keeps its settings: {words}, and {more}")
         return wanted
 
-    def agreed_models(self, stored: dict[str, Any], source: Path) -> Models:
+    def agreed_models(self, stored: dict[str, Any]) -> Models:
         """Return models of one's own and a mask, once they are those of the run."""
-        known = models_of(stored, source)
+        known = stored.get("models") or {}
         for name, model in known.items():
             if name not in self.models:
                 bare = f"{name}={model}"
@@ -1372,43 +1372,20 @@ def settings_of_run(
 
 def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
     """Build the settings that a file holds; their class checks the values."""
-    values, known = stored.get("config"), {field.name for field in fields(config)}
-    if not isinstance(values, dict):
-        raise ValueError(f"{source}: config must be an object, got {values!r}")
-    values = todays_names(values, known)
-    for name in values:
-        if name not in known:
-            raise ValueError(f"{source}: there is no setting {name!r}")
+    known = {field.name for field in fields(config)}
     try:
-        return config(**values)
-    except (TypeError, ValueError) as error:
+        return config(**todays_names(stored["config"], known))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
-
-
-def models_of(stored: dict[str, Any], source: Path) -> dict[str, str]:
-    """Return the models of one's own that a file names."""
-    models = stored.get("models") or {}
-    if not isinstance(models, dict) or not all(
-        name in MODELS and isinstance(where, str) for name, where in models.items()
-    ):
-        names = ", ".join(MODELS)
-        raise ValueError(
-            f"{source}: models must be an object of texts by the names {names}, "
-            f"got {models!r}"
-        )
-    return models
 
 
 def read_mask(mask: Any) -> list[list[int]]:
     """Return a mask as plain numbers, which a file can hold."""
-    rows = mask.tolist() if isinstance(mask, Tensor | np.ndarray) else mask
-    try:
-        table = torch.tensor(rows)
+    with suppress(TypeError, ValueError):  # rows of several lengths, or no numbers
+        table = torch.as_tensor(mask)
         if table.ndim == 2 and ((table == 0) | (table == 1)).all():
             numbers: list[list[int]] = table.int().tolist()
             return numbers
-    except (TypeError, ValueError):
-        pass  # rows of several lengths, or no numbers
     raise ValueError(f"mask must be a table of zeros and ones, got {mask!r}")
 
 
