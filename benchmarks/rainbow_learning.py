@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from benchmarks.ppg_learning import MAZE, TRAINING_LEVELS, UNSEEN_LEVELS
-from literate_rl.rainbow import Rainbow, RainbowConfig, rainbow_settings
+from literate_rl.rainbow import ROW, Rainbow, RainbowConfig, rainbow_settings
 from literate_rl.workshop.interfaces import Learner
-from literate_rl.workshop.training import make_learner, rainbow_policy
+from literate_rl.workshop.training import make_learner
 from literate_rl.workshop.worlds import Maze, MazeLevels
 
 # Without noisy layers an agent explores with random actions until the end.
@@ -96,9 +96,7 @@ def maze_agent(config: RainbowConfig) -> Rainbow:
     """Build the agent on the training levels."""
     envs = ByteMazes(config.num_envs, TRAINING_LEVELS)
     torch.manual_seed(config.seed)
-    policy = rainbow_policy(
-        envs.single_observation_space, envs.single_action_space, config
-    )
+    policy = ROW.policy(envs.single_observation_space, envs.single_action_space, config)
     return Rainbow(policy, envs, config)
 
 

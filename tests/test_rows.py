@@ -135,7 +135,7 @@ def test_it_has_a_command_line(own: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert "watch it:      literate-rl mdqn.py:Munchausen" in capsys.readouterr().out
     told = json.loads(Path("runs/a/settings.json").read_text())
     assert told["config"]["bound"] == -0.5
-    command("mdqn:Munchausen --resume runs/a --total-steps 600".split())
+    command(["mdqn:Munchausen", "--resume", "runs/a", "--total-steps", "600"])
     assert load_checkpoint("runs/a/checkpoint.pt")["step"] == 600
 
 

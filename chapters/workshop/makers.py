@@ -61,11 +61,12 @@ def read_wrapper(text: str) -> Callable[[Env], Env]:
     module, _, name = from_file(where.strip()).rpartition(":")
     try:
         call: Any = ast.parse(f"_({rest}" if bracket else "_()", mode="eval").body
-        call.func.id  # what stands behind the bracket has none
+        if not isinstance(getattr(call, "func", None), ast.Name):
+            raise ValueError("something stands behind the bracket")
         args = [ast.literal_eval(x) for x in call.args]
         named = {x.arg: ast.literal_eval(x.value) for x in call.keywords}
         make = getattr(import_module(module) if module else gym.wrappers, name, None)
-    except (AttributeError, SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError) as error:
         form = "Name, Name(4) or Name(key=4), with plain values"
         raise ValueError(f"wrappers must be like {form}, got {text!r}") from error
     except ImportError as error:

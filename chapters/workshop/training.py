@@ -1633,6 +1633,44 @@ print("actions in two states:", agent.predict([[0.0] * 4, [0.1] * 4]))
 assert before == after
 
 # %% [markdown]
+# ## While it trains
+#
+# A callback sees the learner and the metrics of each iteration, and ends the training if it returns
+# True. Evaluations do not change a bit of the training. A run may become longer afterwards. What falls
+# with its steps, such as an annealed learning rate, then goes on as if it had been that long from the
+# start, so it first jumps up.
+
+
+# %%
+import math
+
+
+def look(learner, metrics):
+    """Say what an evaluation has found, and stop where that is enough."""
+    found = metrics["charts/eval_return"]
+    if not math.isnan(found):
+        print(f"step {learner.step:6,d}: {found:.0f}")
+    return found > 400
+
+
+watched = train(
+    "PPO",
+    "CartPole-v1",
+    total_steps=50_000,
+    callback=look,
+    eval_interval=5_000,
+    progress=False,
+)
+best = evaluate(watched.best, "CartPole-v1", episodes=20).mean()
+print(f"the policy that did best: {best:.0f}")
+
+# %% tags=["claims"]
+assert watched.interrupted, "it was good enough"
+assert best > 200
+
+# %% [markdown]
+# ## How large is an update?
+#
 # How much is one update for each algorithm, in millions of multiply-adds?
 
 # %%
