@@ -54,6 +54,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
 from uuid import uuid4
@@ -1571,7 +1572,7 @@ def agreed_env(
         # The same file, wherever it lies now.
         if named is not None and without_folder(named) == without_folder(stored):
             named = stored
-        check_named(f"{dash}env", stored, named, is_command(stored))
+        check_named(f"{dash}env", stored, named, is_command(stored, directory))
     elif env is None:
         raise ValueError(
             f"{source}: env is {stored}, which has no name that leads to it: hand it "
@@ -1584,7 +1585,7 @@ def agreed_env(
         same = all(old == new or not has_name(old) for old, new in pairs)
         if not same or len(around) != len(given):
             raise ValueError(f"the run has the wrappers {around}, not {given}")
-    elif any(map(is_command, around)):
+    elif any(is_command(each, directory) for each in around):
         check_named(f"{dash}wrappers", shlex.join(around), None, True)
     elif not all(map(has_name, around)):
         raise ValueError(f"{source}: hand the wrappers over again: {', '.join(around)}")
@@ -1594,9 +1595,18 @@ def agreed_env(
     return make_wrapped(world, wrappers or around)
 
 
-def is_command(stored: str) -> bool:
-    """Say whether a name runs a file of other people's, or writes files."""
-    return ".py" in stored or stored.startswith("RecordVideo")
+def is_command(stored: str, directory: Path) -> bool:
+    """Say whether a name runs a file that may have come with a run, or writes files."""
+    if ".py" in stored or stored.startswith("RecordVideo"):
+        return True
+    module, colon, _ = stored.partition(":")
+    if not colon:
+        return False
+    # What Python finds elsewhere is the user's own.
+    found = find_spec(module.partition(".")[0])
+    if found is None or found.origin is None:
+        return True
+    return Path(found.origin).resolve().is_relative_to(directory.resolve())
 
 
 def load_env(

@@ -1045,7 +1045,7 @@ def policy_for(row: Row, view: View, config: Any, models: Models) -> Any:
 # %% tags=["export"]
 def act_in_list(policy: Any) -> Any:
     """Return a form of acting for actions from a list; SAC's others gain nothing."""
-    if not isinstance(policy.actions, CategoricalActions):
+    if not isinstance(getattr(policy, "actions", None), CategoricalActions):
         raise ValueError("actions must be from a list")
     return numpy_act(policy)
 
@@ -1348,9 +1348,10 @@ class Training:
         """Return the options that continue the run."""
         stored, config = self.run.settings, self.learner.config
         words = ["--resume", str(self.run.directory)]
-        if is_command(stored["env"]):
+        where = self.run.directory
+        if is_command(stored["env"], where):
             words += ["--env", stored["env"]]
-        if any(map(is_command, stored.get("wrappers", []))):
+        if any(is_command(x, where) for x in stored.get("wrappers", [])):
             words += ["--wrappers", *stored["wrappers"]]
         if isinstance(config, TransportConfig) and config.address is not None:
             words += [*f"--{address_option(config)}".split(), config.address]
@@ -1422,6 +1423,12 @@ class Noted(VectorWrapper[Any, Any, Any]):
         self.later, self.noted = resets_later(envs), noted
         self.steps = np.zeros(envs.num_envs, int)
         self.over = np.zeros(envs.num_envs, bool)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what only the environments have."""
+        if name == "env":  # they are not there yet
+            raise AttributeError(name)
+        return getattr(self.env, name)
 
     def reset(self, **options: Any) -> Any:
         """Begin episodes in all copies."""
@@ -1561,7 +1568,10 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
     """Build the settings that a file holds; their class checks the values."""
     known = {field.name for field in fields(config)}
     try:
-        return config(**todays_names(stored["config"], known))
+        values = todays_names(stored["config"], known)
+        for name in values.keys() - known:
+            raise ValueError(f"there is no setting {name!r}")
+        return config(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
 
