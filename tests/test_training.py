@@ -1073,7 +1073,8 @@ def check_a_model_comes_back() -> None:
     fresh = make_learner("dqn", CARTPOLE, agent.learner.config, {"qnet": Odd()}, False)
     with ended(fresh):
         fresh.load_state_dict(agent.learner.state_dict())
-        assert fresh.iterate().keys() == {*agent.history[0]} - {"step", "charts/SPS"}
+        around = {"step", "charts/SPS", "charts/episodic_length"}
+        assert fresh.iterate().keys() == {*agent.history[0]} - around
 
 
 def test_a_model_of_ones_own_comes_back() -> None:
@@ -1239,11 +1240,9 @@ def test_an_environment_is_an_id_a_class_or_a_function(
         with pytest.raises(SystemExit, match="no name that leads to it"):
             main(["a2c", "--resume", str(saved)])
     elif ":" in name:
-        with pytest.raises(ValueError, match="may run code of others"):
-            load_env(saved)
+        assert load_env(saved) == name
         assert load_env(saved, env) is env
-        with pytest.raises(SystemExit, match=f"add --env '{name}'"):
-            main(["a2c", "--resume", str(saved)])
+        main(["a2c", "--resume", str(saved)])
         main(["a2c", "--resume", str(saved), "--env", name])
         with pytest.raises(ValueError, match=r"the run has env .*, not 'CartPole-v1'"):
             train("A2C", CARTPOLE, resume=saved, progress=False)
@@ -1372,15 +1371,13 @@ class Doubled(gym.RewardWrapper[Any, Any]):
         return 2 * float(reward)
 
 
-def test_wrappers_of_ones_own_are_named_again(tmp_path: Path) -> None:
+def test_wrappers_of_ones_own_are_found_by_name(tmp_path: Path) -> None:
     saved = train("A2C", CARTPOLE, wrappers=[Doubled], **BRIEF).save(tmp_path / "a")
     assert evaluate(load(saved), load_env(saved, wrappers=[Doubled]), 1)[0] % 2 == 0
     named = "test_training:Doubled"
-    with pytest.raises(ValueError, match=f"if you trust it, add wrappers '{named}'"):
-        load_env(saved)
+    assert evaluate(load(saved), load_env(saved), 1)[0] % 2 == 0
     resume = ["a2c", "--resume", str(saved)]
-    with pytest.raises(SystemExit, match=f"add --wrappers '{named}'"):
-        main(resume)
+    main(resume)
     main([*resume, "--wrappers", named])
     nameless = train("A2C", CARTPOLE, wrappers=[lambda env: Doubled(env)], **BRIEF)
     other = nameless.save(tmp_path / "b")
@@ -1596,13 +1593,10 @@ def test_an_algorithm_has_the_name_of_its_class(name: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("name", "belongs"),
     [
-        ("DuelingQNetwork", "'DQN' with dueling=True"),
-        ("Dueling", "'DQN' with dueling=True"),
-        ("SquashedGaussian", "'sac'"),
         ("RainbowNetwork", "'rainbow'"),
         ("PPOConfig", "'ppo'"),
         ("DQNConfig", "'dqn'"),
-        ("Apex", "'DQNApex', 'RainbowApex' or 'DDPGApex'"),
+        ("Apex", "'dqnapex' or 'rainbowapex' or 'ddpgapex'"),
         ("PPO2", "'ppo'"),
     ],
 )
