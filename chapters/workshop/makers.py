@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -51,8 +51,8 @@ Env = gym.Env[Any, Any]
 Wrapper = str | Callable[[Env], Env]
 
 
-def read_wrapper(text: str) -> Callable[[Env], Env]:
-    """Return the wrapper that a text names, with its arguments.
+def read_wrapper(text: str) -> tuple[Callable[..., Env], Sequence[Any], dict[str, Any]]:
+    """Return the wrapper that a text names, and its arguments behind the environment.
 
     Raises:
         ValueError: If there is none, or if its arguments cannot be read.
@@ -64,7 +64,9 @@ def read_wrapper(text: str) -> Callable[[Env], Env]:
         if not isinstance(getattr(call, "func", None), ast.Name):
             raise ValueError("something stands behind the bracket")
         args = [ast.literal_eval(x) for x in call.args]
-        named = {x.arg: ast.literal_eval(x.value) for x in call.keywords}
+        named = {x.arg or "": ast.literal_eval(x.value) for x in call.keywords}
+        if "" in named:
+            raise ValueError("an argument has no name")
         make = getattr(import_module(module) if module else gym.wrappers, name, None)
     except (SyntaxError, ValueError) as error:
         form = "Name, Name(4) or Name(key=4), with plain values"
@@ -73,7 +75,7 @@ def read_wrapper(text: str) -> Callable[[Env], Env]:
         words = f"wrappers: {module}:{name} cannot be imported: {error}"
         raise ValueError(words) from error
     if callable(make):
-        return lambda env: cast(Env, make(env, *args, **named))
+        return make, args, named
     ours = {x: f"literate_rl:{x}" for x in OURS}
     known = [] if module else [*gym.wrappers.__all__, *ours]
     close = [ours.get(x, x) for x in get_close_matches(name, known, cutoff=0.5)]
@@ -105,9 +107,13 @@ class Wrapped:
         """Make one; the arguments are those of the environment."""
         made: Env = Held(make_one(self.env, **arguments))
         for wrapper in self.wrappers:
-            put = read_wrapper(wrapper) if isinstance(wrapper, str) else wrapper
+            make: Callable[..., Env]
+            if isinstance(wrapper, str):
+                make, args, named = read_wrapper(wrapper)
+            else:
+                make, args, named = wrapper, (), {}
             try:
-                made = put(made)
+                made = make(made, *args, **named)
             except Exception as error:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
                 error.add_note(f"{words}: {told(error)}")
@@ -138,7 +144,7 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
         TypeError: If a wrapper is neither a text nor a function.
         ValueError: If a text names no wrapper.
     """
-    if isinstance(wrappers, str):
+    if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
         raise TypeError(f"wrappers must be a list, got {wrappers!r}")
     for wrapper in wrappers:
         if isinstance(wrapper, str):
