@@ -21,23 +21,23 @@ import torch
 
 from benchmarks.impala_learning import slow_cartpole
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.a2c import (
+from literate_rl.actors.a3c import A3C, A3CConfig, a3c_settings
+from literate_rl.actors.processes import transport_named
+from literate_rl.book.contract_models import CategoricalActor, StateValue
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.check.own_models import make_contract_policy
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.a2c import (
     A2C,
     A2CConfig,
     GradientConfig,
     GradientLearner,
     a2c_settings,
 )
-from literate_rl.a3c import A3C, A3CConfig, a3c_settings
-from literate_rl.agents import make_envs
-from literate_rl.contract_models import CategoricalActor, StateValue
-from literate_rl.impala import IMPALA, impala_settings
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.processes import transport_named
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.own_models import make_contract_policy
-from literate_rl.workshop.runs import flat_env
+from literate_rl.learners.impala import IMPALA, impala_settings
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import flat_env
 
 ENV = "CartPole-v1"
 HIDDEN = 64

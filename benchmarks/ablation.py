@@ -17,10 +17,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import nn
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import Rollout, make_envs
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.workshop.runs import flat_env
+from literate_rl.data.agents import Rollout, make_envs
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import flat_env
 
 Envs = VectorEnv[Any, Any, Any]
 # "Off" for a bound: a number that nothing reaches.

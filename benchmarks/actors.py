@@ -22,7 +22,7 @@ import torch.multiprocessing
 from numpy.typing import NDArray
 
 from benchmarks.harness import Case, Goal
-from literate_rl.actors import (
+from literate_rl.actors.actors import (
     ActorLearner,
     ActorsConfig,
     Census,
@@ -31,9 +31,9 @@ from literate_rl.actors import (
     Weights,
     fill,
 )
-from literate_rl.policies import make_policy
-from literate_rl.processes import SharedMemory
-from literate_rl.workshop.fast_forms import numpy_act
+from literate_rl.actors.processes import SharedMemory
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.nets.policies import make_policy
 
 ROUNDS = 11
 ENV = "CartPole-v1"
@@ -80,7 +80,7 @@ class Queues:
     def __init__(self, form: Any, *others: Any) -> None:
         make_actor, layout, seed, actors, slots, _ = others
         context = torch.multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["literate_rl.processes"])
+        context.set_forkserver_preload(["literate_rl.actors.processes"])
         self.census, recipe = Census(actors, seed), pickle.dumps(make_actor)
         memory = [context.RawArray("B", slots * layout.itemsize) for _ in range(actors)]
         self.slots = [np.frombuffer(part, layout) for part in memory]

@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks.actors import SIZES, TRANSPORTS, build, case, check
 from benchmarks.harness import Case, Goal
-from literate_rl.workshop.cluster import RayActors, import_ray
+from literate_rl.interfaces.cluster import RayActors, import_ray
 
 ROUNDS = 11
 PACKAGES = ("ray",)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.advantages import gae, gae_loop, lambda_returns
+from literate_rl.maths.advantages import gae, gae_loop, lambda_returns
 
 ROUNDS = 51
 GAMMA, LAMBDA = 0.99, 0.95

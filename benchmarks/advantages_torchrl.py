@@ -20,7 +20,7 @@ from benchmarks.advantages import (
     own_returns,
 )
 from benchmarks.harness import Case, Goal
-from literate_rl.advantages import gae, gae_loop
+from literate_rl.maths.advantages import gae, gae_loop
 
 ROUNDS = 51
 PACKAGES = ("torchrl", "tensordict")

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.apex_learning import build, waiting
 from benchmarks.harness import Case, Goal
-from literate_rl.apex import Apex
+from literate_rl.actors.apex import Apex
 
 ROUNDS = 7
 ROLLOUTS = 24  # of one sample

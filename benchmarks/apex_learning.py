@@ -14,13 +14,13 @@ import gymnasium as gym
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import make_envs
-from literate_rl.apex import Apex, DQNApexConfig, apex_settings
-from literate_rl.dqn import DQN, DQNConfig, make_q_policy
-from literate_rl.loop import OffPolicy
-from literate_rl.processes import transport_named
-from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
-from literate_rl.workshop.runs import flat_env
+from literate_rl.actors.apex import Apex, DQNApexConfig, apex_settings
+from literate_rl.actors.processes import transport_named
+from literate_rl.by_hand.fast_forms import fused_q_error, numpy_act
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.dqn import DQN, DQNConfig, make_q_policy
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.runs.runs import flat_env
 
 ENV = "CartPole-v1"
 WAIT = 0.004  # seconds

@@ -20,14 +20,14 @@ import torch
 
 from benchmarks.ablation import NEVER
 from benchmarks.learning import LEARNING, Experiment, Variant, main
-from literate_rl.agents import Rollout, make_envs
-from literate_rl.policies import make_policy
-from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.ppo_error import policy_error_from_log_prob
-from literate_rl.workshop.episodes import mean_return
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import flat_env, stored_runs
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.agents import Rollout, make_envs
+from literate_rl.data.episodes import mean_return
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.maths.policy_gradient import policy_gradient_error
+from literate_rl.maths.ppo_error import policy_error_from_log_prob
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import flat_env, stored_runs
 
 ENV = "Pendulum-v1"
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.c51 import project_distribution, project_distribution_loop
+from literate_rl.maths.c51 import project_distribution, project_distribution_loop
 
 ROUNDS = 31
 ATOMS, VALUE_MIN, VALUE_MAX = 51, -10.0, 10.0

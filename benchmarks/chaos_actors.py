@@ -30,9 +30,9 @@ from typing import Any
 
 import torch
 
-from literate_rl.actors import RemoteLearner
-from literate_rl.workshop.runs import Run, fit, load_checkpoint
-from literate_rl.workshop.training import ALGORITHMS, make_learner
+from literate_rl.actors.actors import RemoteLearner
+from literate_rl.apps.training import ALGORITHMS, make_learner
+from literate_rl.runs.runs import Run, fit, load_checkpoint
 
 ENV = "CartPole-v1"
 LEARNERS = ("impala", "dqnapex", "a3c")

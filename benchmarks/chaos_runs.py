@@ -34,8 +34,8 @@ import torch._dynamo  # optimisers import it when the first one is made
 from torch import Tensor
 
 from benchmarks import chaos_worlds
-from literate_rl.workshop import cli
-from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
+from literate_rl.apps import cli
+from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 
 Row = dict[str, Any]
 PATIENCE = 120.0  # seconds after which a training hangs

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
-from literate_rl.ppo import PPOConfig, Samples
+from literate_rl.learners.ppo import PPOConfig, Samples
 
 
 def cleanrl_env(env: str, config: PPOConfig) -> gym.Env[Any, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.hybrid_action import as_tree
+from literate_rl.nets.hybrid_action import as_tree
 
 ROUNDS = 51
 SHAPE = (256, 3)

@@ -20,11 +20,11 @@ import torch
 from benchmarks.corner import corner
 from benchmarks.landscapes import JUDGES
 from benchmarks.learning import EVALUATION_SEED, Experiment, Variant, main
-from literate_rl.agents import make_envs
-from literate_rl.ddpg import ddpg_settings
-from literate_rl.td3 import HDDPGConfig, TD3Config
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.training import make_learner
+from literate_rl.apps.training import make_learner
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ddpg import ddpg_settings
+from literate_rl.learners.td3 import HDDPGConfig, TD3Config
+from literate_rl.runs.runs import flat_env
 
 ENV = "Pendulum-v1"
 DISCRETE = "CartPole-v1"

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness import SEED, Case
-from literate_rl.workshop.training import ALGORITHMS, make_learner
+from literate_rl.apps.training import ALGORITHMS, make_learner
 
 ROUNDS = 21
 ACTIONS = 6

@@ -20,16 +20,16 @@ import torch
 
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, write_table
-from literate_rl.ppo_error import policy_error_from_log_prob, ppo_policy_loss
-from literate_rl.workshop.doctor import RULES, Record, can_judge, read_record
-from literate_rl.workshop.runs import Run, fit
-from literate_rl.workshop.training import (
+from literate_rl.apps.doctor import RULES, Record, can_judge, read_record
+from literate_rl.apps.training import (
     ALGORITHMS,
     ended,
     make_learner,
     settings_of_run,
     settings_with,
 )
+from literate_rl.maths.ppo_error import policy_error_from_log_prob, ppo_policy_loss
+from literate_rl.runs.runs import Run, fit
 
 STORE = Path(__file__).resolve().parents[1] / "tests/doctor"
 WORKERS = 5

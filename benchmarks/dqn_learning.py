@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.dqn import DQNConfig, dqn_settings
-from literate_rl.workshop.interfaces import Learner
-from literate_rl.workshop.training import make_learner
+from literate_rl.apps.training import make_learner
+from literate_rl.ground.protocols import Learner
+from literate_rl.learners.dqn import DQNConfig, dqn_settings
 
 ENV = "CartPole-v1"
 # Each but the first differs from the chapter's agent in one thing.

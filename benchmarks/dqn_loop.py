@@ -22,12 +22,12 @@ import torch
 from torch import nn
 
 from benchmarks.harness import Case, Goal, cpu_seconds
-from literate_rl.agents import make_envs
-from literate_rl.dqn import DQN, DQNConfig, make_q_policy
-from literate_rl.loop import OffPolicy
-from literate_rl.replay import Batch
-from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.by_hand.fast_forms import fused_q_error, numpy_act
+from literate_rl.data.agents import make_envs
+from literate_rl.data.replay import Batch
+from literate_rl.learners.dqn import DQN, DQNConfig, make_q_policy
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.runs.runs import fit, flat_env
 
 ROUNDS = 11
 PACKAGES = ("stable-baselines3", "gymnasium")

@@ -16,12 +16,17 @@ import torch
 from torch import nn
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import make_envs
-from literate_rl.encoders import make_encoder
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.networks import orthogonal
-from literate_rl.workshop.runs import flat_env
+from literate_rl.data.agents import make_envs
+from literate_rl.ground.networks import orthogonal
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.nets.encoders import make_encoder
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.runs import flat_env
 
 ENV = "MinAtarBreakout-v1"
 

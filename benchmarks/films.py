@@ -39,8 +39,8 @@ from benchmarks import (
 )
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
-from literate_rl.evaluation import t_interval
-from literate_rl.workshop.runs import (
+from literate_rl.runs.evaluation import t_interval
+from literate_rl.runs.runs import (
     Run,
     fit,
     has_screen,

@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.hybrid_action import HybridDistribution, HybridPolicyNetwork, draw
-from literate_rl.policies import Policy
-from literate_rl.workshop.fast import hybrid_terms, log_softmax
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.hybrid_policy import make_hybrid_policy
-from literate_rl.workshop.interfaces import Act
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.ground.protocols import Act
+from literate_rl.maths.fast import hybrid_terms, log_softmax
+from literate_rl.nets.hybrid_action import HybridDistribution, HybridPolicyNetwork, draw
+from literate_rl.nets.hybrid_policy import make_hybrid_policy
+from literate_rl.nets.policies import Policy
 
 ROUNDS = 51
 TYPES, ARGUMENTS = 3, 3

@@ -19,16 +19,16 @@ from gymnasium import spaces
 from torch import Tensor
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import make_envs
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.ppo_error import (
+from literate_rl.data.agents import make_envs
+from literate_rl.data.worlds import Moving
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.maths.ppo_error import (
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_loss,
 )
-from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.worlds import Moving
+from literate_rl.nets.hybrid_policy import HybridActions, make_hybrid_policy
+from literate_rl.runs.runs import flat_env
 
 MOVING, LANDER = "literate_rl/Moving-v0", "literate_rl/HybridLander-v0"
 MOVING_MASK = np.array([[1, 0], [0, 1], [0, 0]])

@@ -16,21 +16,21 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.actors import ActorLearner, ActorsConfig, actors_settings
-from literate_rl.agents import make_envs
-from literate_rl.impala import (
+from literate_rl.actors.actors import ActorLearner, ActorsConfig, actors_settings
+from literate_rl.actors.processes import transport_named
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.impala import (
     IMPALA,
     IMPALAConfig,
     Unroll,
     VTraceLearner,
     impala_settings,
 )
-from literate_rl.off_policy import vtrace, vtrace_loss
-from literate_rl.policies import make_policy
-from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.processes import transport_named
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import flat_env
+from literate_rl.maths.off_policy import vtrace, vtrace_loss
+from literate_rl.maths.policy_gradient import policy_gradient_error
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import flat_env
 
 UPDATES = (1, 4, 8)
 LAGS = (5, 15)

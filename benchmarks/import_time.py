@@ -15,7 +15,10 @@ ROUNDS = 11
 IMPORTS = {
     "import torch": ("", "import torch"),
     "import literate_rl, after torch": ("import torch", "import literate_rl"),
-    "import literate_rl.ppo, after torch": ("import torch", "import literate_rl.ppo"),
+    "import literate_rl.learners.ppo, after torch": (
+        "import torch",
+        "import literate_rl.learners.ppo",
+    ),
     "and every public name": (
         "import torch",
         "import literate_rl as l; [getattr(l, name) for name in l.__all__]",
@@ -24,7 +27,7 @@ IMPORTS = {
 # What they may take, in microseconds.
 GOALS = {
     "import literate_rl, after torch": Goal(at_most=50_000.0),
-    "import literate_rl.ppo, after torch": Goal(at_most=100_000.0),
+    "import literate_rl.learners.ppo, after torch": Goal(at_most=100_000.0),
 }
 
 

@@ -30,20 +30,20 @@ import torch
 
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
-from literate_rl.actors import RemoteLearner
-from literate_rl.agents import make_envs
-from literate_rl.evaluation import evaluate
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import (
+from literate_rl.actors.actors import RemoteLearner
+from literate_rl.apps.training import runner_of
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import (
     fit,
     flat_env,
     save_checkpoint,
     todays_names,
     write_atomically,
 )
-from literate_rl.workshop.training import runner_of
 
 BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.

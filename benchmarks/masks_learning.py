@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import make_envs
-from literate_rl.masks import WithoutMask
-from literate_rl.policies import Policy, make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.runs import flat_env
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.nets.masks import WithoutMask
+from literate_rl.nets.policies import Policy, make_policy
+from literate_rl.runs.runs import flat_env
 
 
 class WhileActing(Policy):

@@ -20,14 +20,19 @@ from torch import Tensor, nn
 
 from benchmarks.encoders_learning import CONFIG, ENV
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import make_envs
-from literate_rl.dqn import DQNConfig
-from literate_rl.loop import OffPolicy
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.rainbow import RainbowConfig
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.training import make_learner
+from literate_rl.apps.training import make_learner
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.dqn import DQNConfig
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.learners.rainbow import RainbowConfig
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.runs import flat_env
 
 
 class ByHand(nn.Sequential):

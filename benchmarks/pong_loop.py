@@ -20,10 +20,10 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from torch import Tensor, nn
 
 from benchmarks.harness import Case, Goal, cpu_seconds
-from literate_rl.agents import make_envs
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import fit, flat_env
 
 gym.register_envs(ale_py)
 

@@ -16,11 +16,14 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork, EncodingNetwork
-from literate_rl.encoders import ConvolutionalEncodingNetwork
-from literate_rl.policies import CategoricalActions, Policy
-from literate_rl.ppg import AuxiliaryPhase, Chunks, PhasicNetwork, PPGConfig
-from literate_rl.ppo_by_hand import AuxiliaryHeads
+from literate_rl.by_hand.ppo_by_hand import AuxiliaryHeads
+from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, PhasicNetwork, PPGConfig
+from literate_rl.nets.disjoint_network import (
+    DisjointPolicyValueNetwork,
+    EncodingNetwork,
+)
+from literate_rl.nets.encoders import ConvolutionalEncodingNetwork
+from literate_rl.nets.policies import CategoricalActions, Policy
 
 ROUNDS = 9
 STEPS, COPIES, EPOCHS, ACTIONS = 32, 64, 2, 15

@@ -16,15 +16,15 @@ import gymnasium as gym
 import torch
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
-from literate_rl.agents import make_envs
-from literate_rl.ppg import (
+from literate_rl.data.agents import make_envs
+from literate_rl.data.worlds import Maze, MazeLevels
+from literate_rl.learners.ppg import (
     PPGAlgorithm,
     PPGConfig,
     make_phasic_policy,
     ppg_settings,
 )
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.worlds import Maze, MazeLevels
+from literate_rl.runs.runs import flat_env
 
 CARTPOLE, MAZE = "CartPole-v1", "literate_rl/Maze-v0"
 TRAINING_LEVELS = range(200)

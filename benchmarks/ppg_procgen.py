@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
-from literate_rl.agents import make_envs
-from literate_rl.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
-from literate_rl.workshop.runs import flat_env
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
+from literate_rl.runs.runs import flat_env
 
 LEVELS = 200
 FIRST_UNSEEN = 1_000_000

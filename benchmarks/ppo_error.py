@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.ppo_error import (
+from literate_rl.maths.ppo_error import (
     ppo_info,
     ppo_policy_data,
     ppo_policy_error,

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from benchmarks import encoders_learning, minatar_learning
 from benchmarks.cleanrl import CleanRL
 from benchmarks.harness import Case, Goal, cpu_seconds
-from literate_rl.agents import make_envs
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.ppo_by_hand import ByHand
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.by_hand.ppo_by_hand import ByHand
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import fit, flat_env
 
 ROUNDS = 11
 PACKAGES = ("stable-baselines3", "gymnasium", "mujoco", "MinAtar")

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from benchmarks.harness import provenance
 from benchmarks.ppo_loop import ENV, check, learner, peer_learner
 from benchmarks.store import RESULTS, write_table
-from literate_rl.evaluation import evaluate
-from literate_rl.ppo import PPOConfig
+from literate_rl.learners.ppo import PPOConfig
+from literate_rl.runs.evaluation import evaluate
 
 PACKAGES = ("stable-baselines3", "gymnasium")
 SEEDS = 20

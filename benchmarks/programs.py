@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.harness import provenance
 from benchmarks.learning import CURVE_COLUMNS, LEARNING, binned, paths
 from benchmarks.store import read_table, write_table
-from literate_rl.workshop.programs import program_names, program_path, run_program
+from literate_rl.apps.programs import program_names, program_path, run_program
 
 SEEDS = 10
 COLUMNS = ("variant", "seed", "return", "area", "cpu_seconds")

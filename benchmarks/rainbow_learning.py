@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from benchmarks.ppg_learning import MAZE, TRAINING_LEVELS, UNSEEN_LEVELS
-from literate_rl.rainbow import ROW, Rainbow, RainbowConfig, rainbow_settings
-from literate_rl.workshop.interfaces import Learner
-from literate_rl.workshop.training import make_learner
-from literate_rl.workshop.worlds import Maze, MazeLevels
+from literate_rl.apps.training import make_learner
+from literate_rl.data.worlds import Maze, MazeLevels
+from literate_rl.ground.protocols import Learner
+from literate_rl.learners.rainbow import ROW, Rainbow, RainbowConfig, rainbow_settings
 
 # Without noisy layers an agent explores with random actions until the end.
 RANDOM = {"noisy": False, "epsilon_end": 0.05, "epsilon_steps": 5000}

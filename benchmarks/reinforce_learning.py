@@ -14,10 +14,13 @@ import torch
 from torch import nn
 
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.agents import Collector, discounted_returns, make_envs
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy
-from literate_rl.policy_gradient import categorical_log_prob, policy_gradient_error
-from literate_rl.workshop.episodes import env_seed
+from literate_rl.data.agents import Collector, discounted_returns, make_envs
+from literate_rl.data.episodes import env_seed
+from literate_rl.maths.policy_gradient import (
+    categorical_log_prob,
+    policy_gradient_error,
+)
+from literate_rl.nets.policies import ActorCritic, CategoricalActions, Policy
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks.drift import left_the_track, what_a_push_gains
 from benchmarks.learning import Experiment, Variant, main
-from literate_rl.discrete_sac import discrete_sac_settings
-from literate_rl.sac import SACConfig, sac_settings
-from literate_rl.workshop.training import make_learner
+from literate_rl.apps.training import make_learner
+from literate_rl.learners.discrete_sac import discrete_sac_settings
+from literate_rl.learners.sac import SACConfig, sac_settings
 
 # Stored beside the curve of the return.
 WATCHED = ("charts/alpha", "charts/entropy")

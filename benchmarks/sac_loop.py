@@ -26,10 +26,10 @@ from torch import Tensor, nn
 from benchmarks.dqn_loop import as_peer, linear_layers
 from benchmarks.harness import Case
 from benchmarks.td3_loop import STEPS, Form, made_for, scaled_pendulum, side_by_side
-from literate_rl.agents import make_envs
-from literate_rl.loop import OffPolicy
-from literate_rl.sac import SAC, SACConfig, make_sac_policy
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
+from literate_rl.runs.runs import fit, flat_env
 
 ROUNDS = 11
 PACKAGES = ("stable-baselines3", "gymnasium")

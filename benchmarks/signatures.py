@@ -17,8 +17,8 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.ppo_error import ppo_policy_data, ppo_policy_error
-from literate_rl.workshop.signatures import Bool, Float, Fraction, Int, checked
+from literate_rl.ground.signatures import Bool, Float, Fraction, Int, checked
+from literate_rl.maths.ppo_error import ppo_policy_data, ppo_policy_error
 
 ROUNDS = 51
 PACKAGES = ("jaxtyping", "beartype")

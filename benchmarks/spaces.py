@@ -24,9 +24,9 @@ from gymnasium import spaces
 
 from benchmarks.harness import provenance
 from benchmarks.store import RESULTS, read_table, write_table
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.nests import REASONS, SpaceError
-from literate_rl.workshop.training import ALGORITHMS, ended, make_learner
+from literate_rl.apps.training import ALGORITHMS, ended, make_learner
+from literate_rl.ground.nests import REASONS, SpaceError
+from literate_rl.runs.evaluation import evaluate
 
 PATH = RESULTS / "spaces.csv"
 COMMAND = "python -m benchmarks.spaces"

@@ -26,12 +26,12 @@ import torch
 
 from benchmarks.dqn_loop import as_peer, linear_layers
 from benchmarks.harness import Case, Goal, cpu_seconds
-from literate_rl.agents import make_envs
-from literate_rl.ddpg import make_ddpg_policy
-from literate_rl.loop import OffPolicy
-from literate_rl.td3 import TD3, TD3Config
-from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.by_hand.fast_forms import fused_critic_error, numpy_act
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ddpg import make_ddpg_policy
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.td3 import TD3, TD3Config
+from literate_rl.runs.runs import fit, flat_env
 
 Form = Callable[[Any], Any]
 

@@ -30,7 +30,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit, TransformObservation
 
 from literate_rl import MaskFromObservation, evaluate, load, train
-from literate_rl.workshop.worlds import Moving
+from literate_rl.data.worlds import Moving
 
 Env = gym.Env[Any, Any]
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")

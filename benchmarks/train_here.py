@@ -15,8 +15,8 @@ from py_mini_racer import MiniRacer
 from benchmarks.harness import provenance
 from benchmarks.learning import LEARNING
 from benchmarks.store import write_table
-from literate_rl.workshop.playground import FALLEN, FORWARD, PHYSICS
-from literate_rl.workshop.train_here import AGENT, CHANCE, SETTINGS, SLIDERS, TOTAL
+from literate_rl.book.playground import FALLEN, FORWARD, PHYSICS
+from literate_rl.book.train_here import AGENT, CHANCE, SETTINGS, SLIDERS, TOTAL
 
 SEEDS = range(1, 11)
 BINS = 25

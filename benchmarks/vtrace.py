@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.off_policy import (
+from literate_rl.maths.off_policy import (
     vtrace,
     vtrace_data,
     vtrace_error_discrete_action,

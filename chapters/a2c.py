@@ -30,19 +30,19 @@ from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Rollout
-from literate_rl.policies import RewardScaler, Runner, normalizer_of, take_in
-from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.workshop.episodes import (
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Rollout
+from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
+from literate_rl.maths.policy_gradient import policy_gradient_error
+from literate_rl.data.episodes import (
     check_num_envs,
     mean_return,
 )
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import Act, ActorCriticLike
-from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Act, ActorCriticLike
+from literate_rl.nets.hybrid_policy import actor_critic
 from literate_rl.workshop.rows import ANY, Row, Sizes, register
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Float,
     Fraction,
@@ -83,7 +83,7 @@ __all__ = [
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 kinds = {
     "this chapter": stored_runs("a2c_cartpole")["A2C"],
@@ -144,8 +144,8 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Collector, make_envs
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 env_id, seed, total_steps = "CartPole-v1", 1, 5_000
@@ -224,8 +224,8 @@ while collector.step < total_steps:
 
 
 # %% tags=["claims"]
-from literate_rl.a2c import A2C, A2CConfig
-from literate_rl.policies import CategoricalActions, Policy, make_policy
+from literate_rl.learners.a2c import A2C, A2CConfig
+from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
 
 
 class Drawn(CategoricalActions):
@@ -260,7 +260,7 @@ for ours_now, theirs in zip(parameters, learner.learner.parameters, strict=True)
 # never touch. A2C takes only that step, on the whole rollout.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "PPO and A2C",
@@ -321,10 +321,10 @@ picture
 # %%
 from functools import partial
 
-from literate_rl.a2c import a2c_error
-from literate_rl.policies import Runner, make_policy
-from literate_rl.ppo_error import policy_error_from_log_prob
-from literate_rl.workshop.runs import flat_env
+from literate_rl.learners.a2c import a2c_error
+from literate_rl.nets.policies import Runner, make_policy
+from literate_rl.maths.ppo_error import policy_error_from_log_prob
+from literate_rl.runs.runs import flat_env
 
 torch.manual_seed(1)
 build_envs = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
@@ -785,8 +785,8 @@ fig.tight_layout()
 # %%
 from dataclasses import replace
 
-from literate_rl.a2c import A2CConfig
-from literate_rl.evaluation import paired_difference
+from literate_rl.learners.a2c import A2CConfig
+from literate_rl.runs.evaluation import paired_difference
 
 
 def look(config):
@@ -947,7 +947,7 @@ assert step[1] < 0.004, "hardly moves"
 # - **Decided by**: [why runs forget](#why-runs-forget), and four agents in {doc}`ppo_evidence`
 
 # %% tags=["claims"]
-from literate_rl.ppo import PPOConfig
+from literate_rl.learners.ppo import PPOConfig
 
 assert PPOConfig().normalize_advantage, "normalises its advantages itself"
 assert not PPOConfig().scale_reward, "rewards only if asked"
@@ -980,7 +980,7 @@ assert at_450 == [24_000, 34_000], "after 24,000 steps, PPO's after 34,000"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "PPO has taken one step on a rollout. Now it goes over the whole rollout a second time. No "
@@ -1035,8 +1035,8 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 
 
 # %% tags=["hide-input"]
-from literate_rl.agents import discounted_returns
-from literate_rl.workshop.exercises import grade
+from literate_rl.data.agents import discounted_returns
+from literate_rl.book.exercises import grade
 
 
 def returns_of(reward, next_value, terminated, truncated, gamma=0.9):

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from literate_rl.a2c import (
+from literate_rl.learners.a2c import (
     SETTINGS,
     GradientConfig,
     GradientLearner,
@@ -40,7 +40,7 @@ from literate_rl.a2c import (
     named,
     returned,
 )
-from literate_rl.actors import (
+from literate_rl.actors.actors import (
     Actor,
     MakeAct,
     MakeTransport,
@@ -49,12 +49,12 @@ from literate_rl.actors import (
     Weights,
     weights_of,
 )
-from literate_rl.policies import normalizer_of, take_in
-from literate_rl.workshop.episodes import check_num_envs
-from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
-from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.nets.policies import normalizer_of, take_in
+from literate_rl.data.episodes import check_num_envs
+from literate_rl.ground.protocols import ActorCriticLike, PolicyLike
+from literate_rl.nets.hybrid_policy import actor_critic
 from literate_rl.workshop.rows import ANY, Row, register
-from literate_rl.workshop.signatures import Count, checked
+from literate_rl.ground.signatures import Count, checked
 
 __all__ = [
     "A3C",
@@ -80,7 +80,7 @@ __all__ = [
 # %% tags=["hide-input"]
 import math
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 lags = [0, 1, 2, 3, 5, 7, 10]
 step_sizes = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.5, 1.9, 2.1]
@@ -150,7 +150,7 @@ assert abs(limit(10) * 21 / math.pi - 1) < 0.01
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 50,000 steps, ten lines each. Without lag all climb to nearly 500. With a lag of 31 they stay below 130, with a lag of 127 below 60"}}
 import matplotlib.pyplot as plt
 
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 late = stored_runs("a3c_lag")
 fig, axes = plt.subplots(1, 3, figsize=(7, 2.4), sharey=True)
@@ -201,7 +201,7 @@ assert oldest.curves.max() < 60
 assert old.final.max() < 250, "hardly gets off the ground"
 assert oldest.final.max() < 100, "nothing is left"
 assert 31.6 < 1 / (1 - 0.999) ** 0.5 < 31.7
-from literate_rl.agents import make_envs
+from literate_rl.data.agents import make_envs
 
 one_sided = make_envs("CartPole-v1", 64)
 one_sided.reset(seed=0)
@@ -255,7 +255,7 @@ fig.tight_layout()
 # [see below](#does-it-learn).)
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 
 def told(more, less):
@@ -289,7 +289,7 @@ for lag in (1, 3, 15):
 # optimiser's step.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "Experience or gradients",
@@ -458,10 +458,10 @@ from functools import partial
 
 import torch
 
-from literate_rl.a3c import A3CConfig, gradient_layout
-from literate_rl.actors import slot_layout
-from literate_rl.policies import make_policy
-from literate_rl.workshop.runs import flat_env
+from literate_rl.actors.a3c import A3CConfig, gradient_layout
+from literate_rl.actors.actors import slot_layout
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import flat_env
 
 torch.set_num_threads(1)  # networks as small as these gain nothing from more
 build_envs = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
@@ -580,10 +580,10 @@ ROW = register(
 # test much of A3C. With four slots the lag is three, and the parameters are different.
 
 # %%
-from literate_rl.a2c import A2C, A2CConfig
-from literate_rl.a3c import A3C
-from literate_rl.actors import InProcess
-from literate_rl.workshop.fast_forms import numpy_act
+from literate_rl.learners.a2c import A2C, A2CConfig
+from literate_rl.actors.a3c import A3C
+from literate_rl.actors.actors import InProcess
+from literate_rl.by_hand.fast_forms import numpy_act
 
 
 def one_worker(make_worker, *others):
@@ -623,7 +623,7 @@ assert all(torch.equal(x, y) for x, y in pairs), "one slot is A2C bit for bit"
 # the mean of ten seeds.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two curves of the mean return over 200,000 steps, which rise to 500, that of A3C a little later"}}
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 fig, axis = plt.subplots(figsize=(7, 2.6))
 kinds = {
@@ -667,8 +667,8 @@ assert -15 < behind.mean < -13, "about 14"
 # %%
 import time
 
-from literate_rl.a3c import GradientWorker
-from literate_rl.actors import fill, weights_of
+from literate_rl.actors.a3c import GradientWorker
+from literate_rl.actors.actors import fill, weights_of
 
 
 def milliseconds(function, repeats=40):
@@ -828,7 +828,7 @@ assert round(remote.judged["seconds"].min()) == 16, "the fastest"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "Four workers with one slot each send gradients, and training is only just stable. You double "
@@ -867,7 +867,7 @@ def answer(num_workers, step_size, num_steps):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def taking_turns(num_workers, step_size, num_steps):
@@ -953,8 +953,8 @@ def late_agent(lag):
 # %% tags=["hide-input"]
 from dataclasses import replace
 
-from literate_rl.a3c import a3c_settings
-from literate_rl.workshop.runs import fit
+from literate_rl.actors.a3c import a3c_settings
+from literate_rl.runs.runs import fit
 
 by_lag = [late["lag 0"], small["lag 3, rate 1"], late["lag 127"]]
 

@@ -33,8 +33,8 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from literate_rl.agents import Collector, Rollout
-from literate_rl.impala import (
+from literate_rl.data.agents import Collector, Rollout
+from literate_rl.learners.impala import (
     IMPALA,
     IMPALAConfig,
     Unroll,
@@ -42,8 +42,8 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.policies import kept_dtype, take_in
-from literate_rl.workshop.episodes import (
+from literate_rl.nets.policies import kept_dtype, take_in
+from literate_rl.data.episodes import (
     as_argument,
     check_num_envs,
     env_seed,
@@ -51,17 +51,17 @@ from literate_rl.workshop.episodes import (
     read_masks,
     warn_cut_off,
 )
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import (
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import (
     Act,
     ActorCriticLike,
     PolicyLike,
     Stateful,
 )
-from literate_rl.workshop.interrupts import StopWaiting
-from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.ground.interrupts import StopWaiting
+from literate_rl.nets.hybrid_policy import actor_critic
 from literate_rl.workshop.rows import ANY, Row, register
-from literate_rl.workshop.signatures import Count, Positive, check_that, checked
+from literate_rl.ground.signatures import Count, Positive, check_that, checked
 
 __all__ = [
     "Actor",
@@ -99,7 +99,7 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 runs = stored_runs("impala_waiting")
 looks = {
@@ -146,7 +146,7 @@ fig.tight_layout()
 # benchmarks.impala_learning impala_waiting` trained the runs.)
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 assert min(len(run.area) for run in runs.values()) == 10, "ten seeds"
 alone, one, two, four, single = seconds.values()
@@ -201,7 +201,7 @@ assert round(usual[0] / usual[1], 1) == 4.3, "by the medians"
 # 3. The learner learns from the unroll. Now the slot is free, and step 1 follows.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "Actors, slots and the learner",
@@ -277,11 +277,11 @@ from functools import partial
 
 import torch
 
-from literate_rl.actors import Actor, ActorLearner, fill, slot_layout, weights_of
-from literate_rl.actors import actors_settings
-from literate_rl.agents import make_envs
-from literate_rl.policies import make_policy
-from literate_rl.workshop.runs import flat_env
+from literate_rl.actors.actors import Actor, ActorLearner, fill, slot_layout, weights_of
+from literate_rl.actors.actors import actors_settings
+from literate_rl.data.agents import make_envs
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import flat_env
 
 torch.manual_seed(1)
 build = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
@@ -682,9 +682,7 @@ class RemoteLearner:
     ) -> None:
         self.actors, where = config.actors or 0, config.transport
         check_that(self.actors > 0, "config.actors must be at least 1, got None")
-        others = (
-            "SharedMemory of literate_rl.processes or RayActors of literate_rl.workshop"
-        )
+        others = "SharedMemory of literate_rl.actors.processes or RayActors of literate_rl.workshop"
         fits = transport is not None or where == "in_process"
         check_that(fits, f"transport {where}: pass {others}")
         self.make_transport = transport or InProcess
@@ -993,8 +991,8 @@ assert all(low < 0.7 and high > 1.5 for low, high in spread.values()), "it is wr
 # slot is given away.
 
 # %%
-from literate_rl.agents import best_device
-from literate_rl.workshop.runs import fit
+from literate_rl.data.agents import best_device
+from literate_rl.runs.runs import fit
 
 on_device = replace(config, actors=2, total_steps=2048)
 with ActorLearner(fresh_policy().to(best_device()), build, on_device) as learner:
@@ -1049,7 +1047,7 @@ assert round(usual[1]) == 26, "by the medians"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "Three actors have two slots each. An unroll always takes an actor 1 second, and an update "
@@ -1087,7 +1085,7 @@ def answer(events):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def lags_of(events):

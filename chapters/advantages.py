@@ -23,8 +23,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from literate_rl.workshop.fast import reverse_scan
-from literate_rl.workshop.signatures import (
+from literate_rl.maths.fast import reverse_scan
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Float,
@@ -54,8 +54,10 @@ __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.advantages import lambda_returns  # the package's own, defined below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.maths.advantages import (
+    lambda_returns,
+)  # the package's own, defined below
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 gamma, num_steps, num_estimates = 0.97, 30, 20_000
 generator = torch.Generator().manual_seed(0)
@@ -419,8 +421,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.exact_values import Ring, tabular_values
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.exact_values import Ring, tabular_values
 
 discount, right = 0.99, 0.8
 ring = Ring()
@@ -610,7 +612,7 @@ assert value.flatten().tolist() == [1, 2, 3, 0, 5], "the fourth value has become
 # The same call runs on a GPU if there is one.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 steps = [torch.randn(512, 8, generator=generator) for _ in range(3)]
@@ -638,7 +640,7 @@ assert torch.allclose(on_device.cpu(), gae(*steps, *flags), atol=1e-4)
 # No code yet, only a thought.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "The critic's value is 5 too high in every state, and γ = 1. The episode is truncated, "
@@ -665,7 +667,7 @@ def answer(reward, value, next_value, terminated, truncated, gamma, lambda_):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def episodes(seed):

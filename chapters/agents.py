@@ -33,7 +33,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Float,
@@ -41,7 +41,7 @@ from literate_rl.workshop.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.workshop.episodes import (
+from literate_rl.data.episodes import (
     EpisodeCounter,
     as_argument,
     check_copies,
@@ -71,7 +71,7 @@ __all__ = [
 # %% tags=["hide-input"]
 import os
 
-from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot, predict
+from literate_rl.book.pictures import Axis, Mark, Picture, dial, plot, predict
 
 # CartPole is drawn below, on no screen and without a greeting.
 os.environ["PYGAME_HIDE_SUPPORT_PROMPT"] = "1"
@@ -168,7 +168,7 @@ assert abs(obs[0]) < 2.4, "and not the track"
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.agents import (
+from literate_rl.data.agents import (
     discounted_returns,
 )  # the package's own; this chapter defines it below
 
@@ -883,7 +883,7 @@ def answer(reward, next_value, terminated, truncated, gamma):
     return reward + gamma * next_value * (~done).float()
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def checked_target(reward, next_value, terminated, truncated, gamma):

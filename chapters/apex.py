@@ -31,7 +31,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from literate_rl.actors import (
+from literate_rl.actors.actors import (
     Actor,
     MakeAct,
     MakeTransport,
@@ -42,21 +42,21 @@ from literate_rl.actors import (
     Weights,
     weights_of,
 )
-from literate_rl.agents import Collector, Rollout
-from literate_rl.ddpg import ROW as DDPG_ROW
-from literate_rl.ddpg import DDPGConfig, ddpg_settings
-from literate_rl.dqn import ROW as DQN_ROW
-from literate_rl.dqn import DQNConfig, Exploring, dqn_settings
-from literate_rl.loop import OffPolicy
-from literate_rl.policies import Policy, take_in
-from literate_rl.rainbow import ROW as RAINBOW_ROW
-from literate_rl.rainbow import RainbowConfig, rainbow_settings
-from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop.episodes import mean_return
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import Algorithm, PolicyLike, Stateful
+from literate_rl.data.agents import Collector, Rollout
+from literate_rl.learners.ddpg import ROW as DDPG_ROW
+from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings
+from literate_rl.learners.dqn import ROW as DQN_ROW
+from literate_rl.learners.dqn import DQNConfig, Exploring, dqn_settings
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.nets.policies import Policy, take_in
+from literate_rl.learners.rainbow import ROW as RAINBOW_ROW
+from literate_rl.learners.rainbow import RainbowConfig, rainbow_settings
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.data.episodes import mean_return
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Algorithm, PolicyLike, Stateful
 from literate_rl.workshop.rows import Row, register
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Float,
     Fraction,
@@ -103,9 +103,9 @@ import math
 import numpy as np
 import torch
 
-from literate_rl.agents import Rollout
-from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop.pictures import AGENT_COLOURS, Axis, Mark, dial, plot
+from literate_rl.data.agents import Rollout
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.book.pictures import AGENT_COLOURS, Axis, Mark, dial, plot
 
 size, batch_size, dull = 2000, 32, 0.02
 
@@ -232,8 +232,8 @@ assert len(found[2.0, True]) > 80, "enough to say so"
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Mean returns while training of three kinds of runs over 30,000 steps of CartPole. That with the priorities of the actor is highest from the middle on"}}
 import matplotlib.pyplot as plt
 
-from literate_rl.evaluation import paired_difference
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference
+from literate_rl.runs.runs import stored_runs
 
 rules = stored_runs("apex_ratio")
 labels = {
@@ -332,8 +332,8 @@ half_minute = {
 assert max(half_minute, key=half_minute.get) == "4 actors", "the highest return"
 
 
-from literate_rl.apex import apex_settings
-from literate_rl.dqn import dqn_settings
+from literate_rl.actors.apex import apex_settings
+from literate_rl.learners.dqn import dqn_settings
 
 reached = {key: (run.final >= 475).sum() for key, run in runs.items()}
 assert reached.pop("no actors") == 8
@@ -446,7 +446,7 @@ def of_one_policy(algorithm: Algorithm, policy: PolicyLike) -> Algorithm:
 # the ladder is: the *power* is the 7 of the formula.
 
 # %% tags=["hide-input"]
-from literate_rl.apex import actor_epsilons  # the package's own, defined below
+from literate_rl.actors.apex import actor_epsilons  # the package's own, defined below
 
 
 def rungs(number, power):
@@ -912,9 +912,9 @@ ROWS = [*map(many, (DQN_ROW, RAINBOW_ROW, DDPG_ROW))]
 from dataclasses import replace
 from functools import partial
 
-from literate_rl.agents import make_envs
-from literate_rl.apex import Apex, apex_settings
-from literate_rl.dqn import DQN, make_q_policy
+from literate_rl.data.agents import make_envs
+from literate_rl.actors.apex import Apex, apex_settings
+from literate_rl.learners.dqn import DQN, make_q_policy
 
 
 def make_learner(config, **changes):
@@ -1062,7 +1062,7 @@ assert apex_settings("CartPole-v1").num_steps == 5
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "An actor's weights are a few versions old. How wrong can its first priorities make the "
@@ -1096,7 +1096,7 @@ def answer(reward, q, action, terminated, gamma=0.9):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def judged_steps(reward, q, action, terminated, gamma=0.9):

@@ -23,8 +23,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from literate_rl.workshop.fast import project_atoms
-from literate_rl.workshop.signatures import Finite, Float, check_finite, checked
+from literate_rl.maths.fast import project_atoms
+from literate_rl.ground.signatures import Finite, Float, check_finite, checked
 
 __all__ = ["categorical_error", "project_distribution", "project_distribution_loop"]
 
@@ -42,8 +42,10 @@ __all__ = ["categorical_error", "project_distribution", "project_distribution_lo
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.c51 import project_distribution  # the package's own, defined below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.maths.c51 import (
+    project_distribution,
+)  # the package's own, defined below
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 torch.set_num_threads(1)  # the networks of this book are too small to gain from more
 low, high, num_atoms, discount = -40.0, 20.0, 61, 0.97
@@ -475,8 +477,8 @@ print(f"{table[0] @ atoms:.2f}\nlargest difference in 3000 updates: {apart:.0e}"
 # (What a network has learned about a falling pole is drawn in {doc}`rainbow`.)
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference
+from literate_rl.runs.runs import stored_runs
 
 assert apart < 1e-11, "the same, but for rounding"
 five = torch.arange(5, dtype=double)
@@ -590,7 +592,7 @@ assert rounded(before, place).sum() == 0
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A step terminated with reward 3.25, and the atoms are 0, 1, …, 10. What is its target?",
@@ -625,7 +627,7 @@ def answer(prob, reward, discount, value_min, value_max):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def targets(seed):

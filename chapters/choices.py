@@ -28,10 +28,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.masks import legal
-from literate_rl.workshop.fast import LOG_OF_NOTHING
-from literate_rl.workshop.nests import leaves, pack, refused
-from literate_rl.workshop.signatures import Float, Int, check_that, checked
+from literate_rl.nets.masks import legal
+from literate_rl.maths.fast import LOG_OF_NOTHING
+from literate_rl.ground.nests import leaves, pack, refused
+from literate_rl.ground.signatures import Float, Int, check_that, checked
 
 __all__ = ["ChoiceActions", "is_choices"]
 
@@ -48,7 +48,7 @@ __all__ = ["ChoiceActions", "is_choices"]
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 torch.set_num_threads(1)  # the networks of this book are too small to be shared out
 moves, looks = ("stay", "walk", "jump"), ("left", "ahead", "right")
@@ -134,7 +134,7 @@ assert len(lines) == 1, "does not depend on its move"
 # of {doc}`policies` chooses the class by the action space.)
 
 # %%
-from literate_rl.choices import ChoiceActions  # built below
+from literate_rl.nets.choices import ChoiceActions  # built below
 
 game = ChoiceActions(spaces.MultiDiscrete([3, 3]))
 row = torch.tensor([[0.0, 0.5, 2.0, 0.5, 0.0, 1.0]], dtype=torch.float64)
@@ -309,10 +309,10 @@ from functools import partial
 import gymnasium as gym
 import matplotlib.pyplot as plt
 
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.runs import fit
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.nets.policies import make_policy
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.runs.runs import fit
 
 
 class Switches(gym.Env):
@@ -443,7 +443,7 @@ assert share[64] > 0.6, "most of the batch"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "An action space is MultiDiscrete([5, 3, 2]), and all logits are 0. What is the entropy of the "
@@ -476,7 +476,7 @@ def answer(row, sizes, action):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def log_prob_of(row, sizes, action):

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from literate_rl.workshop.networks import Stretch, layers, squashed_log_prob
+from literate_rl.ground.networks import Stretch, layers, squashed_log_prob
 
 __all__ = [
     "ActionValue",
@@ -61,7 +61,7 @@ import math
 
 import torch
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 eta = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
 edges = torch.linspace(-1, 1, 26)
@@ -349,7 +349,7 @@ class ActionValue(nn.Module):
 # The checker of {doc}`contracts` has nothing to say about them.
 
 # %%
-from literate_rl.contracts import ContractError, check_model
+from literate_rl.check.contracts import ContractError, check_model
 
 pole, pendulum = "CartPole-v1", "Pendulum-v1"
 push, critics = ([-2.0], [2.0]), [ActionValue(3, 1), ActionValue(3, 1)]
@@ -715,9 +715,9 @@ print([look_at(name, edited(name, pairs)) for name, pairs in changes.items()])
 # neither fault.
 
 # %% tags=["claims"]
-from literate_rl.contracts import scores_cancel
-from literate_rl.workshop.probes import Probe
-from literate_rl.workshop.rules import entropy_fits
+from literate_rl.check.contracts import scores_cancel
+from literate_rl.check.probes import Probe
+from literate_rl.check.rules import entropy_fits
 
 passing = {name for name, words in verdicts.items() if words == "passes"}
 critics = ["DDPG Critic", "A2C Critic", "SAC Critic"]
@@ -815,7 +815,7 @@ assert "action[:, 1] must lie in 0 to 1" in said[1]
 # ## On the best device
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 actor = SquashedGaussianActor(3, [-2.0], [2.0]).to(device)
@@ -838,7 +838,7 @@ print("passes on", device.type)
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A Gaussian with mean 0 is squashed to the box from −1 to 1. Its standard deviation grows "
@@ -889,7 +889,7 @@ class Answer(nn.Module):
         return action, log_prob.unsqueeze(-1), entropy.unsqueeze(-1)
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 to_three = spaces.Box(0, 3, (1,))
 

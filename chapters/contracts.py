@@ -33,7 +33,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.probes import (
+from literate_rl.check.probes import (
     Finding,
     Probe,
     Rule,
@@ -43,7 +43,7 @@ from literate_rl.workshop.probes import (
     write_contract,
     write_out,
 )
-from literate_rl.workshop.rules import (
+from literate_rl.check.rules import (
     action_learns,
     as_it_is,
     copies,
@@ -72,7 +72,7 @@ from literate_rl.workshop.rules import (
     takes_states,
     tells_apart,
 )
-from literate_rl.workshop.states import look_around
+from literate_rl.check.states import look_around
 
 __all__ = [
     "CONTRACTS",
@@ -174,7 +174,7 @@ fig.tight_layout()
 # know the fix, how would you find out? Ask the checker.
 
 # %%
-from literate_rl.contracts import CONTRACTS, ContractError, check_model
+from literate_rl.check.contracts import CONTRACTS, ContractError, check_model
 
 
 def verdict_on(family, **given):
@@ -214,7 +214,7 @@ assert verdict.count("must have shape (5, 1), got (5,)") == 3
 # instead: the probabilities of fixed returns, the **atoms**.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "Families and roles",
@@ -779,7 +779,7 @@ def try_model(
 # %%
 from gymnasium import spaces
 
-from literate_rl.workshop.states import state_spec
+from literate_rl.check.states import state_spec
 
 parts = {"position": spaces.Box(-1, 1, (1,)), "velocity": spaces.Box(-1, 1, (2,))}
 states = state_spec(spaces.Dict(parts)).split(torch.zeros(8, 3))
@@ -798,8 +798,8 @@ print({name: tuple(state.shape) for name, state in states.items()})
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 families = stored_runs("a2c_contract")
 fig, axes = plt.subplots(1, 4, figsize=(7.6, 2.2), sharey=True)
@@ -832,7 +832,7 @@ assert (families["PPO"].final == 500).all(), "with PPO all five"
 # Actor and critic may share a body, which stays one:
 
 # %%
-from literate_rl.workshop.training import train
+from literate_rl.apps.training import train
 
 
 class OnBody(nn.Module):
@@ -912,7 +912,7 @@ assert qnet(torch.randn(1000, 2)).min() == 0
 # keeps a contract is a single layer.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 check_model("DQN", qnet=nn.Linear(4, 2).to(device), env="CartPole-v1")
@@ -934,7 +934,7 @@ print("passes on", device.type)
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "An actor draws from the softmax of its logits. It computes every log-probability, drawn or "
@@ -988,7 +988,7 @@ class Answer(nn.Module):
         return value + adv - adv.mean()
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 grade(lambda: verdict_on("DQN", qnet=Answer(), env="CartPole-v1"), lambda: "passes", ())

@@ -27,13 +27,13 @@ import gymnasium as gym
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.ddpg import ddpg_settings
-from literate_rl.discrete_sac import discrete_sac_settings
-from literate_rl.evaluation import paired_difference
-from literate_rl.sac import sac_settings
-from literate_rl.td3 import hddpg_settings, td3_settings
-from literate_rl.workshop.pictures import AGENT_COLOURS, predict
-from literate_rl.workshop.runs import results_folder, stored_runs
+from literate_rl.learners.ddpg import ddpg_settings
+from literate_rl.learners.discrete_sac import discrete_sac_settings
+from literate_rl.runs.evaluation import paired_difference
+from literate_rl.learners.sac import sac_settings
+from literate_rl.learners.td3 import hddpg_settings, td3_settings
+from literate_rl.book.pictures import AGENT_COLOURS, predict
+from literate_rl.runs.runs import results_folder, stored_runs
 
 # %% [markdown]
 # ## Four agents, one pendulum

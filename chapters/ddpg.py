@@ -30,25 +30,25 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.dqn import (
+from literate_rl.learners.dqn import (
     EpsilonGreedy,
     Exploring,
     ExploringConfig,
     TargetNetwork,
     q_target,
 )
-from literate_rl.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import Policy, normalizing
-from literate_rl.replay import Batch
-from literate_rl.workshop.nests import (
+from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.nets.policies import Policy, normalizing
+from literate_rl.data.replay import Batch
+from literate_rl.ground.nests import (
     action_box,
     as_space,
     open_ended,
     refused,
     remembered,
 )
-from literate_rl.workshop.networks import (
+from literate_rl.ground.networks import (
     ActionCritic,
     Critics,
     Stretch,
@@ -56,7 +56,7 @@ from literate_rl.workshop.networks import (
     layers,
 )
 from literate_rl.workshop.rows import BOUNDED, Row, by_settings, register
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Float,
     Fraction,
@@ -94,7 +94,7 @@ __all__ = [
 # %% tags=["hide-input"]
 import math
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 places = [-1 + 0.02 * i for i in range(101)]
 
@@ -189,8 +189,8 @@ assert abs(truth(stuck) + 0.09) < 0.005, "what the environment pays"
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 found = stored_runs("ddpg_pendulum")["DDPG"]
 promised, earned = (found.watched[name] for name in ("estimate", "earned"))
@@ -282,8 +282,8 @@ import copy
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -734,7 +734,7 @@ class DeterministicPolicyGradient(Exploring):
 # ascent, and the actor takes a step uphill:
 
 # %%
-from literate_rl.workshop.programs import source
+from literate_rl.apps.programs import source
 
 source(OffPolicy.climb)
 
@@ -925,7 +925,7 @@ register(
 # batches of the program, and compares the weights.
 
 # %% tags=["claims"]
-from literate_rl.workshop.programs import drawn_batches
+from literate_rl.apps.programs import drawn_batches
 
 batches, names = drawn_batches("ddpg", total_steps=510)
 torch.manual_seed(1)
@@ -951,7 +951,7 @@ for x, y in zip(ours, theirs, strict=True):
 # −2 to 2.
 
 # %%
-from literate_rl.ddpg import BoxActions
+from literate_rl.learners.ddpg import BoxActions
 
 actions, seen = BoxActions([-2.0], [2.0]), {}
 for share in (0.0, 0.1):
@@ -1027,7 +1027,7 @@ assert torch.allclose(theirs, torch.tensor([5.0, 0.001]))
 
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 
 def learned(runs):
@@ -1069,7 +1069,7 @@ assert (successors["TD3"].area < found.area).all(), "fewer than TD3"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "The actor's step needs the gradient of the critic's value. While the actor takes its step, "
@@ -1105,7 +1105,7 @@ def answer(weight, obs, action):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def climbed(weight, obs, action):

@@ -29,14 +29,14 @@ import numpy as np
 import torch
 from gymnasium.wrappers import TimeLimit, TransformReward
 
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.evaluation import evaluate, paired_difference
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.ppo_error import policy_error_from_log_prob, ppo_policy_loss
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.rooms import ROOMS, House, house, room_answers
-from literate_rl.workshop.runs import fit, stored_runs
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.runs.evaluation import evaluate, paired_difference
+from literate_rl.nets.policies import make_policy
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.maths.ppo_error import policy_error_from_log_prob, ppo_policy_loss
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.book.rooms import ROOMS, House, house, room_answers
+from literate_rl.runs.runs import fit, stored_runs
 
 torch.set_num_threads(1)  # the networks are too small for several threads to pay
 
@@ -64,7 +64,7 @@ torch.set_num_threads(1)  # the networks are too small for several threads to pa
 # numbered, and "reads", "waits" and "both" have two of them:
 
 # %%
-from literate_rl.workshop.programs import source
+from literate_rl.apps.programs import source
 
 source(House.step)
 
@@ -223,7 +223,7 @@ fig.tight_layout()
 
 
 # %%
-from literate_rl.workshop.rooms import visit_rooms
+from literate_rl.book.rooms import visit_rooms
 
 
 def trainer(learner, rate):
@@ -583,7 +583,7 @@ for name, column in {"(B,)": log_prob, "(B, 1)": log_prob.unsqueeze(-1)}.items()
 assert foreseen["(B, 1)"] < 0.15, "about 0"
 assert foreseen["(B,)"] > foreseen["(B, 1)"] + 0.1
 assert lengths["(B, 1)"] < 1e-4 * lengths["(B,)"], "the gradient is 0"
-from literate_rl.ppo_error import ppo_value_data, ppo_value_error
+from literate_rl.maths.ppo_error import ppo_value_data, ppo_value_error
 
 flat = samples.target
 try:
@@ -740,7 +740,7 @@ assert beyond["as they are"] > 2 * beyond["normalised"]
 
 
 # %%
-from literate_rl.dqn import DQN, DQNConfig, make_q_policy
+from literate_rl.learners.dqn import DQN, DQNConfig, make_q_policy
 
 
 def mean_values(forgets):
@@ -797,7 +797,7 @@ assert values_of["forgets"][-1] > 2 * largest, "it feeds on itself"
 # %%
 import warnings
 
-from literate_rl.rainbow import Rainbow, RainbowConfig, make_rainbow_policy
+from literate_rl.learners.rainbow import Rainbow, RainbowConfig, make_rainbow_policy
 
 
 def with_atoms(low, high):
@@ -1022,8 +1022,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from literate_rl.workshop.doctor import look
-from literate_rl.workshop.runs import Run
+from literate_rl.apps.doctor import look
+from literate_rl.runs.runs import Run
 
 place = tempfile.TemporaryDirectory()
 made = build("CartPole-v1", replace(settings, learning_rate=0.3))
@@ -1192,7 +1192,7 @@ for config in chosen.values():
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "In every iteration the clip fraction is 0, the KL divergence about 0.00001 and the entropy of "
@@ -1218,7 +1218,7 @@ def answer(obs):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def normalised(obs):

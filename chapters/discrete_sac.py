@@ -27,27 +27,33 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from literate_rl.dqn import TargetNetwork
-from literate_rl.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import (
+from literate_rl.learners.dqn import TargetNetwork
+from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.nets.policies import (
     CategoricalActions,
     Policy,
     mean_surprise,
     normalizing,
 )
-from literate_rl.replay import Batch
-from literate_rl.sac import SAC, SACConfig, Temperature, make_sac_policy, sac_settings
-from literate_rl.td3 import clipped_double_target, critic_error
-from literate_rl.workshop.interfaces import Algorithm, PolicyLike
-from literate_rl.workshop.nests import (
+from literate_rl.data.replay import Batch
+from literate_rl.learners.sac import (
+    SAC,
+    SACConfig,
+    Temperature,
+    make_sac_policy,
+    sac_settings,
+)
+from literate_rl.learners.td3 import clipped_double_target, critic_error
+from literate_rl.ground.protocols import Algorithm, PolicyLike
+from literate_rl.ground.nests import (
     as_discrete,
     as_space,
     remembered,
 )
-from literate_rl.workshop.networks import climbing, eval_mode, layers
+from literate_rl.ground.networks import climbing, eval_mode, layers
 from literate_rl.workshop.rows import BOUNDED, Row, by_settings, register
-from literate_rl.workshop.signatures import Count, Float, check_that, checked
+from literate_rl.ground.signatures import Count, Float, check_that, checked
 
 __all__ = [
     "DiscreteCritics",
@@ -78,7 +84,7 @@ __all__ = [
 # %% tags=["hide-input"]
 import numpy as np
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 worth = np.array([1.0, 0.6, 0.2, 0.0])
 price = 0.2
@@ -151,7 +157,7 @@ assert draws_of(0.1)[1][1:].min() > 1.3, "far too large"
 # %%
 import torch
 
-from literate_rl.discrete_sac import expected_soft_value
+from literate_rl.learners.discrete_sac import expected_soft_value
 
 torch.manual_seed(0)
 q = torch.tensor(worth)
@@ -199,8 +205,8 @@ import math
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -295,7 +301,7 @@ while collector.step < total_steps:
 # (`python -m benchmarks.programs discrete_sac`): the mean of the last twenty episodes of each, with the draws.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 ten = stored_runs("program_discrete_sac")["discrete_sac"]
 print(*(f"{x:.0f}" for x in np.sort(ten.final)))
@@ -481,9 +487,9 @@ assert all(0.2 < asked[number, 0.5] < 0.35 for number in numbers), "two to three
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: mean returns while training over 20,000 steps of CartPole for two targets, which rise together to above 400. Second: the returns of the last greedy policies as dots. With half of log 2 the lowest is at 435, with 0.1 at 182"}}
 import matplotlib.pyplot as plt
 
-from literate_rl.evaluation import paired_difference
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 targets = {
     "0.1": stored_runs("sac_cartpole_sure")["SAC"],
@@ -775,7 +781,7 @@ ROW = register(
 # %% tags=["claims"]
 from dataclasses import replace
 
-from literate_rl.workshop.programs import drawn_batches
+from literate_rl.apps.programs import drawn_batches
 
 batches, names = drawn_batches("discrete_sac", total_steps=1040)
 both = envs.single_observation_space, envs.single_action_space
@@ -874,7 +880,7 @@ assert 12 < np.median(half.cpu_seconds) < 20
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "The target entropy is 0.98 · log 2. In every state one of the two actions is better by 1, "
@@ -905,7 +911,7 @@ def answer(q, log_prob, alpha):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def judged(seed):

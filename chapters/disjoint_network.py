@@ -32,8 +32,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
-from literate_rl.workshop.nests import Spec, flat, leaves, pack
-from literate_rl.workshop.signatures import Count, Float, at_least, check_that, checked
+from literate_rl.ground.nests import Spec, flat, leaves, pack
+from literate_rl.ground.signatures import Count, Float, at_least, check_that, checked
 
 __all__ = [
     "CategoricalProjectionNetwork",
@@ -51,7 +51,7 @@ __all__ = [
 # head estimate the return. There are two arrangements:
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "Two networks and three heads",
@@ -112,7 +112,7 @@ import torch
 from gymnasium import spaces
 from torch.distributions import kl_divergence
 
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork  # built below
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork  # built below
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 box, three = spaces.Box(-np.inf, np.inf, (4,)), spaces.Discrete(3)
@@ -593,7 +593,7 @@ print("auxiliary value that is not required:", aux)
 # real auxiliary phase the policy is only held.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 
 def loss_of(network, head, require_aux=True):
@@ -762,7 +762,7 @@ for aux in (torch.zeros(1), torch.zeros(3)):
 # The network goes where its weights go.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 on_device = DisjointPolicyValueNetwork(observations, actions).to(device)
@@ -786,7 +786,7 @@ print("on one device:", kind.logits.device == value.device)
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A shared network has detach='policy_phase'. In the policy phase you forget "
@@ -819,7 +819,7 @@ def answer(features, value_head, aux_head):
     return value_head(features), aux_head(features)
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def right(features, value_head, aux_head):

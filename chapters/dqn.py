@@ -32,22 +32,27 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.encoders import (
+from literate_rl.nets.encoders import (
     Convolutions,
     OwnEncoder,
     PictureEncoder,
     ShapedEncoder,
     entrance,
 )
-from literate_rl.loop import OffPolicy, OffPolicyConfig, QError, linear_schedule
-from literate_rl.masks import legal
-from literate_rl.policies import Policy, RunningMoments, chosen, normalizing
-from literate_rl.replay import Batch
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import Algorithm
-from literate_rl.workshop.nests import as_discrete, as_space, remembered
+from literate_rl.learners.loop import (
+    OffPolicy,
+    OffPolicyConfig,
+    QError,
+    linear_schedule,
+)
+from literate_rl.nets.masks import legal
+from literate_rl.nets.policies import Policy, RunningMoments, chosen, normalizing
+from literate_rl.data.replay import Batch
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Algorithm
+from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.workshop.rows import LISTED, Row, by_settings, register
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Float,
     Fraction,
@@ -94,7 +99,7 @@ __all__ = [
 # %% tags=["hide-input"]
 import math
 
-from literate_rl.workshop.pictures import AGENT_COLOURS, Axis, Mark, dial, plot
+from literate_rl.book.pictures import AGENT_COLOURS, Axis, Mark, dial, plot
 
 num_updates = 200
 
@@ -193,7 +198,7 @@ for setting in [(g, n, 1, k) for g in (0.9, 0.99) for n in (1, 20, 80) for k in 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 runaway = stored_runs("dqn_runaway")
 colours = dict(
@@ -345,8 +350,8 @@ import torch
 from torch import nn
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the network is too small to be shared out
 
@@ -464,7 +469,7 @@ assert 35 < np.median(ten.cpu_seconds) < 45, "about 40 seconds"
 # one? Guess, move that slider, press Reset and Train.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.train_here import train_maze
+from literate_rl.book.train_here import train_maze
 
 train_maze()
 
@@ -483,7 +488,7 @@ train_maze()
 # shortest, and the ring never arrives.
 
 # %% tags=["claims"]
-from literate_rl.workshop.train_here import MAZE, MAZE_SLIDERS, learn_maze, walk
+from literate_rl.book.train_here import MAZE, MAZE_SLIDERS, learn_maze, walk
 
 
 def learned(step_size, exploration, discount):
@@ -1023,7 +1028,7 @@ def DQN(  # noqa: N802 (the field's name)
 # %% tags=["claims"]
 from unittest.mock import patch
 
-from literate_rl.workshop.programs import run_program
+from literate_rl.apps.programs import run_program
 
 
 class Recorded(ReplayBuffer):
@@ -1035,7 +1040,7 @@ class Recorded(ReplayBuffer):
 
 
 batches = []
-with patch("literate_rl.replay.ReplayBuffer", Recorded):
+with patch("literate_rl.data.replay.ReplayBuffer", Recorded):
     made = run_program("dqn", total_steps=1100)
 torch.manual_seed(1)
 envs = make_envs("CartPole-v1", 4)
@@ -1191,7 +1196,7 @@ assert after_loads == [2500, 625, 156, 39], "each load divides again"
 # - **Decided by**: one switch at a time in {doc}`rainbow_evidence`
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 above = dqn_settings("CartPole-v1")
 assert above.dueling, "in which the program differs"
@@ -1250,7 +1255,7 @@ assert round(price) == 11, "eleven times"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "An agent with two actions is ε-greedy with ε = 0.1. How often does it take the action that "
@@ -1283,8 +1288,8 @@ def answer(reward, discount, next_q, chooser):
 from dataclasses import replace
 from functools import partial
 
-from literate_rl.workshop.exercises import grade
-from literate_rl.workshop.training import make_learner
+from literate_rl.book.exercises import grade
+from literate_rl.apps.training import make_learner
 
 
 def remembered(seed):

@@ -32,9 +32,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.nests import as_vectors, refused
-from literate_rl.workshop.networks import eval_mode, orthogonal
-from literate_rl.workshop.signatures import Count, Fault, check_that, checked
+from literate_rl.ground.nests import as_vectors, refused
+from literate_rl.ground.networks import eval_mode, orthogonal
+from literate_rl.ground.signatures import Count, Fault, check_that, checked
 
 __all__ = [
     "MINATAR_LAYERS",
@@ -67,9 +67,9 @@ __all__ = [
 import torch
 from gymnasium import spaces
 
-from literate_rl.encoders import PictureEncoder  # built below
-from literate_rl.workshop.pictures import Picture, dial
-from literate_rl.workshop.runs import read_rows, results_folder
+from literate_rl.nets.encoders import PictureEncoder  # built below
+from literate_rl.book.pictures import Picture, dial
+from literate_rl.runs.runs import read_rows, results_folder
 
 torch.set_num_threads(1)  # the networks of this book are too small to be shared out
 planes = ("paddle", "ball", "trail", "brick")
@@ -219,8 +219,8 @@ assert 0 < edge[edge > 0].min() < 3, "and less where some are missing"
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.evaluation import paired_difference
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference
+from literate_rl.runs.runs import stored_runs
 
 runs = stored_runs("encoders_breakout")
 fig, axis = plt.subplots(figsize=(7, 2.8), layout="constrained")
@@ -968,7 +968,7 @@ def check_normalize(normalize: bool, encoded: bool, space: spaces.Space[Any]) ->
 # %%
 import textwrap
 
-from literate_rl.encoders import make_encoder
+from literate_rl.nets.encoders import make_encoder
 
 robot = spaces.Dict(
     camera=spaces.Box(0, 255, (48, 48, 3), np.uint8),
@@ -1000,7 +1000,12 @@ except ValueError as error:
 # one for the value, each behind an encoder of its own:
 
 # %%
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
 
 
 def behind_encoder(space, outputs, gain):
@@ -1093,7 +1098,7 @@ for name in single:
 # number by what has been seen of it (`normalize_obs=True` in `train`):
 
 # %%
-from literate_rl.policies import RunningMoments
+from literate_rl.nets.policies import RunningMoments
 
 generator = torch.Generator().manual_seed(1)
 scale, middle = torch.tensor([200.0, 1.0, 0.01]), torch.tensor([1000.0, 0.0, 0.0])
@@ -1365,7 +1370,7 @@ assert abs(ratio - 255) < 0.1
 # %%
 import time
 
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 encoder = PictureEncoder(atari).to(device)
@@ -1404,7 +1409,7 @@ print(f"on {device.type}: {milliseconds:.0f} ms for 32 pictures")
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A picture of 84 by 84 goes through the first convolution of the Nature paper, with a window "
@@ -1428,7 +1433,7 @@ def answer(rows, height, width, channels):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def planes_of(rows, height, width, channels):

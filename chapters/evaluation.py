@@ -33,8 +33,8 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.agents import make_envs
-from literate_rl.workshop.episodes import (
+from literate_rl.data.agents import make_envs
+from literate_rl.data.episodes import (
     Masks,
     as_argument,
     check_seen,
@@ -43,10 +43,10 @@ from literate_rl.workshop.episodes import (
     read_masks,
     warn_unended,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
-from literate_rl.workshop.interfaces import PolicyLike
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.signatures import Count, Float, at_least, checked, finite
+from literate_rl.ground.networks import eval_mode, randomness_kept
+from literate_rl.ground.protocols import PolicyLike
+from literate_rl.runs.runs import flat_env
+from literate_rl.ground.signatures import Count, Float, at_least, checked, finite
 
 __all__ = ["Difference", "evaluate", "paired_difference", "t_interval"]
 
@@ -68,9 +68,9 @@ Seed = Annotated[int, Ge(0)]
 # and, in the second picture, no difference.
 
 # %% tags=["hide-input"]
-from literate_rl.evaluation import paired_difference, t_interval  # explained below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference, t_interval  # explained below
+from literate_rl.book.pictures import Axis, Mark, dial, plot
+from literate_rl.runs.runs import stored_runs
 
 stored = stored_runs("reinforce")
 with_baseline, without = stored["minus the value"].final, stored["no baseline"].final
@@ -729,7 +729,7 @@ assert round(t_quantile(0.95, 2), 1) == 4.3
 # No code yet, only a thought.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "You change 20 settings of an agent, one at a time, with ten seeds each. In truth none "
@@ -765,7 +765,7 @@ def answer(played, n):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def mean_by_quota(played, n):

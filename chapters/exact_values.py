@@ -28,9 +28,9 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import ArrayLike, NDArray
 
-from literate_rl.workshop.episodes import check_chain
-from literate_rl.workshop.signatures import Fraction, checked
-from literate_rl.workshop.worlds import check_action
+from literate_rl.data.episodes import check_chain
+from literate_rl.ground.signatures import Fraction, checked
+from literate_rl.data.worlds import check_action
 
 __all__ = ["Ring", "tabular_values"]
 
@@ -48,7 +48,7 @@ from math import cos, pi, sin
 import matplotlib.pyplot as plt
 import torch
 
-from literate_rl.workshop.pictures import Picture, predict
+from literate_rl.book.pictures import Picture, predict
 
 picture = Picture(
     "The ring",
@@ -199,7 +199,7 @@ assert (np.diff([*exact[1:], exact[0]]) > 0).all(), "they rise"
 # %% tags=["hide-input"]
 from gymnasium.wrappers import TimeLimit
 
-from literate_rl.agents import Collector, make_envs
+from literate_rl.data.agents import Collector, make_envs
 
 
 def walk(limit, seed, num_envs=32, num_steps=300):
@@ -275,7 +275,7 @@ assert (abs(none - 3) < 0.6).all(), "about three times"
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 
 def predicted(limit, end_probability=0.02):
@@ -350,7 +350,7 @@ assert means[-1, 1] > 6, "to above 6"
 assert np.allclose(means[:, 1], [predicted(h) for h in limits], rtol=0.1)
 assert np.allclose(means[:, 0], exact.mean(), rtol=0.1), "two flags do not depend on it"
 assert (abs(means[:, 0] / exact.mean() - 0.985) < 0.01).all(), "low by 1 or 2 percent"
-from literate_rl.evaluation import t_interval
+from literate_rl.runs.evaluation import t_interval
 
 forty = np.array([three_ways(20, seed)[0].mean() for seed in range(40)])
 low, high = t_interval(forty / exact.mean() - 1)
@@ -367,7 +367,7 @@ assert low < 0 < high, "no error can be told from zero"
 # {eq}`optimal-baseline`.
 
 # %% mystnb={"image": {"alt": "Three scatter plots of gradient estimates around one cross, the exact gradient. Without a baseline the cloud is about three times as wide as with the value or with the best baseline, whose clouds look alike. All three are centred on the cross."}}
-from literate_rl.policy_gradient import (
+from literate_rl.maths.policy_gradient import (
     categorical_log_prob,
     optimal_baseline,
     policy_gradient_error,
@@ -652,7 +652,7 @@ assert misses["minus the value"][-1] < 0.2
 # %% tags=["hide-input"]
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from literate_rl.agents import true_successors
+from literate_rl.data.agents import true_successors
 
 
 def three_steps():
@@ -817,7 +817,7 @@ def answer(transition, reward, gamma):
     return values
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 solved = [(*Ring().chain(right=0.8), 0.99), (*Ring(4, 0.1).chain(right=1.0), 0.9)]
 grade(answer, tabular_values, *solved)

@@ -30,8 +30,8 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from literate_rl.workshop.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
-from literate_rl.workshop.hybrid_space import (
+from literate_rl.maths.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
+from literate_rl.data.hybrid_space import (
     as_mask,
     check_policy,
     one_each,
@@ -39,7 +39,7 @@ from literate_rl.workshop.hybrid_space import (
     rows_of,
     vector_size,
 )
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Float,
@@ -76,7 +76,7 @@ __all__ = [
 # {cite:p}`fan2019,hirtz2020`. It has three types. Together they form a tree:
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot, predict
+from literate_rl.book.pictures import Axis, Mark, Picture, dial, plot, predict
 
 picture = Picture(
     "The tree of a hybrid action",
@@ -111,7 +111,7 @@ picture
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.hybrid_action import HybridDistribution  # we build it below
+from literate_rl.nets.hybrid_action import HybridDistribution  # we build it below
 
 types, arguments = ["accelerate", "turn", "stop"], ["power", "angle"]
 entries = ["z₀", "z₁", "z₂", "μ₁", "μ₂", "σ₁", "σ₂"]
@@ -904,7 +904,7 @@ assert all(map(math.isfinite, results["replace before"][1]))
 # ## On the best device
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 policy = HybridDistribution(
@@ -956,7 +956,7 @@ def answer(prob, sigma, mask):
     return -(prob * prob.log()).sum(-1) + of_args.sum(-1)
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def entropy_of(prob, sigma, mask):

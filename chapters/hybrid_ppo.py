@@ -26,21 +26,21 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from literate_rl.hybrid_action import (
+from literate_rl.nets.hybrid_action import (
     HybridAction,
     HybridDistribution,
     HybridLogit,
 )
-from literate_rl.ppo_error import (
+from literate_rl.maths.ppo_error import (
     AboveOne,
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_loss,
 )
-from literate_rl.workshop.signatures import Float, Positive, checked
+from literate_rl.ground.signatures import Float, Positive, checked
 
 # Importing the worlds registers the environments of this chapter.
-from literate_rl.workshop.worlds import HybridLander, Moving  # noqa: F401
+from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401
 
 __all__ = ["ppo_policy_error_hybrid", "ppo_policy_error_hybrid_per_head"]
 
@@ -66,11 +66,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.hybrid_policy import make_hybrid_policy
-from literate_rl.ppo import PPO, ppo_settings
-from literate_rl.workshop.runs import fit
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.nets.hybrid_policy import make_hybrid_policy
+from literate_rl.learners.ppo import PPO, ppo_settings
+from literate_rl.runs.runs import fit
 
 
 def by_hand(obs):
@@ -154,7 +154,7 @@ print(f"trained, return {total:.2f}")
 # tenth below the 1.84 of the rule.
 
 # %% tags=["claims"]
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 assert returns.mean() > 1, "a single run"
 assert round(rule, 2) == 1.84, "the rule collects 1.84"
@@ -179,11 +179,11 @@ assert found == [1.55, 1.74, 1.67], "five stored seeds"
 import torch
 from torch.distributions import Normal
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs
-from literate_rl.hybrid_action import HybridPolicyNetwork
-from literate_rl.policies import mlp
-from literate_rl.workshop.hybrid_policy import HybridActions
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.policies import mlp
+from literate_rl.nets.hybrid_policy import HybridActions
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 env_id, seed, total_steps = "literate_rl/Moving-v0", 1, 10_240
@@ -276,7 +276,7 @@ for update in range(1, num_updates + 1):
 # %% tags=["claims"]
 from dataclasses import replace
 
-from literate_rl.workshop.programs import run_program
+from literate_rl.apps.programs import run_program
 
 # Two rollouts: rounding grows from update to update.
 few_steps = 2 * num_envs * num_steps
@@ -442,8 +442,8 @@ def ppo_policy_error_hybrid_per_head(
 # parameters of the network.
 
 # %%
-from literate_rl.hybrid_action import HybridDistribution
-from literate_rl.ppo_error import ppo_policy_data
+from literate_rl.nets.hybrid_action import HybridDistribution
+from literate_rl.maths.ppo_error import ppo_policy_data
 
 mask = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
 sizes = {"action_type_shape": 3, "action_args_shape": 2}
@@ -597,7 +597,7 @@ for (deviation, _), root in list(zip(found[False], computed, strict=True))[:-1]:
 # again.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over the number of idle arguments: the difference to the masked loss while training, and at the end. With the ratio not masked the lines fall, from minus a quarter to minus 0.7 while training; with the entropy not masked they stay near zero. The two points of DI-engine's loss, at 0 and 16 idle arguments, lie at or below those with nothing masked"}}
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 idle = [0, 2, 4, 16]
 halves = ["ratio not masked", "entropy not masked", "not masked"]
@@ -904,9 +904,9 @@ assert some.entropy().isfinite().all()
 # ```python
 # from operator import itemgetter
 # import gymnasium as gym
-# from literate_rl.agents import make_envs
-# from literate_rl.ppo import PPO, PPOConfig
-# from literate_rl.workshop.hybrid_policy import make_hybrid_policy
+# from literate_rl.data.agents import make_envs
+# from literate_rl.learners.ppo import PPO, PPOConfig
+# from literate_rl.nets.hybrid_policy import make_hybrid_policy
 #
 # def platform(**arguments):
 #     env = gym.make("gym_platform:Platform-v0", **arguments)
@@ -995,7 +995,7 @@ assert summed.item() - masked.item() > 2, "what is paid for nothing"
 # ## On the best device
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 row = learner.policy(torch.rand(8, 9)).detach()
@@ -1048,7 +1048,7 @@ assert abs(program.cpu_seconds.mean() - 6) < 1, "6 CPU seconds"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "An action was bad. Since then its type's ratio fell to 0.75, and that of its arguments "
@@ -1061,7 +1061,7 @@ predict(
 )
 
 # %% tags=["claims"]
-from literate_rl.ppo_error import clipped_surrogate
+from literate_rl.maths.ppo_error import clipped_surrogate
 
 log_ratio = torch.tensor([0.75, 1.3]).log().requires_grad_()
 bad = -torch.ones(2)
@@ -1085,7 +1085,7 @@ def answer(number):
     return (log_prob - HybridDistribution(old, everything).log_prob(action)).exp()
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def ratio_of(number):

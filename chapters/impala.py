@@ -29,25 +29,25 @@ from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from literate_rl.agents import Collector, Rollout
-from literate_rl.policies import kept_dtype, normalizer_of, take_in
-from literate_rl.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.workshop.episodes import (
+from literate_rl.data.agents import Collector, Rollout
+from literate_rl.nets.policies import kept_dtype, normalizer_of, take_in
+from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
+from literate_rl.data.episodes import (
     check_num_envs,
     env_seed,
     mean_return,
     warn_cut_off,
 )
-from literate_rl.workshop.networks import ClipConfig, GradientClip, eval_mode
-from literate_rl.workshop.interfaces import ActorCriticLike, PolicyLike
-from literate_rl.workshop.memory import (
+from literate_rl.ground.networks import ClipConfig, GradientClip, eval_mode
+from literate_rl.ground.protocols import ActorCriticLike, PolicyLike
+from literate_rl.data.memory import (
     BufferConfig,
     UnrollBuffer,
     check_fits,
     distances,
 )
 from literate_rl.workshop.rows import Sizes
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Float,
@@ -58,7 +58,7 @@ from literate_rl.workshop.signatures import (
     check_that,
     checked,
 )
-from literate_rl.workshop.worlds import ForceCartPole  # noqa: F401 (registered)
+from literate_rl.data.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [
     "IMPALA",
@@ -77,7 +77,7 @@ __all__ = [
 # **learner** learns from what arrives, and now and then it hands out new weights.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "The loop of IMPALA",
@@ -110,7 +110,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from literate_rl.agents import Collector, make_envs
+from literate_rl.data.agents import Collector, make_envs
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 env_id, seed, total_steps = "CartPole-v1", 1, 5_000
@@ -203,7 +203,7 @@ while collector.step < total_steps:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 (page,) = stored_runs("program_impala").values()
 fig, axis = plt.subplots(figsize=(7, 2.2))
@@ -217,8 +217,8 @@ print("the last 20 episodes:", " ".join(f"{x:.0f}" for x in page.final))
 # 128,000 steps to get to 450.
 
 # %% tags=["claims"]
-from literate_rl.impala import IMPALA, IMPALAConfig
-from literate_rl.policies import CategoricalActions, Policy, make_policy
+from literate_rl.learners.impala import IMPALA, IMPALAConfig
+from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
 
 
 class Drawn(CategoricalActions):
@@ -316,7 +316,7 @@ _ = axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
 # benchmarks.impala_learning` computes these runs anew.
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 stored = {title: stored_runs(name) for title, name in experiments.items()}
 
@@ -365,15 +365,15 @@ from functools import partial
 
 import torch
 
-from literate_rl.agents import make_envs
-from literate_rl.impala import (
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.impala import (
     IMPALA,
     IMPALAConfig,
     VTraceLearner,
 )  # we build them below
-from literate_rl.policies import make_policy
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
-from literate_rl.workshop.runs import flat_env
+from literate_rl.nets.policies import make_policy
+from literate_rl.book.pictures import Axis, Mark, dial, plot
+from literate_rl.runs.runs import flat_env
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -633,7 +633,7 @@ assert ends["V-trace"] > 5e-4, "with V-trace the push vanishes before that"
 # table with time running downward:
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "The shapes of an unroll",
@@ -1116,8 +1116,8 @@ for name in ("cartpole", "unscaled"):
 # %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to several hundred, with large swings toward the end"}}
 from dataclasses import replace
 
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.runs import fit
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import fit
 
 # No checkpoint falls into a run as short as this one, so no episode is broken off.
 short = {"total_steps": 30_000, "checkpoint_interval": 1000}
@@ -1190,7 +1190,7 @@ assert (today - stored_batch.log_prob).abs().max() > 1e-4, "and should not be"
 # ends the episode, and the value is 0, so the value loss should be 1:
 
 # %%
-from literate_rl.off_policy import vtrace_data, vtrace_error_discrete_action
+from literate_rl.maths.off_policy import vtrace_data, vtrace_error_discrete_action
 
 logit = torch.zeros(1, 1, 4)
 masked = logit.masked_fill(torch.tensor([False, False, True, True]), -torch.inf)
@@ -1230,7 +1230,7 @@ assert value_losses == [1.0, 0.25]
 # The networks are where the policy is. Stored samples stay on the CPU.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 small = replace(config, total_steps=1024)
 device = best_device()
@@ -1280,7 +1280,7 @@ assert ppo.steps[(np.nanmean(ppo.curves, 0) >= 450).argmax()] == 34_000
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "Between a collection and an update only the values were trained, the policy was not. "
@@ -1307,7 +1307,7 @@ def answer(policy, value, unroll):
 # %% tags=["hide-input"]
 from gymnasium.wrappers import TimeLimit
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def limited(limit):

@@ -31,10 +31,10 @@ from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from literate_rl.agents import Collector
-from literate_rl.policies import normalizer_of, take_in
-from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import (
+from literate_rl.data.agents import Collector
+from literate_rl.nets.policies import normalizer_of, take_in
+from literate_rl.data.replay import Batch, ReplayBuffer
+from literate_rl.data.episodes import (
     Mean,
     as_argument,
     check_num_envs,
@@ -42,11 +42,11 @@ from literate_rl.workshop.episodes import (
     mean_return,
     warn_cut_off,
 )
-from literate_rl.workshop.memory import check_fits
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import Act, Algorithm, Error
+from literate_rl.data.memory import check_fits
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Act, Algorithm, Error
 from literate_rl.workshop.rows import Sizes
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Float,
     Fraction,
@@ -68,8 +68,8 @@ __all__ = ["OffPolicy", "OffPolicyConfig", "QError", "linear_schedule"]
 # Drag them.
 
 # %% tags=["hide-input"]
-from literate_rl.loop import OffPolicyConfig
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.learners.loop import OffPolicyConfig
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 last = 32
 
@@ -144,7 +144,7 @@ for train_interval in (1, 2, 4, 8):
 #
 # The program at the top of {doc}`dqn` acts, remembers and learns. Take out what is about values,
 # and a loop is left that fits every agent which learns from old steps. (So DQN comes first in the
-# book, whole. In the package the loop comes first, and `literate_rl.dqn` imports it.) An agent is a
+# book, whole. In the package the loop comes first, and `literate_rl.learners.dqn` imports it.) An agent is a
 # small object, an **algorithm** ({doc}`workshop/interfaces`), with seven things that the loop asks for:
 #
 # | name | what the loop does with it | DQN | SAC |
@@ -542,8 +542,8 @@ class OffPolicy:
 # DQN has no loss for `climb`, so it returns at once. This is the whole ascent of {doc}`ddpg`:
 
 # %%
-from literate_rl.ddpg import DeterministicPolicyGradient
-from literate_rl.workshop.programs import source
+from literate_rl.learners.ddpg import DeterministicPolicyGradient
+from literate_rl.apps.programs import source
 
 source(DeterministicPolicyGradient.ascent)
 
@@ -551,9 +551,9 @@ source(DeterministicPolicyGradient.ascent)
 # SAC's draws the actions, and adds the loss of the temperature, which is tuned in this way ({doc}`sac`).
 
 # %% tags=["claims"]
-from literate_rl.dqn import QLearning
-from literate_rl.sac import SoftActorCritic
-from literate_rl.workshop.interfaces import Algorithm
+from literate_rl.learners.dqn import QLearning
+from literate_rl.learners.sac import SoftActorCritic
+from literate_rl.ground.protocols import Algorithm
 
 assert QLearning.ascent is Algorithm.ascent, "there is none"
 assert SoftActorCritic.explore is Algorithm.explore, "nothing"
@@ -579,7 +579,7 @@ assert QLearning.actor == Algorithm.actor == ()
 # %%
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.dqn import Exploring, TargetNetwork
+from literate_rl.learners.dqn import Exploring, TargetNetwork
 
 
 class Munchausen(Exploring):
@@ -608,9 +608,9 @@ class Munchausen(Exploring):
 # %%
 from dataclasses import replace
 
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.dqn import dqn_settings, make_q_policy
-from literate_rl.workshop.runs import fit
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.learners.dqn import dqn_settings, make_q_policy
+from literate_rl.runs.runs import fit
 
 torch.set_num_threads(1)
 seed_everything(1)
@@ -664,8 +664,8 @@ def answer(next_q, epsilon):
 
 
 # %% tags=["hide-input"]
-from literate_rl.dqn import EpsilonGreedy
-from literate_rl.workshop.exercises import grade
+from literate_rl.learners.dqn import EpsilonGreedy
+from literate_rl.book.exercises import grade
 
 
 def expected(next_q, epsilon):

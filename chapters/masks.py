@@ -29,7 +29,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Bool, Float, check_that, checked
+from literate_rl.ground.signatures import Bool, Float, check_that, checked
 
 __all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask", "legal"]
 
@@ -47,8 +47,8 @@ __all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask", "legal"]
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.masks import legal  # built below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.nets.masks import legal  # built below
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 torch.set_num_threads(1)  # the networks of this book are too small to be shared out
 names = {0: "left", 1: "right", 2: "jump", 3: "wait"}
@@ -179,9 +179,9 @@ from functools import partial
 
 import gymnasium as gym
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.policies import make_policy
-from literate_rl.workshop.runs import flat_env
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.runs import flat_env
 
 moves = ["south", "north", "east", "west", "load", "unload"]
 envs = make_envs(partial(flat_env, "Taxi-v4", max_episode_steps=3))
@@ -249,10 +249,10 @@ assert batch.mask.gather(-1, batch.action.unsqueeze(-1)).all(), "only legal ones
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.agents import seed_everything
-from literate_rl.evaluation import evaluate
-from literate_rl.masks import WithoutMask
-from literate_rl.ppo import PPO, PPOConfig
+from literate_rl.data.agents import seed_everything
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.nets.masks import WithoutMask
+from literate_rl.learners.ppo import PPO, PPOConfig
 
 
 def taxi(**options):
@@ -363,8 +363,8 @@ assert entropy["while acting"] > np.log(2) > entropy["masked"], "more than two c
 # masks where they had been trained with them.
 
 # %%
-from literate_rl.evaluation import paired_difference
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference
+from literate_rl.runs.runs import stored_runs
 
 runs = stored_runs("masks_taxi") | stored_runs("masks_taxi_without")
 for name, found in runs.items():
@@ -400,7 +400,7 @@ assert (runs["no masks"].final == -200).all(), "all ten agents stand still"
 # episode. All values begin at 5.
 
 # %%
-from literate_rl.dqn import q_target
+from literate_rl.learners.dqn import q_target
 
 
 def values_of_chain(minded):
@@ -538,7 +538,7 @@ assert runs["masks"].steps[-1] == 102_400
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "Of six actions two are legal. How large can the entropy of the masked policy be, in nats?",
@@ -561,7 +561,7 @@ def answer(row, mask):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def masked_softmax(row, mask):
@@ -600,7 +600,7 @@ def answer(q, mask, epsilon):
 
 
 # %% tags=["hide-input"]
-from literate_rl.dqn import EpsilonGreedy
+from literate_rl.learners.dqn import EpsilonGreedy
 
 
 def shares_of(q, mask, epsilon):
@@ -648,7 +648,7 @@ predict(
 )
 
 # %%
-from literate_rl.workshop.runs import load
+from literate_rl.runs.runs import load
 
 driver = load("taxi-ppo")
 earned = {}

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from literate_rl.policy_gradient import policy_gradient_error
-from literate_rl.ppo_error import gaussian
-from literate_rl.workshop.fast import categorical_terms, reverse_scan
-from literate_rl.workshop.signatures import (
+from literate_rl.maths.policy_gradient import policy_gradient_error
+from literate_rl.maths.ppo_error import gaussian
+from literate_rl.maths.fast import categorical_terms, reverse_scan
+from literate_rl.ground.signatures import (
     Bool,
     Float,
     Fraction,
@@ -72,8 +72,8 @@ __all__ = [
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.off_policy import vtrace  # the package's own, defined below
-from literate_rl.workshop.pictures import Picture
+from literate_rl.maths.off_policy import vtrace  # the package's own, defined below
+from literate_rl.book.pictures import Picture
 
 ones, zeros = torch.ones(4, 1), torch.zeros(4, 1)
 never = torch.zeros(4, 1, dtype=torch.bool)
@@ -399,7 +399,7 @@ def clipped_policy(
 # %%
 import numpy as np
 
-from literate_rl.exact_values import tabular_values
+from literate_rl.data.exact_values import tabular_values
 
 # 1. The problem: where actions lead, what they pay, and the two policies.
 gamma, num_states, num_actions, num_steps = 0.9, 3, 2, 4
@@ -452,7 +452,7 @@ def closed_form(policy):
 # $\bar\rho$ and watch the value, then $\bar c$ and watch the noise:
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 
 def speed_and_noise(rho, c):
@@ -906,7 +906,7 @@ assert not right.any(), "nothing was better than expected"
 # this form, and its $\lambda$ is 0.95. So on-policy its advantage is not that of GAE:
 
 # %%
-from literate_rl.advantages import gae
+from literate_rl.maths.advantages import gae
 
 generator = torch.Generator().manual_seed(0)
 shape = (32, 8)
@@ -941,7 +941,7 @@ assert (adv - expected).abs().max() < 1e-4 < 0.1 < (mixed - expected).abs().max(
 # ## On the best device
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 on_device, adv = vtrace(*(x.to(device) for x in (on_policy, *columns)))
@@ -966,7 +966,7 @@ assert torch.allclose(on_device.cpu(), target, atol=1e-4)
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "There are three actions. Today's policy likes one that the old policy never takes, and "
@@ -999,7 +999,7 @@ def answer(log_ratio, reward, value, next_value, terminated, truncated, rho, c):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def targets(log_ratio, reward, value, next_value, terminated, truncated, rho, c):

@@ -34,9 +34,9 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.agents import Collector, Rollout
-from literate_rl.choices import ChoiceActions, is_choices
-from literate_rl.encoders import (
+from literate_rl.data.agents import Collector, Rollout
+from literate_rl.nets.choices import ChoiceActions, is_choices
+from literate_rl.nets.encoders import (
     Convolutions,
     OwnEncoder,
     PictureEncoder,
@@ -46,22 +46,22 @@ from literate_rl.encoders import (
     entrance,
     has_pictures,
 )
-from literate_rl.masks import legal
-from literate_rl.workshop.episodes import (
+from literate_rl.nets.masks import legal
+from literate_rl.data.episodes import (
     as_argument,
     as_masks,
     as_rows,
     env_seed,
     warn_cut_off,
 )
-from literate_rl.workshop.fast import reverse_scan
-from literate_rl.workshop.interfaces import (
+from literate_rl.maths.fast import reverse_scan
+from literate_rl.ground.protocols import (
     Act,
     ActionDistribution,
     PolicyLike,
     refuse_mask,
 )
-from literate_rl.workshop.nests import (
+from literate_rl.ground.nests import (
     action_box,
     as_space,
     as_vectors,
@@ -69,8 +69,8 @@ from literate_rl.workshop.nests import (
     open_ended,
     remembered,
 )
-from literate_rl.workshop.networks import orthogonal, eval_mode
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.networks import orthogonal, eval_mode
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Float,
@@ -107,7 +107,7 @@ __all__ = [
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 torch.set_num_threads(1)  # the networks are too small for several threads to pay
 names = {0: "a", 1: "b", 2: "c"}
@@ -817,10 +817,10 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 
-from literate_rl.advantages import gae
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.worlds import make_force_cart_pole
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.runs.runs import flat_env
+from literate_rl.data.worlds import make_force_cart_pole
 
 
 def train(env, total_steps=60_000, num_envs=8, num_steps=32):
@@ -1093,7 +1093,7 @@ assert moves == [0.5, -2.0]
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A Gaussian policy of one number doubles its standard deviation. Its mean was 0.3. What happens to "
@@ -1117,7 +1117,7 @@ def answer(mu, log_sigma, action):
     return -(0.5 * distance.square() + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def by_pytorch(mu, log_sigma, action):

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Float, below, check_finite, checked
+from literate_rl.ground.signatures import Float, below, check_finite, checked
 
 __all__ = [
     "categorical_entropy",
@@ -191,10 +191,10 @@ assert spread[-12:].mean() / 10**0.5 > 5, "the standard error of a mean of ten"
 # sliders: how likely are the actions, and what happens when one of them is taken?
 
 # %% tags=["hide-input"]
-from literate_rl.policy_gradient import (
+from literate_rl.maths.policy_gradient import (
     categorical_log_prob,
 )  # the package's own; this chapter defines it below
-from literate_rl.workshop.pictures import Axis, Mark, Picture, dial, plot, predict
+from literate_rl.book.pictures import Axis, Mark, Picture, dial, plot, predict
 
 
 def score_of(z, action):
@@ -583,7 +583,7 @@ picture
 # both of our variants have a critic. They differ in one place: whether it is subtracted.
 
 # %%
-from literate_rl.agents import (
+from literate_rl.data.agents import (
     Collector,
     discounted_returns,
     make_envs,
@@ -651,8 +651,8 @@ for name, subtract in {"minus the value": True, "no baseline": False}.items():
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: return over environment steps, thin lines for 20 seeds and a thick line for their mean. With the value as a baseline the mean rises to over 400, without a baseline to below 350, and the thin lines spread more widely. Second: the losses of one seed. With the baseline the loss is near zero after a few updates, without one it rises. A dashed line, the mean size of return minus value, stays near 12 for some twenty updates and then falls."}}
 import numpy as np
 
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 stored = stored_runs("reinforce")
 colours = [AGENT_COLOURS[f"REINFORCE{x}"] for x in (" with baseline", "")]
@@ -799,7 +799,7 @@ def answer(log_prob, reward, gamma):
     return (torch.stack(returns) * log_prob).mean()
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def loss_of_episode(log_prob, reward, gamma):

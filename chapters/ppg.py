@@ -33,33 +33,33 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from literate_rl.advantages import lambda_returns
-from literate_rl.agents import Rollout
-from literate_rl.choices import ChoiceActions
-from literate_rl.disjoint_network import (
+from literate_rl.maths.advantages import lambda_returns
+from literate_rl.data.agents import Rollout
+from literate_rl.nets.choices import ChoiceActions
+from literate_rl.nets.disjoint_network import (
     Detach,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
 )
-from literate_rl.encoders import (
+from literate_rl.nets.encoders import (
     ConvolutionalEncodingNetwork,
     OwnEncoder,
     PartsEncodingNetwork,
     check_normalize,
 )
-from literate_rl.workshop.hybrid_policy import HybridActions
-from literate_rl.policies import Policy, RunningMoments, make_actions
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.ppo_error import (
+from literate_rl.nets.hybrid_policy import HybridActions
+from literate_rl.nets.policies import Policy, RunningMoments, make_actions
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.maths.ppo_error import (
     ppo_info,
     ppo_policy_loss,
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.workshop.nests import as_space, is_hybrid, map_nest, remembered
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.ground.nests import as_space, is_hybrid, map_nest, remembered
+from literate_rl.ground.networks import eval_mode
 from literate_rl.workshop.rows import ANY, Row, by_settings, register
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Float,
     NonNegative,
@@ -92,7 +92,7 @@ __all__ = [
 # them its own time.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "The phases of PPG",
@@ -147,10 +147,10 @@ picture
 import torch
 from torch.distributions import Categorical, kl_divergence
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork
-from literate_rl.ppo_error import ppo_policy_data, ppo_policy_error
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.maths.ppo_error import ppo_policy_data, ppo_policy_error
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 env_id, seed, total_steps = "CartPole-v1", 1, 5_120
@@ -243,7 +243,7 @@ for update in range(1, num_updates + 1):
 # %% tags=["claims"]
 from dataclasses import replace
 
-from literate_rl.ppg import PPGAlgorithm, make_phasic_policy, ppg_settings
+from literate_rl.learners.ppg import PPGAlgorithm, make_phasic_policy, ppg_settings
 
 torch.manual_seed(seed)
 envs = make_envs(env_id, num_envs)
@@ -283,10 +283,10 @@ import gymnasium as gym
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.advantages import gae
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, ppo_settings
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.nets.policies import make_policy
+from literate_rl.learners.ppo import PPO, ppo_settings
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 config = ppo_settings("CartPole-v1")
@@ -474,8 +474,11 @@ def auxiliary_loss(
 # eight epochs show the end:
 
 # %% tags=["hide-input"]
-from literate_rl.ppg import AuxiliaryPhase, side_by_side  # we build these below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.learners.ppg import (
+    AuxiliaryPhase,
+    side_by_side,
+)  # we build these below
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 config = ppg_settings("CartPole-v1")
 config = replace(config, scale_reward=True, aux_learning_rate=3e-3)
@@ -1136,7 +1139,7 @@ ROW = register(
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 16,640 steps with four auxiliary phases, for two runs. First: the returns of PPG on CartPole, means over twenty iterations, rise from 20 to more than 100, with falls in between. Second, on a logarithmic scale: the divergence in each auxiliary phase. With raw rewards it comes to a tenth of a nat or so, with scaled rewards it stays lower by far"}}
 from dataclasses import replace
 
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.runs.runs import fit, flat_env
 
 
 def make_learner(env, config):
@@ -1260,7 +1263,7 @@ assert torch.allclose(target[1:], inner.flatten()), "each target misses one rewa
 # Buffer and networks follow the policy's device.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 short = replace(ppg_settings("CartPole-v1"), total_steps=2_048, aux_interval=2)
@@ -1291,7 +1294,7 @@ assert math.isfinite(last["aux/value_loss"]), "the last iteration has a phase"
 # - **Decided by**: the authors' runs, and epochs of policy and value apart, in {doc}`ppg_evidence`
 
 # %% tags=["claims"]
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 both = stored_runs("ppg_cartpole")
 assert (both["PPG"].final == 500).all(), "in 100,000 steps"
@@ -1322,7 +1325,7 @@ assert one.mean() < 0.5 * six.mean(), "far less with one"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "The clone weight is raised from 1 to 1000. What happens to the first gradient of an "
@@ -1347,7 +1350,7 @@ predict(
 
 
 # %%
-from literate_rl.policies import CategoricalActions
+from literate_rl.nets.policies import CategoricalActions
 
 actions = CategoricalActions(3)
 
@@ -1359,7 +1362,7 @@ def answer(value, aux_value, target, old_row, new_row, weight):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def right(value, aux_value, target, old_row, new_row, weight):
@@ -1470,7 +1473,7 @@ def answer():
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 
 def trained_with(value_epochs):

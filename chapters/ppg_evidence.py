@@ -37,8 +37,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.evaluation import paired_difference, t_interval
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference, t_interval
+from literate_rl.runs.runs import stored_runs
 
 authors = stored_runs("ppg_authors")
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)
@@ -131,7 +131,7 @@ assert swept["N_pi"][0] < swept["N_pi"].min() + 0.001 < swept["N_pi"][3:].min() 
 # ({doc}`workshop/worlds`). Six of the levels, with the agent orange and its goal green:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Six small mazes of seven by seven cells with dark walls, an orange cell for the agent and a green one for the goal"}}
-from literate_rl.workshop.worlds import Maze, MazeLevels
+from literate_rl.data.worlds import Maze, MazeLevels
 
 fig, axes = plt.subplots(1, 6, figsize=(7, 1.4))
 for level, axis in enumerate(axes):
@@ -409,8 +409,8 @@ from functools import cache, partial
 import gymnasium as gym
 import torch
 
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.ppg import (
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.learners.ppg import (
     PPGAlgorithm,
     auxiliary_loss,
     make_phasic_policy,
@@ -705,7 +705,7 @@ def answer():
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def smallest_weight():

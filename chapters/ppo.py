@@ -33,9 +33,9 @@ from annotated_types import Ge, Gt
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Rollout
-from literate_rl.ppo_error import (
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Rollout
+from literate_rl.maths.ppo_error import (
     approx_kl_k3,
     policy_error_from_log_prob,
     ppo_info,
@@ -43,16 +43,16 @@ from literate_rl.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.policies import RewardScaler, Runner, normalizer_of, take_in
-from literate_rl.workshop.episodes import (
+from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
+from literate_rl.data.episodes import (
     check_num_envs,
     mean_return,
 )
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.interfaces import Act, ActorCriticLike, ByHandLike
-from literate_rl.workshop.hybrid_policy import actor_critic
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Act, ActorCriticLike, ByHandLike
+from literate_rl.nets.hybrid_policy import actor_critic
 from literate_rl.workshop.rows import ANY, Row, Sizes, register
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Fraction,
     NonNegative,
@@ -84,9 +84,9 @@ __all__ = [
 import torch
 from torch import nn
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs
-from literate_rl.ppo_error import ppo_policy_data, ppo_policy_error
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.maths.ppo_error import ppo_policy_data, ppo_policy_error
 
 torch.set_num_threads(1)  # the networks are too small for several threads to pay
 
@@ -170,8 +170,8 @@ while collector.step < total_steps:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 when, returned = np.array(episodes).T
 last = np.convolve(returned, np.full(20, 1 / 20), "valid")
@@ -219,9 +219,14 @@ assert limit[16:].min() > 0.95, "then neither"
 # buttons or with the arrow keys:
 
 # %% tags=["hide-input"]
-from literate_rl.evaluation import evaluate
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.workshop.playground import PUSH, play, push_cartpole, rounded
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.book.playground import PUSH, play, push_cartpole, rounded
 
 push_cartpole(actor, critic, "The agent of this page, to be pushed")
 
@@ -300,7 +305,7 @@ assert slow.final.max() < -1000 < -220 < clipped.final.min()
 # %% tags=["hide-input"]
 from random import Random
 
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "PPO, from rollout to minibatches",
@@ -771,7 +776,7 @@ assert ppo_settings("Pendulum-v1").learning_rate == 3e-3, "ten times 0.0003"
 
 
 # %% tags=["claims"]
-from literate_rl.workshop.programs import run_program
+from literate_rl.apps.programs import run_program
 
 
 class Drawn(CategoricalActions):
@@ -830,9 +835,9 @@ assert moved(1000) < moved(1) / 10, "less than a tenth as far"
 from dataclasses import replace
 from functools import partial
 
-from literate_rl.agents import seed_everything
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.data.agents import seed_everything
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.runs.runs import fit, flat_env
 
 
 def make_learner(env, config):
@@ -982,7 +987,7 @@ assert math.isclose(rates[100_000], 1.5 * rates[50_000]), "half as much again"
 # small as these a GPU is no faster: each step has to be sent there and back.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 config = PPOConfig(total_steps=1024)
@@ -1041,7 +1046,7 @@ for env_name, rate, length in (("CartPole-v1", 2e-3, 32), ("Pendulum-v1", 3e-3, 
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "An iteration has one epoch and one minibatch, the whole rollout. Someone forgets the clip. "
@@ -1066,7 +1071,7 @@ def answer(obs, adv, seed):
     return obs[order[0]], adv[order[1]]
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def kept_together(obs, adv, seed):
@@ -1149,8 +1154,8 @@ print({n: round(clip_fraction(n), 3) for n in (1, 2, 5, 10)})
 # the room, and the room names the part. Guess first: how many iterations will you need?
 
 # %%
-from literate_rl.agents import Collector, make_envs
-from literate_rl.workshop.rooms import house, visit_rooms
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.book.rooms import house, visit_rooms
 
 
 def answer(iterations):

@@ -35,17 +35,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.hybrid_action import HybridPolicyNetwork
-from literate_rl.policies import (
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.policies import (
     ActorCritic,
     CategoricalActions,
     GaussianActions,
     Policy,
     WithDeviations,
 )
-from literate_rl.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
-from literate_rl.ppo import PPOConfig, Samples
-from literate_rl.workshop.fast_forms import (
+from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
+from literate_rl.learners.ppo import PPOConfig, Samples
+from literate_rl.by_hand.fast_forms import (
     FlatAdam,
     SharesMemory,
     as_made,
@@ -55,9 +55,9 @@ from literate_rl.workshop.fast_forms import (
     one_thread,
     quiet,
 )
-from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
-from literate_rl.workshop.interfaces import ActorCriticLike
-from literate_rl.workshop.signatures import check_finite, check_that
+from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
+from literate_rl.ground.protocols import ActorCriticLike
+from literate_rl.ground.signatures import check_finite, check_that
 
 __all__ = ["AuxiliaryHeads", "ByHand"]
 
@@ -78,10 +78,10 @@ from statistics import median
 import numpy as np
 import torch
 
-from literate_rl.agents import make_envs
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.fast_forms import numpy_act
+from literate_rl.data.agents import make_envs
+from literate_rl.nets.policies import make_policy
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.by_hand.fast_forms import numpy_act
 
 torch.set_num_threads(1)
 
@@ -188,7 +188,7 @@ assert 0.5 < each < 20, "some microseconds"
 # %% tags=["hide-input"]
 from torch import nn
 
-from literate_rl.ppo_by_hand import (
+from literate_rl.by_hand.ppo_by_hand import (
     Linear,
     Tanh,
     backward,
@@ -196,7 +196,7 @@ from literate_rl.ppo_by_hand import (
     forward,
     surrogate,
 )  # the package's own; this chapter defines them below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 torch.manual_seed(28)
 tiny = nn.Sequential(
@@ -1036,7 +1036,7 @@ print(f"products of matrices: {shares['products of matrices'] / share:.0%} of it
 # is, stored from `benchmarks/ppo_loop.py` ({doc}`/docs/results`):
 
 # %%
-from literate_rl.workshop.runs import read_rows, results_folder
+from literate_rl.runs.runs import read_rows, results_folder
 
 ratios = {}
 for row in read_rows(results_folder() / "ppo_loop.csv"):
@@ -1211,7 +1211,7 @@ class AuxiliaryHeads(SharesMemory):
 # %%
 from dataclasses import replace
 
-from literate_rl.ppg import PPGAlgorithm, make_phasic_policy, ppg_settings
+from literate_rl.learners.ppg import PPGAlgorithm, make_phasic_policy, ppg_settings
 
 
 def make_phase():
@@ -1334,7 +1334,7 @@ assert goes_on > 1e-4, "the old memory is trained"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A unit with a ReLU puts out 0 for every sample of a minibatch. Which of its weights get a "
@@ -1358,7 +1358,7 @@ def answer(u, grad):
     return grad * (1 - u * u)
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def by_autograd(u, grad):

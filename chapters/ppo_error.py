@@ -30,7 +30,7 @@ from annotated_types import Gt
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Float,
     Int,
     Positive,
@@ -66,7 +66,7 @@ __all__ = [
 # to its end, *no clip*, and press Train again:
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.train_here import train_cartpole
+from literate_rl.book.train_here import train_cartpole
 
 train_cartpole()
 
@@ -84,9 +84,9 @@ train_cartpole()
 # %% tags=["claims"]
 import numpy as np
 
-from literate_rl.ppo import ppo_settings
-from literate_rl.workshop.runs import stored_runs
-from literate_rl.workshop.train_here import SETTINGS, SLIDERS, TOTAL
+from literate_rl.learners.ppo import ppo_settings
+from literate_rl.runs.runs import stored_runs
+from literate_rl.book.train_here import SETTINGS, SLIDERS, TOTAL
 
 with_brake, without_brake = stored_runs("train_here").values()
 assert len(with_brake.final) == len(without_brake.final) == 10
@@ -124,7 +124,7 @@ assert lost.sum() > 5, "most learn something and lose it again"
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.runs import stored_runs
 
 used = stored_runs("clip_pendulum")
 fig, (upper, lower) = plt.subplots(2, 1, figsize=(7, 4.2), sharex=True)
@@ -185,10 +185,10 @@ assert moved[1] > 200 * moved[2], "hundreds of times less"
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.ppo_error import (
+from literate_rl.maths.ppo_error import (
     clipped_surrogate,
 )  # the package's own; this chapter defines it below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 
 def objective_and_slope(ratio, advantage, epsilon=0.2, c=None):
@@ -955,7 +955,7 @@ assert all(gradients[None]), "without the clip all three learn"
 # The same functions run where the tensors are.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 generator = torch.Generator().manual_seed(0)
@@ -993,7 +993,7 @@ print(f"ran on {device.type}; the gradients agree: {difference < 1e-6}")
 # No code yet, only a thought.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "PPO takes ten epochs over the same batch, with ε = 0.2. At the very first update, "
@@ -1018,7 +1018,7 @@ def answer(log_prob_new, log_prob_old, adv, epsilon):
     return ratio.clamp(1 - epsilon, 1 + epsilon) * adv
 
 
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def samples(seed):

@@ -22,9 +22,9 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.evaluation import paired_difference, t_interval
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference, t_interval
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 # %% [markdown]
 # ## An easy task
@@ -526,7 +526,7 @@ for row in ("no clip", "no annealing", "large last layer", "value clip 0.2"):
 # ## Exercise: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "An agent fails on one seed in twenty. You train it on five seeds as it is, and on five "

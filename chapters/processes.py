@@ -35,7 +35,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from literate_rl.actors import (
+from literate_rl.actors.actors import (
     Census,
     InProcess,
     MakeActor,
@@ -45,13 +45,13 @@ from literate_rl.actors import (
     Worker,
     fill,
 )
-from literate_rl.workshop.episodes import LEAVING, told
-from literate_rl.workshop.interrupts import (
+from literate_rl.data.episodes import LEAVING, told
+from literate_rl.ground.interrupts import (
     check_interrupt,
     interrupts_blocked,
     leave_with_parent,
 )
-from literate_rl.workshop.signatures import check_that, checked
+from literate_rl.ground.signatures import check_that, checked
 
 __all__ = ["ActorProcess", "SharedMemory"]
 
@@ -81,10 +81,10 @@ import json, os, signal, time
 from functools import partial
 import numpy as np
 import torch
-from literate_rl.actors import ActorLearner, ActorsConfig
-from literate_rl.agents import make_envs
-from literate_rl.policies import make_policy
-from literate_rl.processes import SharedMemory
+from literate_rl.actors.actors import ActorLearner, ActorsConfig
+from literate_rl.data.agents import make_envs
+from literate_rl.nets.policies import make_policy
+from literate_rl.actors.processes import SharedMemory
 
 class Watched(SharedMemory):
     ends, breaks = {}, 0  # where the last unroll of each actor ended
@@ -180,7 +180,7 @@ assert lag.max() > 4, "the unrolls of a new life come late"
 # then?
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture, dial
+from literate_rl.book.pictures import Picture, dial
 
 away = -9999.0  # words that are not said now wait outside of the picture
 places = {  # of the token, and how full the unroll is
@@ -515,7 +515,7 @@ class SharedMemory:
         self.recipe, self.layout, self.deadline = pickled(make_actor), layout, deadline
         self.census = Census(actors, seed)
         self.context = get_context("forkserver")
-        self.context.set_forkserver_preload(["literate_rl.processes"])
+        self.context.set_forkserver_preload(["literate_rl.actors.processes"])
         # All the memory that there will ever be, {eq}`slot-memory`.
         size = slots * layout.itemsize
         self.memory = [self.context.RawArray("B", size) for _ in range(actors)]
@@ -762,9 +762,9 @@ assert after, "and then it sees the end"
 # copied there when a slot is given away.
 
 # %%
-from literate_rl.actors import slot_layout, weights_of
-from literate_rl.agents import best_device, make_envs
-from literate_rl.policies import make_policy
+from literate_rl.actors.actors import slot_layout, weights_of
+from literate_rl.data.agents import best_device, make_envs
+from literate_rl.nets.policies import make_policy
 
 envs = make_envs("CartPole-v1", 4)
 policy = make_policy(envs.single_observation_space, envs.single_action_space)
@@ -797,7 +797,7 @@ for name, array in weights_of(policy).items():
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "Two actors have two slots each, and the learner is fast. In one of the actors an environment "
@@ -832,7 +832,7 @@ def answer(events):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def left_behind(events):

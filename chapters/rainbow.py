@@ -32,28 +32,28 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
-from literate_rl.c51 import categorical_error, mass_beyond, project_distribution
-from literate_rl.dqn import (
+from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
+from literate_rl.learners.dqn import (
     DQNConfig,
     EpsilonGreedy,
     Exploring,
     TargetNetwork,
     q_target,
 )
-from literate_rl.encoders import (
+from literate_rl.nets.encoders import (
     ConvolutionalEncodingNetwork,
     OwnEncoder,
     entrance,
     has_pictures,
 )
-from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import Policy, normalizing
-from literate_rl.replay import Batch
-from literate_rl.workshop.interfaces import ActionDistribution
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.nests import as_discrete, as_space, as_vectors, remembered
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.nets.policies import Policy, normalizing
+from literate_rl.data.replay import Batch
+from literate_rl.ground.protocols import ActionDistribution
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.workshop.rows import LISTED, Row, by_settings, register
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Finite,
     Float,
@@ -82,7 +82,7 @@ __all__ = [
 # {cite:t}`hessel2018` put six improvements of DQN together and called the result **Rainbow**.
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import (
+from literate_rl.book.pictures import (
     AGENT_COLOURS,
     Axis,
     Mark,
@@ -141,9 +141,9 @@ picture
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.dqn import dqn_settings
-from literate_rl.rainbow import rainbow_settings
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.learners.dqn import dqn_settings
+from literate_rl.learners.rainbow import rainbow_settings
+from literate_rl.runs.runs import stored_runs
 
 (runs,) = stored_runs("rainbow_cartpole").values()
 fig, axis = plt.subplots(figsize=(4.6, 2.6))
@@ -190,9 +190,9 @@ import copy
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.c51 import categorical_error, project_distribution
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.maths.c51 import categorical_error, project_distribution
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the network is too small to be shared out
 
@@ -868,7 +868,7 @@ def draw_noise(
 # was moved beyond an end, and where it is above a twentieth, there is a warning.
 
 # %% tags=["claims"]
-from literate_rl.c51 import project_distribution
+from literate_rl.maths.c51 import project_distribution
 
 alike = torch.full((1, 51), 1 / 51)
 found = project_distribution(alike, -torch.ones(1), torch.zeros(1), 0.0, 100.0)
@@ -990,7 +990,7 @@ ROW = register(
 import copy
 from unittest.mock import patch
 
-from literate_rl.workshop.programs import run_program
+from literate_rl.apps.programs import run_program
 
 
 class Recorded(ReplayBuffer):
@@ -1003,7 +1003,7 @@ class Recorded(ReplayBuffer):
 
 
 batches = []
-with patch("literate_rl.replay.ReplayBuffer", Recorded):
+with patch("literate_rl.data.replay.ReplayBuffer", Recorded):
     made = run_program("rainbow", total_steps=1100)
 torch.manual_seed(1)
 envs = make_envs("CartPole-v1", 4)
@@ -1085,7 +1085,7 @@ assert all(abs(pair[1]) < 0.05 for pair in seen.values()), "about 0"
 # same noise on each device.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 sees, acts = spaces.Box(-1, 1, (2,)), spaces.Discrete(3)
@@ -1112,7 +1112,7 @@ print(f"on {device.type}:", policy.act(torch.zeros(5, 2, device=device), noise).
 
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 
 def first_at_475(runs):
@@ -1158,7 +1158,7 @@ assert (more.area < runs.area[:3]).all(), "only slower"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A batch of 64 rows goes through a noisy layer with 128 inputs and 128 outputs. Each row has "
@@ -1191,8 +1191,8 @@ def answer(x, into, out, weight, bias, weight_deviation, bias_deviation):
 # %% tags=["hide-input"]
 from dataclasses import replace
 
-from literate_rl.workshop.exercises import grade
-from literate_rl.workshop.training import make_learner
+from literate_rl.book.exercises import grade
+from literate_rl.apps.training import make_learner
 
 
 def noisy_batch(seed):

@@ -24,12 +24,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from literate_rl.agents import make_envs
-from literate_rl.evaluation import paired_difference
-from literate_rl.ppg import ppg_settings
-from literate_rl.rainbow import make_rainbow_policy, rainbow_settings
-from literate_rl.workshop.pictures import AGENT_COLOURS, Axis, Mark, dial, plot, predict
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.data.agents import make_envs
+from literate_rl.runs.evaluation import paired_difference
+from literate_rl.learners.ppg import ppg_settings
+from literate_rl.learners.rainbow import make_rainbow_policy, rainbow_settings
+from literate_rl.book.pictures import AGENT_COLOURS, Axis, Mark, dial, plot, predict
+from literate_rl.runs.runs import stored_runs
 
 torch.set_num_threads(1)  # the networks of this book are too small to gain from more
 

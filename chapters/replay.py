@@ -28,9 +28,9 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.agents import Rollout
-from literate_rl.windows import MASKS, STORED, Rings
-from literate_rl.workshop.signatures import (
+from literate_rl.data.agents import Rollout
+from literate_rl.data.windows import MASKS, STORED, Rings
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Float,
@@ -70,9 +70,9 @@ from itertools import product
 import numpy as np
 import torch
 
-from literate_rl.agents import Rollout
-from literate_rl.replay import ReplayBuffer  # the package's own, defined below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.data.agents import Rollout
+from literate_rl.data.replay import ReplayBuffer  # the package's own, defined below
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 num_states = 10
 gamma = 1 - 1 / num_states
@@ -246,8 +246,8 @@ assert 1_000_000 / 32 == 31_250, "a step of average mass"
 # The numbers come from the code below.
 
 # %% tags=["hide-input"]
-from literate_rl.replay import SumTree
-from literate_rl.workshop.pictures import Picture
+from literate_rl.data.replay import SumTree
+from literate_rl.book.pictures import Picture
 
 masses = np.array([1, 2, 1, 3, 1, 1, 2, 1.0])
 point = 0.62  # where the mark is, as a share of the total
@@ -407,7 +407,7 @@ class SumTree:
 
 import matplotlib.pyplot as plt
 
-from literate_rl.workshop.runs import read_rows, results_folder
+from literate_rl.runs.runs import read_rows, results_folder
 
 rows = read_rows(results_folder() / "replay.csv")
 times = {}
@@ -819,7 +819,7 @@ assert (loss * weight).mean() != loss.mean() * weight.mean()
 # the device where the network is.
 
 # %%
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 buffer = ReplayBuffer(800)
@@ -847,9 +847,9 @@ assert {column.device.type for column in known} == {device.type}
 # than with the last 4,000 ({doc}`control_evidence`).
 
 # %% tags=["claims"]
-from literate_rl.evaluation import paired_difference
-from literate_rl.rainbow import RainbowConfig
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.runs.evaluation import paired_difference
+from literate_rl.learners.rainbow import RainbowConfig
+from literate_rl.runs.runs import stored_runs
 
 assert (RainbowConfig().priority_exponent, RainbowConfig().beta) == (0.5, 0.4)
 ablation = stored_runs("rainbow_ablation")
@@ -885,7 +885,7 @@ assert hoard[3] < last[3] + 5, "no better"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A memory holds a hundred thousand steps, drawn by the roots of their priorities. The TD error of "
@@ -927,7 +927,7 @@ def answer(masses, mark):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def find(masses, mark):

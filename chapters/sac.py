@@ -32,17 +32,17 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.ddpg import bounded_box
-from literate_rl.dqn import TargetNetwork
-from literate_rl.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.loop import OffPolicy, OffPolicyConfig, QError
-from literate_rl.policies import GaussianActions, Policy, normalizing
-from literate_rl.replay import Batch
-from literate_rl.td3 import clipped_double_target, critic_error
-from literate_rl.workshop.episodes import Mean
-from literate_rl.workshop.interfaces import Algorithm, PolicyLike
-from literate_rl.workshop.nests import as_space, refused, remembered
-from literate_rl.workshop.networks import (
+from literate_rl.learners.ddpg import bounded_box
+from literate_rl.learners.dqn import TargetNetwork
+from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
+from literate_rl.learners.loop import OffPolicy, OffPolicyConfig, QError
+from literate_rl.nets.policies import GaussianActions, Policy, normalizing
+from literate_rl.data.replay import Batch
+from literate_rl.learners.td3 import clipped_double_target, critic_error
+from literate_rl.data.episodes import Mean
+from literate_rl.ground.protocols import Algorithm, PolicyLike
+from literate_rl.ground.nests import as_space, refused, remembered
+from literate_rl.ground.networks import (
     ActionCritic,
     Critics,
     Stretch,
@@ -51,7 +51,7 @@ from literate_rl.workshop.networks import (
     squashed_log_prob,
     eval_mode,
 )
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Finite,
     Float,
@@ -101,7 +101,7 @@ import math
 
 import numpy as np
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 points = np.linspace(-1, 1, 401)
 q_values = np.exp(-(((points + 0.5) / 0.2) ** 2))
@@ -176,8 +176,8 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: thin curves of returns of ten agents each of SAC and DDPG, and their means. They fall from -1100 to -1500 first, and reach -200 within 10,000 steps. Second: the temperatures of SAC, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
 
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 runs = stored_runs("sac_pendulum")["SAC"]
 steps, final = runs.steps / 1000, np.sort(runs.final)
@@ -277,7 +277,7 @@ assert runs.steps[place] == 2800, "the middle points of the tuned price"
 assert 0.05 < alphas[:, -1].min() < alphas[:, -1].max() < 0.3
 
 # %% tags=["hide-input"]
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 others = stored_runs("sac_targets")
 targets = {-3.0: others["target -3.0"], -1.0: runs}
@@ -322,9 +322,9 @@ import copy
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop.networks import squashed_log_prob
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.ground.networks import squashed_log_prob
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -598,7 +598,7 @@ class SquashedGaussian(GaussianActions, nn.Module):
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: densities of squashed Gaussians: narrow in the middle, nearly flat, and heaped up at both bounds. Second: the entropy rises to almost log 2 near 0.9 and falls again"}}
 import torch
 
-from literate_rl.sac import SquashedGaussian
+from literate_rl.learners.sac import SquashedGaussian
 
 unit_box = SquashedGaussian([-1.0], [1.0])
 u = torch.linspace(-9, 9, 1801, dtype=torch.float64).unsqueeze(-1)
@@ -639,7 +639,7 @@ assert (np.diff(entropy[best:]) < 0).all(), "then it falls"
 at_one = unit_box.entropy(torch.tensor([[0.0, 0.0]]))
 assert at_one > 0.65, "sigma = 1 is almost uniform"
 
-from literate_rl.sac import make_sac_policy
+from literate_rl.learners.sac import make_sac_policy
 
 
 def fresh(size):
@@ -1123,7 +1123,7 @@ def sac_settings(env: str) -> SACConfig:
 # batches and the random numbers of the program, and compares weights and temperatures.
 
 # %% tags=["claims"]
-from literate_rl.workshop.programs import drawn_batches
+from literate_rl.apps.programs import drawn_batches
 
 batches, names = drawn_batches("sac", total_steps=510)
 torch.manual_seed(1)
@@ -1200,7 +1200,7 @@ assert against_ddpg.low < 0 < against_ddpg.high, "no difference in speed"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "The temperature is fixed. The same task now pays ten times as much for everything. What "
@@ -1230,7 +1230,7 @@ def answer(q, log_prob, alpha):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def judged(seed):

@@ -27,19 +27,19 @@ from annotated_types import Ge
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from literate_rl.ddpg import (
+from literate_rl.learners.ddpg import (
     ROW,
     SETTINGS,
     DDPGConfig,
     DeterministicPolicyGradient,
 )
-from literate_rl.dqn import Exploring, TargetNetwork
-from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import Policy
-from literate_rl.replay import Batch
-from literate_rl.workshop.networks import climbing
+from literate_rl.learners.dqn import Exploring, TargetNetwork
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.nets.policies import Policy
+from literate_rl.data.replay import Batch
+from literate_rl.ground.networks import climbing
 from literate_rl.workshop.rows import register
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     Float,
     NonNegative,
@@ -80,8 +80,8 @@ __all__ = [
 import matplotlib.pyplot as plt
 import numpy as np
 
-from literate_rl.workshop.pictures import AGENT_COLOURS
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.book.pictures import AGENT_COLOURS
+from literate_rl.runs.runs import stored_runs
 
 runs = stored_runs("ddpg_pendulum")
 fig, axes = plt.subplots(1, 2, figsize=(7.6, 3))
@@ -198,8 +198,8 @@ import copy
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 
@@ -411,8 +411,8 @@ def clipped_double_target(
 # Move the sliders.
 
 # %% tags=["hide-input"]
-from literate_rl.td3 import smoothed_action  # the package's own, defined above
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.learners.td3 import smoothed_action  # the package's own, defined above
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 places = [-1 + 0.02 * i for i in range(101)]
 normal = torch.randn(4001, 1, generator=torch.Generator().manual_seed(0))
@@ -774,9 +774,9 @@ register(
 # compares the weights.
 
 # %% tags=["claims"]
-from literate_rl.agents import make_envs
-from literate_rl.ddpg import make_ddpg_policy
-from literate_rl.workshop.programs import drawn_batches
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ddpg import make_ddpg_policy
+from literate_rl.apps.programs import drawn_batches
 
 batches, names = drawn_batches("td3", total_steps=510)
 envs = make_envs("Pendulum-v1", 1)
@@ -807,7 +807,7 @@ for x, y in zip(ours, theirs, strict=True):
 # and for how many seeds. The last line has the last policies with faster copies, after 5,000 steps.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: median returns over 4,800 steps for TD3, TD3 without delay, TD3 with faster copies, and DDPG. TD3 stays near -1000, the other three rise above -300. Second: a row of dots for TD3, for TD3 without each of its parts, and for DDPG, what the critic promises minus what is earned at the end"}}
-from literate_rl.evaluation import paired_difference
+from literate_rl.runs.evaluation import paired_difference
 
 parts = {"TD3": runs["TD3"], **stored_runs("td3_switches"), "DDPG": runs["DDPG"]}
 copies = stored_runs("td3_copies")["faster copies"]
@@ -894,7 +894,7 @@ for name in ("without twins", "without smoothing"):
 # %%
 import copy
 
-from literate_rl.workshop.networks import ActionCritic
+from literate_rl.ground.networks import ActionCritic
 
 torch.manual_seed(0)
 first = ActionCritic(3, 1, 16)
@@ -986,7 +986,7 @@ assert TD3Config(tau=0.01).target_interval == 2
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "A step pays 1, and γ = 0.9. The first older critic thinks that the next action is worth 3, "
@@ -1011,7 +1011,7 @@ def answer(action, noise, low, high):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def near_actions(seed):
@@ -1123,7 +1123,7 @@ from functools import partial
 
 import gymnasium as gym
 
-from literate_rl.workshop.runs import load
+from literate_rl.runs.runs import load
 
 
 @torch.no_grad()

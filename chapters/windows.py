@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from literate_rl.agents import Rollout
-from literate_rl.workshop.signatures import Count, checked
+from literate_rl.data.agents import Rollout
+from literate_rl.ground.signatures import Count, checked
 
 __all__ = ["Rings"]
 
@@ -48,9 +48,9 @@ __all__ = ["Rings"]
 import numpy as np
 import torch
 
-from literate_rl.agents import Rollout
-from literate_rl.windows import Rings  # the package's own, defined below
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.data.agents import Rollout
+from literate_rl.data.windows import Rings  # the package's own, defined below
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 num_states, gamma = 10, 0.9
 exact = gamma ** (num_states - 1 - np.arange(num_states))
@@ -192,7 +192,7 @@ assert (np.diff(first) <= 0).all(), "it creeps back"
 # after the newest, 13. Step 7 is terminated, and step 10 is truncated (`cut`).
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 numbers = list(range(14))
 flags = {name: [False] * 14 for name in ("terminated", "truncated")}
@@ -507,7 +507,7 @@ assert list(last) == [2, 3, 4, 5, 5, 5, 8, 9, 10, 11, 11, 11], "none of it here"
 # ### Exercise 1: predict
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import predict
+from literate_rl.book.pictures import predict
 
 predict(
     "The last steps of a ring are 7, 8 and 9. Step 9 is the newest, and nothing has ended. You draw "
@@ -543,7 +543,7 @@ def answer(reward, terminated, truncated, start, n, gamma=0.9):
 
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def window(reward, terminated, truncated, start, n, gamma=0.9):

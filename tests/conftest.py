@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs/_ext"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
-from literate_rl.workshop.interrupts import CTRL_C
+from literate_rl.ground.interrupts import CTRL_C
 
 # The same examples in every run, and no verdict that depends on a machine's speed.
 settings.register_profile("repository", deadline=None, derandomize=True)

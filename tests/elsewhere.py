@@ -18,7 +18,7 @@ from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from literate_rl.workshop import training
+from literate_rl.apps import training
 
 ELSEWHERE = torch.device("meta")
 # These may read from one device and write to another.

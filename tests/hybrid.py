@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from literate_rl.hybrid_action import ttorch
+from literate_rl.nets.hybrid_action import ttorch
 
 # Types with one, no and two arguments. No symmetry, and K differs from A.
 MASK = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
 
-from literate_rl.agents import seed_everything
-from literate_rl.workshop.training import ALGORITHMS, make_learner
+from literate_rl.apps.training import ALGORITHMS, make_learner
+from literate_rl.data.agents import seed_everything
 
 RECORD = Path(__file__).with_name("net.json")
 CARTPOLE, PENDULUM, MOVING = "CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"

@@ -47,7 +47,8 @@ from literate_rl import (
     make_policy,
     seed_everything,
 )
-from literate_rl.contract_models import (
+from literate_rl.apps.cli import main
+from literate_rl.book.contract_models import (
     ActionValue,
     CategoricalActor,
     DeterministicActor,
@@ -55,7 +56,6 @@ from literate_rl.contract_models import (
     SquashedGaussianActor,
     StateValue,
 )
-from literate_rl.workshop.cli import main
 
 RUNS = Path(__file__).with_name("runs")
 

@@ -16,19 +16,19 @@ from gymnasium import spaces
 from learning import assert_for_most_seeds
 from torch import Tensor, nn
 
-from literate_rl.agents import make_envs
-from literate_rl.contract_models import ActionValue, DeterministicActor
-from literate_rl.ddpg import (
+from literate_rl.apps.cli import main
+from literate_rl.apps.training import train
+from literate_rl.book.contract_models import ActionValue, DeterministicActor
+from literate_rl.data.agents import make_envs
+from literate_rl.data.replay import Batch
+from literate_rl.learners.ddpg import (
     DDPG,
     DDPGConfig,
     DeterministicPolicyGradient,
     make_ddpg_policy,
 )
-from literate_rl.evaluation import evaluate
-from literate_rl.loop import OffPolicy
-from literate_rl.policies import Policy
-from literate_rl.replay import Batch
-from literate_rl.td3 import (
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.td3 import (
     HDDPG,
     TD3,
     HDDPGConfig,
@@ -36,9 +36,9 @@ from literate_rl.td3 import (
     TD3Config,
     TwinDelayed,
 )
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.runs import Run, fit, load
-from literate_rl.workshop.training import train
+from literate_rl.nets.policies import Policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import Run, fit, load
 
 N, STATE = 6, 3
 # An action of two numbers whose bounds differ, and are not symmetric.
@@ -287,7 +287,7 @@ def runs_from_the_command_line(
     monkeypatch.chdir(place)
     models = ["--actor", "own_models:actor", "--critic", "own_models:critic"]
     (place / "own_models.py").write_text(
-        "from literate_rl.contract_models import ActionValue, DeterministicActor\n"
+        "from literate_rl.book.contract_models import ActionValue, DeterministicActor\n"
         "def actor(): return DeterministicActor(3, [-2.0], [2.0])\n"
         "def critic(): return ActionValue(3, 1)\n"
     )

@@ -14,14 +14,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.agents import make_envs
-from literate_rl.discrete_sac import DiscreteSoftActorCritic
-from literate_rl.evaluation import evaluate
-from literate_rl.loop import OffPolicy
-from literate_rl.sac import SAC, SACConfig, SoftActorCritic, make_sac_policy
-from literate_rl.workshop.own_models import make_own_sac_policy
-from literate_rl.workshop.runs import Run, fit, flat_env, load
-from literate_rl.workshop.training import train
+from literate_rl.apps.training import train
+from literate_rl.check.own_models import make_own_sac_policy
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.discrete_sac import DiscreteSoftActorCritic
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.sac import SAC, SACConfig, SoftActorCritic, make_sac_policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import Run, fit, flat_env, load
 
 LOW, HIGH = [-1.0, 0.0], [3.0, 0.5]
 N, ACTIONS = 6, 3

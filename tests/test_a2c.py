@@ -21,24 +21,24 @@ from gymnasium.wrappers import TimeLimit
 from torch import Tensor, nn
 from worlds import counting
 
-from literate_rl.a2c import (
+from literate_rl.actors.a3c import A3C, A3CConfig
+from literate_rl.check import own_models
+from literate_rl.check.contracts import check_model
+from literate_rl.check.own_models import ContractPolicy, make_contract_policy
+from literate_rl.data.agents import Collector, Rollout, make_envs
+from literate_rl.learners.a2c import (
     A2C,
     A2CConfig,
     a2c_error,
     a2c_gradient,
     a2c_settings,
 )
-from literate_rl.a3c import A3C, A3CConfig
-from literate_rl.agents import Collector, Rollout, make_envs
-from literate_rl.contracts import check_model
-from literate_rl.evaluation import evaluate
-from literate_rl.impala import IMPALA, IMPALAConfig
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.ppo_error import policy_error_from_log_prob
-from literate_rl.workshop import own_models
-from literate_rl.workshop.own_models import ContractPolicy, make_contract_policy
-from literate_rl.workshop.runs import Run, fit, flat_env
+from literate_rl.learners.impala import IMPALA, IMPALAConfig
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.maths.ppo_error import policy_error_from_log_prob
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import Run, fit, flat_env
 
 ALONE = A2CConfig(num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4)
 

@@ -23,20 +23,20 @@ from test_processes import gone, interrupted_while_all_hang, pids, wave
 from torch import nn
 from worlds import counting, deadly
 
-from literate_rl.a2c import a2c_settings
-from literate_rl.a3c import (
+from literate_rl.actors.a3c import (
     A3C,
     A3CConfig,
     GradientWorker,
     a3c_settings,
     gradient_layout,
 )
-from literate_rl.actors import InProcess, weights_of
-from literate_rl.agents import make_envs
-from literate_rl.processes import SharedMemory, transport_named
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.own_models import make_contract_policy
-from literate_rl.workshop.runs import Run, fit, flat_env
+from literate_rl.actors.actors import InProcess, weights_of
+from literate_rl.actors.processes import SharedMemory, transport_named
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.check.own_models import make_contract_policy
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.a2c import a2c_settings
+from literate_rl.runs.runs import Run, fit, flat_env
 
 SMALL = A3CConfig(
     num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4, slots=2
@@ -321,7 +321,7 @@ def test_a_local_gradient_that_nobody_clears_grows() -> None:
 
 
 def test_a_contract_actor_works_in_processes_of_its_own() -> None:
-    from literate_rl.contract_models import CategoricalActor, StateValue
+    from literate_rl.book.contract_models import CategoricalActor, StateValue
 
     envs = cartpoles()
     torch.manual_seed(0)

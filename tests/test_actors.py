@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import counting, left_alone, moody
 
-from literate_rl.actors import (
+from literate_rl.actors.actors import (
     Actor,
     ActorLearner,
     ActorsConfig,
@@ -27,12 +27,17 @@ from literate_rl.actors import (
     slot_layout,
     weights_of,
 )
-from literate_rl.agents import make_envs
-from literate_rl.impala import Unroll, VTraceLearner, impala_settings
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.hybrid_policy import make_hybrid_policy
-from literate_rl.workshop.runs import Run, fit, flat_env
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.impala import Unroll, VTraceLearner, impala_settings
+from literate_rl.nets.hybrid_policy import make_hybrid_policy
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.runs import Run, fit, flat_env
 
 SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
 

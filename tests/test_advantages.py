@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from literate_rl import discounted_returns
-from literate_rl.advantages import (
+from literate_rl.maths.advantages import (
     gae,
     gae_loop,
     lambda_returns,

@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.agents import (
+from literate_rl.data.agents import (
     Collector,
     Rollout,
     best_device,
@@ -21,7 +21,7 @@ from literate_rl.agents import (
     seed_everything,
     true_successors,
 )
-from literate_rl.exact_values import Ring
+from literate_rl.data.exact_values import Ring
 
 GAMMAS = st.one_of(st.just(0.0), st.just(1.0), st.floats(0.0, 1.0))
 

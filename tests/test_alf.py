@@ -27,16 +27,8 @@ from torch.distributions import (
 )
 from torch.distributions.transforms import TanhTransform
 
-from literate_rl.agents import Rollout
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork
-from literate_rl.hybrid_action import HybridDistribution
-from literate_rl.ppg import (
-    AuxiliaryPhase,
-    PPGAuxPhaseLossInfo,
-    PPGConfig,
-    side_by_side,
-)
-from literate_rl.workshop.alf import (
+from literate_rl.data.agents import Rollout
+from literate_rl.interfaces.alf import (
     LAST,
     MID,
     PPGAuxAlgorithm,
@@ -51,6 +43,14 @@ from literate_rl.workshop.alf import (
     successors,
     taken_apart,
 )
+from literate_rl.learners.ppg import (
+    AuxiliaryPhase,
+    PPGAuxPhaseLossInfo,
+    PPGConfig,
+    side_by_side,
+)
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.nets.hybrid_action import HybridDistribution
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))

@@ -25,9 +25,8 @@ from test_processes import gone, hurry, interrupted_while_all_hang, pids
 from torch import Tensor
 from worlds import counting, left_alone, moody
 
-from literate_rl.actors import weights_of
-from literate_rl.agents import Rollout, make_envs
-from literate_rl.apex import (
+from literate_rl.actors.actors import weights_of
+from literate_rl.actors.apex import (
     Apex,
     ApexActor,
     ApexConfig,
@@ -40,8 +39,13 @@ from literate_rl.apex import (
     first_priorities,
     of_one_policy,
 )
-from literate_rl.ddpg import DDPG, make_ddpg_policy
-from literate_rl.dqn import (
+from literate_rl.actors.processes import SharedMemory
+from literate_rl.apps.cli import main
+from literate_rl.data.agents import Rollout, make_envs
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.ground.protocols import Algorithm
+from literate_rl.learners.ddpg import DDPG, make_ddpg_policy
+from literate_rl.learners.dqn import (
     DQN,
     DQNConfig,
     EpsilonGreedy,
@@ -50,14 +54,10 @@ from literate_rl.dqn import (
     make_q_policy,
     q_target,
 )
-from literate_rl.loop import OffPolicy
-from literate_rl.policies import Policy
-from literate_rl.processes import SharedMemory
-from literate_rl.rainbow import Rainbow, make_rainbow_policy, rainbow_settings
-from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.interfaces import Algorithm
-from literate_rl.workshop.runs import Run, fit, load_checkpoint
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.rainbow import Rainbow, make_rainbow_policy, rainbow_settings
+from literate_rl.nets.policies import Policy
+from literate_rl.runs.runs import Run, fit, load_checkpoint
 
 SMALL = DQNApexConfig(
     actors=2,

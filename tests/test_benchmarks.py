@@ -54,23 +54,23 @@ from benchmarks.store import (
     write_results,
     write_table,
 )
-from literate_rl.agents import discounted_returns
-from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_ppo import ppo_policy_error_hybrid_per_head
-from literate_rl.impala import IMPALAConfig
-from literate_rl.ppg import PPGConfig
-from literate_rl.ppo_error import ppo_policy_data
-from literate_rl.replay import Batch
-from literate_rl.workshop.programs import program_names
-from literate_rl.workshop.runs import (
+from literate_rl.apps.programs import program_names
+from literate_rl.apps.trained import trained_agents
+from literate_rl.apps.training import settings_of
+from literate_rl.data.agents import discounted_returns
+from literate_rl.data.replay import Batch
+from literate_rl.learners.impala import IMPALAConfig
+from literate_rl.learners.ppg import PPGConfig
+from literate_rl.maths.ppo_error import ppo_policy_data
+from literate_rl.nets.hybrid_ppo import ppo_policy_error_hybrid_per_head
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import (
     fit,
     load,
     load_env,
     stored_runs,
     todays_names,
 )
-from literate_rl.workshop.trained import trained_agents
-from literate_rl.workshop.training import settings_of
 
 SMALL = learning.ppo_settings("CartPole-v1")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from projections import exact_projection
 
-from literate_rl.c51 import (
+from literate_rl.maths.c51 import (
     categorical_error,
     mass_beyond,
     project_distribution,

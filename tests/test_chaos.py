@@ -9,8 +9,8 @@ import torch
 
 from benchmarks import chaos, chaos_calls, chaos_chapters, chaos_runs
 from benchmarks.store import read_table
-from literate_rl.workshop import runs
-from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
+from literate_rl.runs import runs
+from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 
 # A world that cannot be saved, a buffer between two phases, replay, actors.
 FEW = ("ppo, LunarLander", "ppg", "a2c", "dqn", "a3c")

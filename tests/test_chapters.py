@@ -245,7 +245,9 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_what_a_run_writes_with_is_imported_when_it_writes():
-    loaded = in_python("import sys, literate_rl.ppo; print(*sys.modules)").split()
+    loaded = in_python(
+        "import sys, literate_rl.learners.ppo; print(*sys.modules)"
+    ).split()
     assert not {"imageio_ffmpeg", "tensorboardX"} & set(loaded)
 
 

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, kl_divergence
 
 from benchmarks.spaces import Sampled
-from literate_rl.agents import Collector, make_envs
-from literate_rl.choices import ChoiceActions, is_choices
-from literate_rl.policies import Policy, make_actions, make_policy
-from literate_rl.ppg import make_phasic_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.nests import SpaceError
-from literate_rl.workshop.runs import Run, fit, load
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.ground.nests import SpaceError
+from literate_rl.learners.ppg import make_phasic_policy
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.nets.choices import ChoiceActions, is_choices
+from literate_rl.nets.policies import Policy, make_actions, make_policy
+from literate_rl.runs.runs import Run, fit, load
 
 NEST = spaces.Dict(
     go=spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2)))),

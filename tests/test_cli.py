@@ -25,13 +25,15 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from processes import Child
 
 from benchmarks.chaos_runs import difference, flat, table
-from literate_rl.evaluation import evaluate
-from literate_rl.ppg import PPGConfig
-from literate_rl.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.workshop import cli, training
-from literate_rl.workshop.cli import Command
-from literate_rl.workshop.commands import main
-from literate_rl.workshop.runs import (
+from literate_rl.apps import cli, training
+from literate_rl.apps.cli import Command
+from literate_rl.apps.commands import main
+from literate_rl.apps.training import ALGORITHMS, settings_of
+from literate_rl.ground.signatures import check_finite
+from literate_rl.learners.ppg import PPGConfig
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import (
     Run,
     fit,
     load,
@@ -39,8 +41,6 @@ from literate_rl.workshop.runs import (
     load_env,
     save_checkpoint,
 )
-from literate_rl.workshop.signatures import check_finite
-from literate_rl.workshop.training import ALGORITHMS, settings_of
 
 # One worker, so that `whole` is made once.
 pytestmark = pytest.mark.xdist_group("cli")
@@ -901,7 +901,7 @@ def test_an_encoder_of_ones_own_trains_and_resumes(mine, maker):
 
 
 ACTOR = """
-from literate_rl.contract_models import CategoricalActor, StateValue
+from literate_rl.book.contract_models import CategoricalActor, StateValue
 
 class Drawing(CategoricalActor):
     mode = property()  # no method, as in a class that has none

@@ -27,13 +27,13 @@ from test_actors import policy_for
 from test_processes import Witness, hurry
 from worlds import counting
 
-from literate_rl.a3c import A3C, A3CConfig
-from literate_rl.actors import Actor, InProcess, slot_layout
-from literate_rl.apex import Apex, DQNApexConfig
-from literate_rl.dqn import DQN, make_q_policy
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.runs import Run, fit, load_checkpoint
+from literate_rl.actors.a3c import A3C, A3CConfig
+from literate_rl.actors.actors import Actor, InProcess, slot_layout
+from literate_rl.actors.apex import Apex, DQNApexConfig
+from literate_rl.apps.cli import main
+from literate_rl.interfaces.cluster import RayActors
+from literate_rl.learners.dqn import DQN, make_q_policy
+from literate_rl.runs.runs import Run, fit, load_checkpoint
 
 # Ray's processes do not find the tests' own modules.
 ray.cloudpickle.register_pickle_by_value(worlds)

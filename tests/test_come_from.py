@@ -8,8 +8,8 @@ import tangle
 from reader import slug
 
 import literate_rl
-from literate_rl.workshop.commands import OTHERS
-from literate_rl.workshop.programs import program_names
+from literate_rl.apps.commands import OTHERS
+from literate_rl.apps.programs import program_names
 
 PAGE = (tangle.ROOT / "docs/come_from.md").read_text("utf-8")
 ERRATA = (tangle.ROOT / "docs/errata.md").read_text("utf-8")

@@ -12,9 +12,9 @@ import pytest
 from check import ROOT
 from gymnasium import spaces
 
-from literate_rl.workshop import commands
-from literate_rl.workshop.commands import OFFERED, OTHERS, main, overview
-from literate_rl.workshop.training import ALGORITHMS
+from literate_rl.apps import commands
+from literate_rl.apps.commands import OFFERED, OTHERS, main, overview
+from literate_rl.apps.training import ALGORITHMS
 
 
 def test_each_algorithm_is_offered_with_a_chapter() -> None:

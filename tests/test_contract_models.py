@@ -8,12 +8,12 @@ import torch
 from gymnasium import spaces
 from torch.distributions import Normal
 
-from literate_rl.contract_models import (
+from literate_rl.book.contract_models import (
     CategoricalActor,
     DuelingQNetwork,
     SquashedGaussianActor,
 )
-from literate_rl.workshop.networks import squashed_log_prob
+from literate_rl.ground.networks import squashed_log_prob
 
 STATE = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 BOX = spaces.Box(np.float32([-2, -1]), np.float32([2, 3]))

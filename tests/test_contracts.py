@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from worlds import Tower, TwoStates
 
-from literate_rl import contracts
-from literate_rl.contract_models import (
+from literate_rl.book.contract_models import (
     ActionValue,
     CategoricalActor,
     CategoricalQNetwork,
@@ -34,8 +33,9 @@ from literate_rl.contract_models import (
     SquashedGaussianActor,
     StateValue,
 )
-from literate_rl.contracts import CONTRACTS, ContractError, Role, check_model
-from literate_rl.workshop.runs import flat_env
+from literate_rl.check import contracts
+from literate_rl.check.contracts import CONTRACTS, ContractError, Role, check_model
+from literate_rl.runs.runs import flat_env
 
 SEED_FAMILIES = "DQN DQNPer DQNApex RAINBOW DDPG DDPGPer DDPGApex HDDPG TD3 A2C PPO A3C"
 SEED_FAMILIES += " IMPALA SAC Dueling"

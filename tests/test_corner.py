@@ -5,7 +5,7 @@ import torch
 from gymnasium import spaces
 
 from benchmarks.corner import corner, probes
-from literate_rl.ddpg import make_ddpg_policy
+from literate_rl.learners.ddpg import make_ddpg_policy
 
 
 @pytest.mark.parametrize("sure", [0.0, 200.0])

@@ -46,24 +46,24 @@ from reach import (
 from torch import Tensor, nn
 
 from benchmarks.spaces import Sampled
-from literate_rl.contract_models import ActionValue, DeterministicActor
-from literate_rl.ddpg import (
+from literate_rl.apps.training import train
+from literate_rl.book.contract_models import ActionValue, DeterministicActor
+from literate_rl.by_hand.fast_forms import (
+    chain_backward,
+    chain_layers,
+    chain_outputs,
+    fused_critic_error,
+)
+from literate_rl.check.own_models import make_own_ddpg_policy
+from literate_rl.ground.networks import Critics
+from literate_rl.learners.ddpg import (
     BoxActions,
     DDPGConfig,
     OneHotActions,
     ddpg_settings,
     make_ddpg_policy,
 )
-from literate_rl.policies import Policy
-from literate_rl.workshop.fast_forms import (
-    chain_backward,
-    chain_layers,
-    chain_outputs,
-    fused_critic_error,
-)
-from literate_rl.workshop.networks import Critics
-from literate_rl.workshop.own_models import make_own_ddpg_policy
-from literate_rl.workshop.training import train
+from literate_rl.nets.policies import Policy
 
 
 @pytest.fixture(autouse=True)

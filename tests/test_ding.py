@@ -22,27 +22,27 @@ from torch.distributions import Categorical, Normal
 from torch.utils.data import default_collate
 from worlds import left_alone, modes, moody
 
-from literate_rl.contract_models import CategoricalActor, StateValue
-from literate_rl.off_policy import (
-    vtrace,
-    vtrace_data,
-    vtrace_error_continuous_action,
-    vtrace_error_discrete_action,
-)
-from literate_rl.policies import (
-    ActorCritic,
-    CategoricalActions,
-    GaussianActions,
-    Policy,
-)
-from literate_rl.workshop.ding import (
+from literate_rl.book.contract_models import CategoricalActor, StateValue
+from literate_rl.check.own_models import make_contract_policy
+from literate_rl.ground.nests import map_nest
+from literate_rl.interfaces.ding import (
     IMPALAPolicy,
     IMPALAPolicyConfig,
     Timestep,
     collate,
 )
-from literate_rl.workshop.nests import map_nest
-from literate_rl.workshop.own_models import make_contract_policy
+from literate_rl.maths.off_policy import (
+    vtrace,
+    vtrace_data,
+    vtrace_error_continuous_action,
+    vtrace_error_discrete_action,
+)
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    GaussianActions,
+    Policy,
+)
 
 SMALL = IMPALAPolicyConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4
@@ -303,7 +303,7 @@ def test_the_default_model_fits_the_action_space() -> None:
     for continuous, kind in ((False, CategoricalActions), (True, GaussianActions)):
         impala = make_impala(continuous)
         assert isinstance(impala.model.actions, kind)
-        assert impala.default_model() == ("make_policy", ["literate_rl.policies"])
+        assert impala.default_model() == ("make_policy", ["literate_rl.nets.policies"])
         widths = [p.shape for p in impala.model.network.critic.parameters()][0::2]
         assert widths == [(64, 3), (64, 64), (1, 64)]
     sizes = {"obs_shape": 3, "action_shape": 2}

@@ -37,10 +37,14 @@ from soft import (
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from literate_rl.agents import make_envs
-from literate_rl.contract_models import ActionValue, CategoricalActor, QNetwork
-from literate_rl.contracts import ContractError
-from literate_rl.discrete_sac import (
+from literate_rl.apps.training import ALGORITHMS, train
+from literate_rl.book.contract_models import ActionValue, CategoricalActor, QNetwork
+from literate_rl.check.contracts import ContractError
+from literate_rl.check.own_models import make_own_sac_policy, of_all
+from literate_rl.check.states import state_spec
+from literate_rl.data.agents import make_envs
+from literate_rl.data.replay import Batch
+from literate_rl.learners.discrete_sac import (
     DiscreteCritics,
     DiscreteSAC,
     discrete_sac_settings,
@@ -48,13 +52,9 @@ from literate_rl.discrete_sac import (
     list_entropy,
     make_discrete_sac_policy,
 )
-from literate_rl.loop import OffPolicy
-from literate_rl.replay import Batch
-from literate_rl.sac import SACConfig, sac_settings, soft_value
-from literate_rl.workshop.own_models import make_own_sac_policy, of_all
-from literate_rl.workshop.runs import fit, flat_env, load
-from literate_rl.workshop.states import state_spec
-from literate_rl.workshop.training import ALGORITHMS, train
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.sac import SACConfig, sac_settings, soft_value
+from literate_rl.runs.runs import fit, flat_env, load
 
 # --- Soft values ----------------------------------------------------------------------
 

@@ -22,13 +22,13 @@ from memory import RecurrentEncodingNetwork
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.parallel import DistributedDataParallel
 
-from literate_rl.disjoint_network import (
+from literate_rl.ground.nests import pack, unpack
+from literate_rl.nets.disjoint_network import (
     CategoricalProjectionNetwork,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
     NormalProjectionNetwork,
 )
-from literate_rl.workshop.nests import pack, unpack
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 HYBRID = spaces.Tuple(

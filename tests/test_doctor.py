@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from benchmarks import doctor as benchmark
 from benchmarks.store import RESULTS, read_table
 from literate_rl import diagnose, look
-from literate_rl.workshop import commands
-from literate_rl.workshop.doctor import (
+from literate_rl.apps import commands
+from literate_rl.apps.doctor import (
     LARGEST_REWARDS,
     RULES,
     Record,

@@ -23,9 +23,16 @@ from learning import assert_for_most_seeds
 from torch import Tensor, nn
 from worlds import moody
 
-from literate_rl.actors import Actor, slot_layout
-from literate_rl.agents import make_envs
-from literate_rl.dqn import (
+from literate_rl.actors.actors import Actor, slot_layout
+from literate_rl.by_hand.fast_forms import (
+    FusedQError,
+    chain_outputs,
+    fused_q_error,
+    numpy_act,
+)
+from literate_rl.data.agents import make_envs
+from literate_rl.data.replay import Batch
+from literate_rl.learners.dqn import (
     DQN,
     DQNConfig,
     EpsilonGreedy,
@@ -39,16 +46,9 @@ from literate_rl.dqn import (
     polyak_update,
     q_target,
 )
-from literate_rl.evaluation import evaluate
-from literate_rl.policies import Policy
-from literate_rl.replay import Batch
-from literate_rl.workshop.fast_forms import (
-    FusedQError,
-    chain_outputs,
-    fused_q_error,
-    numpy_act,
-)
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.nets.policies import Policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import fit, flat_env
 
 N, ACTIONS = 5, 3
 ENV = "CartPole-v1"

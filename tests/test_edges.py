@@ -22,57 +22,57 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
 import literate_rl
-from literate_rl.a2c import A2C, A2CConfig
-from literate_rl.agents import Rollout, make_envs
-from literate_rl.apex import apex_settings, first_priorities
-from literate_rl.c51 import project_distribution, project_distribution_loop
-from literate_rl.contracts import check_model
-from literate_rl.ddpg import BoxActions
-from literate_rl.dqn import (
-    DQNConfig,
-    QLearning,
-    double_q_target,
-    make_q_policy,
-    q_target,
-)
-from literate_rl.evaluation import evaluate, paired_difference
-from literate_rl.off_policy import (
-    clipped_policy,
-    vtrace,
-    vtrace_data,
-    vtrace_error_discrete_action,
-)
-from literate_rl.policies import (
-    GaussianActions,
-    RewardScaler,
-    RunningMoments,
-    make_policy,
-)
-from literate_rl.policy_gradient import categorical_log_prob
-from literate_rl.ppg import PPGConfig, make_phasic_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.rainbow import NoisyLinear, make_rainbow_policy
-from literate_rl.replay import ReplayBuffer
-from literate_rl.sac import SAC, SACConfig, make_sac_policy
-from literate_rl.td3 import clipped_double_target
-from literate_rl.workshop.fast import categorical_terms
-from literate_rl.workshop.hybrid_policy import HybridActions
-from literate_rl.workshop.memory import UnrollBuffer
-from literate_rl.workshop.nests import plain_space
-from literate_rl.workshop.own_models import (
+from literate_rl.actors.apex import apex_settings, first_priorities
+from literate_rl.apps.training import Agent, make_learner, train
+from literate_rl.book.pictures import Axis, Mark, plot
+from literate_rl.book.playground import play
+from literate_rl.check.contracts import check_model
+from literate_rl.check.own_models import (
     as_many,
     drawn_from,
     make_contract_policy,
     make_own_ddpg_policy,
     results_for,
 )
-from literate_rl.workshop.pictures import Axis, Mark, plot
-from literate_rl.workshop.playground import play
-from literate_rl.workshop.probes import Probe
-from literate_rl.workshop.runs import advice
-from literate_rl.workshop.signatures import NotFiniteError, check_finite
-from literate_rl.workshop.training import Agent, make_learner, train
-from literate_rl.workshop.worlds import Moving
+from literate_rl.check.probes import Probe
+from literate_rl.data.agents import Rollout, make_envs
+from literate_rl.data.memory import UnrollBuffer
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.data.worlds import Moving
+from literate_rl.ground.nests import plain_space
+from literate_rl.ground.signatures import NotFiniteError, check_finite
+from literate_rl.learners.a2c import A2C, A2CConfig
+from literate_rl.learners.ddpg import BoxActions
+from literate_rl.learners.dqn import (
+    DQNConfig,
+    QLearning,
+    double_q_target,
+    make_q_policy,
+    q_target,
+)
+from literate_rl.learners.ppg import PPGConfig, make_phasic_policy
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.learners.rainbow import NoisyLinear, make_rainbow_policy
+from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
+from literate_rl.learners.td3 import clipped_double_target
+from literate_rl.maths.c51 import project_distribution, project_distribution_loop
+from literate_rl.maths.fast import categorical_terms
+from literate_rl.maths.off_policy import (
+    clipped_policy,
+    vtrace,
+    vtrace_data,
+    vtrace_error_discrete_action,
+)
+from literate_rl.maths.policy_gradient import categorical_log_prob
+from literate_rl.nets.hybrid_policy import HybridActions
+from literate_rl.nets.policies import (
+    GaussianActions,
+    RewardScaler,
+    RunningMoments,
+    make_policy,
+)
+from literate_rl.runs.evaluation import evaluate, paired_difference
+from literate_rl.runs.runs import advice
 
 STATES = spaces.Box(-1, 1, (3,))
 FORCES = spaces.Box(-1, 1, (2,))

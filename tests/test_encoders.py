@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import encoders_learning, minatar_frames, minatar_learning
 from benchmarks.learning import LEARNING, defaults_of, settings_in
 from benchmarks.store import read_table
-from literate_rl.encoders import (
+from literate_rl.ground.networks import ActionCritic, Critics
+from literate_rl.nets.encoders import (
     MINATAR_LAYERS,
     NATURE_LAYERS,
     ConvolutionalEncodingNetwork,
@@ -39,8 +40,7 @@ from literate_rl.encoders import (
     off_policy_entrances,
     side_after,
 )
-from literate_rl.workshop.networks import ActionCritic, Critics
-from literate_rl.workshop.runs import todays_names
+from literate_rl.runs.runs import todays_names
 
 MINATAR = spaces.Box(0.0, 1.0, (10, 10, 4), bool)
 ATARI = spaces.Box(0, 255, (4, 84, 84), np.uint8)

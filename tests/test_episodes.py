@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import (
+from literate_rl.apps.training import train
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.episodes import (
     EpisodeCounter,
     Held,
     check_chain,
@@ -39,9 +39,9 @@ from literate_rl.workshop.episodes import (
     plain_actions,
     resets_later,
 )
-from literate_rl.workshop.nests import plain_space
-from literate_rl.workshop.runs import flat_env, record_video
-from literate_rl.workshop.training import train
+from literate_rl.ground.nests import plain_space
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import flat_env, record_video
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking

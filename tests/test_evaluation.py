@@ -16,16 +16,21 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 from worlds import Counting, left_alone, moody
 
-from literate_rl.agents import make_envs
-from literate_rl.evaluation import (
+from literate_rl.data.agents import make_envs
+from literate_rl.data.episodes import env_seed
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.evaluation import (
     evaluate,
     paired_difference,
     t_interval,
     t_quantile,
     t_share,
 )
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.workshop.episodes import env_seed
 
 
 class Lottery(gym.Env):

@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from literate_rl.exact_values import Ring, tabular_values
+from literate_rl.data.exact_values import Ring, tabular_values
 
 # tabular_values
 

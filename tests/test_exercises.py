@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from literate_rl.workshop.exercises import grade, one_line
+from literate_rl.book.exercises import grade, one_line
 
 
 def double(x):

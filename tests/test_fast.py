@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical
 
-from literate_rl.advantages import gae_loop
-from literate_rl.policy_gradient import categorical_entropy, categorical_log_prob
-from literate_rl.workshop.fast import categorical_terms, reverse_scan
+from literate_rl.maths.advantages import gae_loop
+from literate_rl.maths.fast import categorical_terms, reverse_scan
+from literate_rl.maths.policy_gradient import categorical_entropy, categorical_log_prob
 
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 3))
 seeds = st.integers(0, 9999)

@@ -21,36 +21,7 @@ from torch.nn.modules.module import (
     register_module_full_backward_hook,
 )
 
-from literate_rl.agents import make_envs
-from literate_rl.ddpg import (
-    BoxActions,
-    OneHotActions,
-    make_ddpg_policy,
-)
-from literate_rl.discrete_sac import make_discrete_sac_policy
-from literate_rl.dqn import DQN, DQNConfig, QLearning, make_q_policy
-from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import (
-    CategoricalActions,
-    GaussianActions,
-    Policy,
-    make_policy,
-    normalizer_of,
-)
-from literate_rl.replay import Batch
-from literate_rl.sac import (
-    SAC,
-    SACConfig,
-    SoftActorCritic,
-    SquashedGaussian,
-    make_sac_policy,
-)
-from literate_rl.td3 import (
-    TD3,
-    TD3Config,
-    TwinDelayed,
-)
-from literate_rl.workshop.fast_forms import (
+from literate_rl.by_hand.fast_forms import (
     FlatAdam,
     FusedCriticError,
     FusedQError,
@@ -59,9 +30,38 @@ from literate_rl.workshop.fast_forms import (
     fused_q_error,
     numpy_act,
 )
-from literate_rl.workshop.hybrid_policy import make_hybrid_policy
-from literate_rl.workshop.networks import Critics
-from literate_rl.workshop.runs import fit
+from literate_rl.data.agents import make_envs
+from literate_rl.data.replay import Batch
+from literate_rl.ground.networks import Critics
+from literate_rl.learners.ddpg import (
+    BoxActions,
+    OneHotActions,
+    make_ddpg_policy,
+)
+from literate_rl.learners.discrete_sac import make_discrete_sac_policy
+from literate_rl.learners.dqn import DQN, DQNConfig, QLearning, make_q_policy
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.sac import (
+    SAC,
+    SACConfig,
+    SoftActorCritic,
+    SquashedGaussian,
+    make_sac_policy,
+)
+from literate_rl.learners.td3 import (
+    TD3,
+    TD3Config,
+    TwinDelayed,
+)
+from literate_rl.nets.hybrid_policy import make_hybrid_policy
+from literate_rl.nets.policies import (
+    CategoricalActions,
+    GaussianActions,
+    Policy,
+    make_policy,
+    normalizer_of,
+)
+from literate_rl.runs.runs import fit
 
 HYBRID = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (4,))))
 SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(2), spaces.Box(-2, 2, (2,))

@@ -35,7 +35,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
-from literate_rl.hybrid_action import (
+from literate_rl.data.worlds import Moving
+from literate_rl.maths.fast import hybrid_terms, log_softmax
+from literate_rl.nets.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
     args_divergence,
@@ -47,8 +49,6 @@ from literate_rl.hybrid_action import (
     select_args,
     ttorch,
 )
-from literate_rl.workshop.fast import hybrid_terms, log_softmax
-from literate_rl.workshop.worlds import Moving
 
 # --- Trees --------------------------------------------------------------------------
 

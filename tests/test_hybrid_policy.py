@@ -23,21 +23,21 @@ from hybrid import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.agents import make_envs
-from literate_rl.hybrid_action import (
+from literate_rl.data.agents import make_envs
+from literate_rl.data.worlds import Moving
+from literate_rl.ground.nests import as_space, leaves, plain_space
+from literate_rl.maths.ppo_error import (
+    policy_error_from_log_prob,
+)
+from literate_rl.nets import hybrid_policy
+from literate_rl.nets.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
     ttorch,
 )
-from literate_rl.policies import Policy
-from literate_rl.ppo_error import (
-    policy_error_from_log_prob,
-)
-from literate_rl.workshop import hybrid_policy
-from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
-from literate_rl.workshop.nests import as_space, leaves, plain_space
-from literate_rl.workshop.runs import load, save_checkpoint
-from literate_rl.workshop.worlds import Moving
+from literate_rl.nets.hybrid_policy import HybridActions, make_hybrid_policy
+from literate_rl.nets.policies import Policy
+from literate_rl.runs.runs import load, save_checkpoint
 
 IDS = ["literate_rl/Moving-v0", "literate_rl/HybridLander-v0"]
 
@@ -516,7 +516,7 @@ def test_public_names_are_documented():
 
 
 def test_the_old_address_leads_here() -> None:
-    old = importlib.import_module("literate_rl.hybrid_policy")
+    old = importlib.import_module("literate_rl.nets.hybrid_policy")
     for name in hybrid_policy.__all__:
         assert getattr(old, name) is getattr(hybrid_policy, name)
     assert old.__all__ == hybrid_policy.__all__

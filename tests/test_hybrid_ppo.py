@@ -31,28 +31,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning import assert_for_most_seeds
 
-from literate_rl import hybrid_ppo
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.evaluation import evaluate
-from literate_rl.hybrid_action import (
-    HybridDistribution,
-    HybridPolicyNetwork,
-    sample_hybrid_action,
-)
-from literate_rl.hybrid_ppo import (
-    ppo_policy_error_hybrid,
-    ppo_policy_error_hybrid_per_head,
-)
-from literate_rl.ppo import PPO, ppo_settings
-from literate_rl.ppo_error import (
+from literate_rl.apps.cli import main
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.data.worlds import Moving
+from literate_rl.learners.ppo import PPO, ppo_settings
+from literate_rl.maths.ppo_error import (
     clipped_surrogate,
     policy_error_from_log_prob,
     ppo_policy_data,
 )
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.hybrid_policy import HybridActions, make_hybrid_policy
-from literate_rl.workshop.runs import fit, load
-from literate_rl.workshop.worlds import Moving
+from literate_rl.nets import hybrid_ppo
+from literate_rl.nets.hybrid_action import (
+    HybridDistribution,
+    HybridPolicyNetwork,
+    sample_hybrid_action,
+)
+from literate_rl.nets.hybrid_policy import HybridActions, make_hybrid_policy
+from literate_rl.nets.hybrid_ppo import (
+    ppo_policy_error_hybrid,
+    ppo_policy_error_hybrid_per_head,
+)
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import fit, load
 
 ERRORS = [ppo_policy_error_hybrid, ppo_policy_error_hybrid_per_head]
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_nests import BOX, DISCRETE, ends_of, nests_of
 
-from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.workshop.nests import first_row, leaves, map_nest
+from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
+from literate_rl.ground.nests import first_row, leaves, map_nest
 
 # One place for the type; boxes of any shape and in any place.
 BOXES = BOX.filter(lambda box: box.shape != ())

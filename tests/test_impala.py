@@ -21,8 +21,9 @@ from learning import assert_for_most_seeds
 from torch import Tensor, nn
 from worlds import left_alone, moody
 
-from literate_rl.agents import Rollout, make_envs
-from literate_rl.impala import (
+from literate_rl.apps.training import train
+from literate_rl.data.agents import Rollout, make_envs
+from literate_rl.learners.impala import (
     IMPALA,
     SETTINGS,
     IMPALAConfig,
@@ -32,15 +33,19 @@ from literate_rl.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.off_policy import (
+from literate_rl.maths.off_policy import (
     vtrace_data,
     vtrace_error_discrete_action,
     warn_clips,
 )
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.workshop.hybrid_policy import make_hybrid_policy
-from literate_rl.workshop.runs import Run, fit, flat_env, stored_runs
-from literate_rl.workshop.training import train
+from literate_rl.nets.hybrid_policy import make_hybrid_policy
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.runs import Run, fit, flat_env, stored_runs
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 BOXES = spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,))))

@@ -47,10 +47,15 @@ from literate_rl import (
     make_rainbow_policy,
     make_sac_policy,
 )
-from literate_rl.dqn import Exploring, QLearning, TargetNetwork
-from literate_rl.loop import OffPolicy, QError
-from literate_rl.replay import Batch
-from literate_rl.sac import (
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.replay import Batch
+from literate_rl.data.worlds import Moving
+from literate_rl.ground.nests import MODELS, as_space
+from literate_rl.ground.networks import eval_mode, layers
+from literate_rl.ground.protocols import Algorithm, PolicyLike
+from literate_rl.learners.dqn import Exploring, QLearning, TargetNetwork
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.sac import (
     GaussianRows,
     SoftPolicy,
     SquashedGaussian,
@@ -58,13 +63,8 @@ from literate_rl.sac import (
     entropy_scale,
     soft_value,
 )
-from literate_rl.td3 import clipped_double_target, critic_error
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.interfaces import Algorithm, PolicyLike
-from literate_rl.workshop.nests import MODELS, as_space
-from literate_rl.workshop.networks import eval_mode, layers
-from literate_rl.workshop.runs import Run, flat_env
-from literate_rl.workshop.worlds import Moving
+from literate_rl.learners.td3 import clipped_double_target, critic_error
+from literate_rl.runs.runs import Run, flat_env
 
 LIST, VECTOR, FORCES = spaces.Discrete(2), *(spaces.Box(-1, 1, (n,)) for n in (4, 1))
 PICTURE = spaces.Box(0, 255, (3, 8, 8), "uint8")

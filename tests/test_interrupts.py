@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from processes import Child
 
-from literate_rl.workshop import interrupts
-from literate_rl.workshop.interrupts import (
+from literate_rl.ground import interrupts
+from literate_rl.ground.interrupts import (
     StopWaiting,
     catch_interrupt,
     check_interrupt,
@@ -122,7 +122,7 @@ def test_another_thread_hears_nothing_and_changes_nothing(ctrl_c) -> None:
 STARTS_A_CHILD = """
     import os, signal, sys, time
     from multiprocessing import get_context
-    from literate_rl.workshop.interrupts import interrupts_blocked, leave_with_parent
+    from literate_rl.ground.interrupts import interrupts_blocked, leave_with_parent
 
     def child(pipe):
         leave_with_parent()

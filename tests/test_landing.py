@@ -20,7 +20,7 @@ from which_agent import QUESTIONS, agents
 
 from benchmarks import films
 from benchmarks.store import read_table
-from literate_rl.workshop.programs import program_names
+from literate_rl.apps.programs import program_names
 
 ROOT = tangle.ROOT
 START = "index.html"

@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from benchmarks import landscapes
-from literate_rl.ddpg import make_ddpg_policy
+from literate_rl.learners.ddpg import make_ddpg_policy
 
 STATES = spaces.Box(-8, 8, (3,))
 TORQUES = spaces.Box(-2, 2, (1,))

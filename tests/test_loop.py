@@ -22,14 +22,20 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from worlds import modes, moody
 
-from literate_rl.agents import make_envs
-from literate_rl.dqn import DQN, DQNConfig, EpsilonGreedy, QLearning, make_q_policy
-from literate_rl.loop import OffPolicy, QError, linear_schedule
-from literate_rl.policies import Policy
-from literate_rl.replay import Batch
-from literate_rl.workshop.fast_forms import FusedQError, fused_q_error, numpy_act
-from literate_rl.workshop.interfaces import Algorithm
-from literate_rl.workshop.runs import Run, fit, flat_env, load, load_checkpoint
+from literate_rl.by_hand.fast_forms import FusedQError, fused_q_error, numpy_act
+from literate_rl.data.agents import make_envs
+from literate_rl.data.replay import Batch
+from literate_rl.ground.protocols import Algorithm
+from literate_rl.learners.dqn import (
+    DQN,
+    DQNConfig,
+    EpsilonGreedy,
+    QLearning,
+    make_q_policy,
+)
+from literate_rl.learners.loop import OffPolicy, QError, linear_schedule
+from literate_rl.nets.policies import Policy
+from literate_rl.runs.runs import Run, fit, flat_env, load, load_checkpoint
 
 # --- Schedules and settings -----------------------------------------------------------
 

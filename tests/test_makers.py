@@ -14,15 +14,15 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from literate_rl.workshop.episodes import Held, env_maker, make_one
-from literate_rl.workshop.makers import (
+from literate_rl.data.episodes import Held, env_maker, make_one
+from literate_rl.data.makers import (
     Wrapped,
     has_name,
     make_wrapped,
     name_of_maker,
     read_wrapper,
 )
-from literate_rl.workshop.runs import flat_env
+from literate_rl.runs.runs import flat_env
 
 
 class Shaped(gym.RewardWrapper[Any, Any]):

@@ -24,19 +24,29 @@ from worlds import Fenced
 from benchmarks.learning import LEARNING, defaults_of, settings_in
 from benchmarks.masks_learning import EXPERIMENTS, WhileActing
 from benchmarks.store import read_table
-from literate_rl.agents import Collector, make_envs
-from literate_rl.dqn import EpsilonGreedy, QLearning, dqn_settings, make_q_policy
-from literate_rl.evaluation import evaluate
-from literate_rl.masks import MaskFromMethod, MaskFromObservation, WithoutMask, legal
-from literate_rl.policies import CategoricalActions, make_policy
-from literate_rl.ppo import PPO, ppo_settings
-from literate_rl.replay import Batch, ReplayBuffer
-from literate_rl.workshop.episodes import env_maker, read_masks
-from literate_rl.workshop.fast_forms import fused_q_error, numpy_act
-from literate_rl.workshop.hybrid_policy import make_hybrid_policy
-from literate_rl.workshop.makers import read_wrapper
-from literate_rl.workshop.runs import load, play
-from literate_rl.workshop.training import ALGORITHMS, looked_at, make_learner, train
+from literate_rl.apps.training import ALGORITHMS, looked_at, make_learner, train
+from literate_rl.by_hand.fast_forms import fused_q_error, numpy_act
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.episodes import env_maker, read_masks
+from literate_rl.data.makers import read_wrapper
+from literate_rl.data.replay import Batch, ReplayBuffer
+from literate_rl.learners.dqn import (
+    EpsilonGreedy,
+    QLearning,
+    dqn_settings,
+    make_q_policy,
+)
+from literate_rl.learners.ppo import PPO, ppo_settings
+from literate_rl.nets.hybrid_policy import make_hybrid_policy
+from literate_rl.nets.masks import (
+    MaskFromMethod,
+    MaskFromObservation,
+    WithoutMask,
+    legal,
+)
+from literate_rl.nets.policies import CategoricalActions, make_policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import load, play
 
 FENCED = "worlds:Fenced-v0"
 SPACES = Fenced().observation_space, Fenced().action_space

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from literate_rl.workshop.nests import (
+from literate_rl.ground.nests import (
     Spec,
     as_space,
     ends,
@@ -28,7 +28,7 @@ from literate_rl.workshop.nests import (
     plain_space,
     unpack,
 )
-from literate_rl.workshop.signatures import checked
+from literate_rl.ground.signatures import checked
 
 DISCRETE = st.builds(spaces.Discrete, st.integers(1, 4), start=st.integers(-3, 3))
 BOX = st.builds(

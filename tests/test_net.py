@@ -6,7 +6,7 @@ import pytest
 import torch
 from net import CASES, NAMES, RECORD, boil_down, compared, digest, play
 
-from literate_rl.workshop.training import ALGORITHMS
+from literate_rl.apps.training import ALGORITHMS
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ from torch.distributions import Normal, TanhTransform
 from torch.distributions.transformed_distribution import TransformedDistribution
 from worlds import left_alone, modes, moody
 
-from literate_rl.workshop.networks import (
+from literate_rl.ground.networks import (
     ActionCritic,
     Stretch,
     eval_mode,

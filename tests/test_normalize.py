@@ -24,37 +24,47 @@ from torch import Tensor, nn
 from worlds import Apart
 
 from literate_rl import evaluate, load, train
-from literate_rl.a2c import A2C, A2CConfig
-from literate_rl.actors import Actor, weights_of
-from literate_rl.agents import Collector, make_envs, seed_everything
-from literate_rl.ddpg import DDPGConfig, DeterministicPolicyGradient, make_ddpg_policy
-from literate_rl.discrete_sac import (
+from literate_rl.actors.actors import Actor, weights_of
+from literate_rl.apps.cli import main, parse
+from literate_rl.apps.training import ALGORITHMS, ended, make_learner
+from literate_rl.by_hand.fast_forms import (
+    fused_critic_error,
+    fused_q_error,
+    numpy_act,
+)
+from literate_rl.data.agents import Collector, make_envs, seed_everything
+from literate_rl.data.replay import Batch
+from literate_rl.learners.a2c import A2C, A2CConfig
+from literate_rl.learners.ddpg import (
+    DDPGConfig,
+    DeterministicPolicyGradient,
+    make_ddpg_policy,
+)
+from literate_rl.learners.discrete_sac import (
     DiscreteSoftActorCritic,
     make_discrete_sac_policy,
 )
-from literate_rl.dqn import DQN, DQNConfig, QLearning, TargetNetwork, make_q_policy
-from literate_rl.policies import RunningMoments, make_policy
-from literate_rl.rainbow import (
+from literate_rl.learners.dqn import (
+    DQN,
+    DQNConfig,
+    QLearning,
+    TargetNetwork,
+    make_q_policy,
+)
+from literate_rl.learners.rainbow import (
     DistributionalQLearning,
     RainbowConfig,
     make_rainbow_policy,
 )
-from literate_rl.replay import Batch
-from literate_rl.sac import SACConfig, SoftActorCritic, make_sac_policy
-from literate_rl.td3 import (
+from literate_rl.learners.sac import SACConfig, SoftActorCritic, make_sac_policy
+from literate_rl.learners.td3 import (
     HDDPGConfig,
     Hysteretic,
     TD3Config,
     TwinDelayed,
 )
-from literate_rl.workshop.cli import main, parse
-from literate_rl.workshop.fast_forms import (
-    fused_critic_error,
-    fused_q_error,
-    numpy_act,
-)
-from literate_rl.workshop.runs import Run
-from literate_rl.workshop.training import ALGORITHMS, ended, make_learner
+from literate_rl.nets.policies import RunningMoments, make_policy
+from literate_rl.runs.runs import Run
 
 BOXES = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
 # Each algorithm, and each kind of action that has a policy of its own.

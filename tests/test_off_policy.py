@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from literate_rl.advantages import gae
-from literate_rl.exact_values import tabular_values
-from literate_rl.off_policy import (
+from literate_rl.data.exact_values import tabular_values
+from literate_rl.maths.advantages import gae
+from literate_rl.maths.fast import reverse_scan
+from literate_rl.maths.off_policy import (
     clipped_policy,
     vtrace,
     vtrace_data,
@@ -31,7 +32,6 @@ from literate_rl.off_policy import (
     vtrace_loss,
     warn_clips,
 )
-from literate_rl.workshop.fast import reverse_scan
 
 Batch = dict[str, Tensor]
 

@@ -27,7 +27,7 @@ from literate_rl import (
     save_checkpoint,
     seed_everything,
 )
-from literate_rl.workshop.cli import main
+from literate_rl.apps.cli import main
 
 ANSWERS = json.loads((RUNS / "answers.json").read_text())
 ALGORITHMS = "ppo ppg impala a2c a3c dqn dqnper rainbow ddpg ddpgper hddpg td3 sac"

@@ -9,24 +9,24 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.contract_models import (
+from literate_rl.book.contract_models import (
     ActionValue,
     CategoricalActor,
     DeterministicActor,
     QNetwork,
     SquashedGaussianActor,
 )
-from literate_rl.ddpg import make_ddpg_policy
-from literate_rl.discrete_sac import DiscreteCritics, make_discrete_sac_policy
-from literate_rl.sac import make_sac_policy
-from literate_rl.workshop.own_models import (
+from literate_rl.check.own_models import (
     as_many,
     make_own_ddpg_policy,
     make_own_sac_policy,
     of_all,
 )
-from literate_rl.workshop.runs import todays_form
-from literate_rl.workshop.states import state_spec
+from literate_rl.check.states import state_spec
+from literate_rl.learners.ddpg import make_ddpg_policy
+from literate_rl.learners.discrete_sac import DiscreteCritics, make_discrete_sac_policy
+from literate_rl.learners.sac import make_sac_policy
+from literate_rl.runs.runs import todays_form
 
 STATES, FORCES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))
 

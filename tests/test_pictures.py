@@ -16,8 +16,8 @@ import tangle
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from literate_rl.workshop import pictures
-from literate_rl.workshop.pictures import (
+from literate_rl.book import pictures
+from literate_rl.book.pictures import (
     AGENT_COLOURS,
     Axis,
     Box,

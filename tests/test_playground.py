@@ -15,9 +15,9 @@ from py_mini_racer import MiniRacer
 from torch import nn
 from worlds import left_alone, moody
 
-from literate_rl.workshop import playground
-from literate_rl.workshop.pictures import Widget
-from literate_rl.workshop.playground import PUSH, play, push_cartpole, rounded
+from literate_rl.book import playground
+from literate_rl.book.pictures import Widget
+from literate_rl.book.playground import PUSH, play, push_cartpole, rounded
 
 
 def networks() -> tuple[nn.Sequential, nn.Sequential]:

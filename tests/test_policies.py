@@ -22,9 +22,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from literate_rl.agents import Collector, Rollout, make_envs
-from literate_rl.encoders import make_encoder
-from literate_rl.policies import (
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.agents import Collector, Rollout, make_envs
+from literate_rl.data.episodes import env_seed
+from literate_rl.nets.encoders import make_encoder
+from literate_rl.nets.policies import (
     CategoricalActions,
     GaussianActions,
     Policy,
@@ -35,8 +37,6 @@ from literate_rl.policies import (
     make_actions,
     make_policy,
 )
-from literate_rl.workshop.episodes import env_seed
-from literate_rl.workshop.fast_forms import numpy_act
 
 
 def discrete(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical
 
-from literate_rl.policy_gradient import (
+from literate_rl.maths.policy_gradient import (
     categorical_entropy,
     categorical_log_prob,
     optimal_baseline,

@@ -22,12 +22,8 @@ from hypothesis import strategies as st
 from learning import assert_for_most_seeds
 from torch import Tensor
 
-from literate_rl.advantages import gae, lambda_returns
-from literate_rl.agents import Rollout, make_envs, seed_everything
-from literate_rl.encoders import ConvolutionalEncodingNetwork
-from literate_rl.evaluation import evaluate
-from literate_rl.policies import CategoricalActions, Policy, make_policy
-from literate_rl.ppg import (
+from literate_rl.data.agents import Rollout, make_envs, seed_everything
+from literate_rl.learners.ppg import (
     AuxiliaryPhase,
     PPGAlgorithm,
     PPGConfig,
@@ -38,9 +34,13 @@ from literate_rl.ppg import (
     ppg_settings,
     side_by_side,
 )
-from literate_rl.ppo import PPO
-from literate_rl.workshop.hybrid_policy import HybridActions
-from literate_rl.workshop.runs import (
+from literate_rl.learners.ppo import PPO
+from literate_rl.maths.advantages import gae, lambda_returns
+from literate_rl.nets.encoders import ConvolutionalEncodingNetwork
+from literate_rl.nets.hybrid_policy import HybridActions
+from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import (
     Run,
     fit,
     flat_env,

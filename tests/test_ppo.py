@@ -20,20 +20,25 @@ from gymnasium.wrappers import TimeLimit
 from learning import assert_for_most_seeds
 from worlds import left_alone, modes, moody
 
-from literate_rl.advantages import lambda_returns
-from literate_rl.agents import check_experience, make_envs, seed_everything
-from literate_rl.evaluation import evaluate
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.ppo import (
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.agents import check_experience, make_envs, seed_everything
+from literate_rl.learners.ppo import (
     PPO,
     SETTINGS,
     PPOConfig,
     Samples,
     ppo_settings,
 )
-from literate_rl.ppo_error import policy_error_from_log_prob
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.maths.advantages import lambda_returns
+from literate_rl.maths.ppo_error import policy_error_from_log_prob
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import fit, flat_env
 
 SMALL = PPOConfig(total_steps=256, num_envs=2, num_steps=32, num_epochs=2)
 

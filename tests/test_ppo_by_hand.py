@@ -19,33 +19,38 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor, nn
 
-from literate_rl.agents import make_envs
-from literate_rl.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
+from literate_rl.apps.cli import main
+from literate_rl.apps.training import train
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.by_hand.ppo_by_hand import (
+    AuxiliaryHeads,
+    ByHand,
+    surrogate,
+    value_error,
 )
-from literate_rl.ppg import (
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.ppg import (
     AuxiliaryPhase,
     Chunks,
     PPGConfig,
     auxiliary_loss,
     make_phasic_policy,
 )
-from literate_rl.ppo import PPO, PPOConfig, Samples
-from literate_rl.ppo_by_hand import AuxiliaryHeads, ByHand, surrogate, value_error
-from literate_rl.ppo_error import (
+from literate_rl.learners.ppo import PPO, PPOConfig, Samples
+from literate_rl.maths.ppo_error import (
     clipped_surrogate,
     policy_error_from_log_prob,
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.hybrid_policy import make_hybrid_policy
-from literate_rl.workshop.runs import flat_env, load
-from literate_rl.workshop.training import train
+from literate_rl.nets.hybrid_policy import make_hybrid_policy
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.runs import flat_env, load
 
 SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(4), spaces.Box(-2, 2, (2,))
 ARGS = spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (0,))

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from literate_rl import ppo_error
-from literate_rl.ppo_error import (
+from literate_rl.maths import ppo_error
+from literate_rl.maths.ppo_error import (
     approx_kl_k3,
     clipped_surrogate,
     policy_error_from_log_prob,

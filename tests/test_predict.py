@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from literate_rl import evaluate, load, save_checkpoint, train
-from literate_rl.contract_models import (
+from literate_rl.apps.training import ALGORITHMS, Agent
+from literate_rl.book.contract_models import (
     ActionValue,
     CategoricalActor,
     DeterministicActor,
@@ -32,9 +33,8 @@ from literate_rl.contract_models import (
     SquashedGaussianActor,
     StateValue,
 )
-from literate_rl.policies import Policy, make_policy
-from literate_rl.workshop.nests import as_space, plain_space
-from literate_rl.workshop.training import ALGORITHMS, Agent
+from literate_rl.ground.nests import as_space, plain_space
+from literate_rl.nets.policies import Policy, make_policy
 
 ROW = spaces.Box(-1, 1, (3,), np.float32)
 TWO = spaces.Discrete(2)

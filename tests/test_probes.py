@@ -14,8 +14,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from worlds import moody
 
-from literate_rl.workshop.networks import randomness_kept
-from literate_rl.workshop.probes import (
+from literate_rl.check.probes import (
     Finding,
     Probe,
     Rule,
@@ -33,6 +32,7 @@ from literate_rl.workshop.probes import (
     write_contract,
     write_out,
 )
+from literate_rl.ground.networks import randomness_kept
 
 STATE = torch.arange(12.0).reshape(3, 4)
 

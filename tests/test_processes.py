@@ -32,7 +32,7 @@ from processes import Child
 from test_actors import SMALL, log_probs, make_learner, policy_for
 from worlds import counting, deadly
 
-from literate_rl.actors import (
+from literate_rl.actors.actors import (
     Actor,
     ActorLearner,
     Census,
@@ -40,12 +40,17 @@ from literate_rl.actors import (
     slot_layout,
     weights_of,
 )
-from literate_rl.processes import SharedMemory, count_death, pickled, transport_named
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.episodes import in_one_line
-from literate_rl.workshop.fast_forms import numpy_act
-from literate_rl.workshop.runs import Run, fit, load_checkpoint
+from literate_rl.actors.processes import (
+    SharedMemory,
+    count_death,
+    pickled,
+    transport_named,
+)
+from literate_rl.apps.cli import main
+from literate_rl.by_hand.fast_forms import numpy_act
+from literate_rl.data.episodes import in_one_line
+from literate_rl.interfaces.cluster import RayActors
+from literate_rl.runs.runs import Run, fit, load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -617,7 +622,7 @@ def test_a_run_whose_actors_are_given_up_is_saved(tmp_path) -> None:
 HANGS = """
 import os, time
 import numpy as np
-from literate_rl.processes import SharedMemory
+from literate_rl.actors.processes import SharedMemory
 
 class Hangs:
     def __init__(self, seed):
@@ -715,7 +720,7 @@ def test_the_chapters_count_sees_an_unroll_that_came_twice_or_was_lost(fault) ->
     program = found[1].replace("range(1, 161)", "range(1, 41)")
     assert program != found[1]
     if fault:
-        name = "from literate_rl.processes import SharedMemory"
+        name = "from literate_rl.actors.processes import SharedMemory"
         broken = f"{name} as Right\n\nclass SharedMemory(Right):{fault}"
         assert program.count(name) == 1
         program = program.replace(name, broken)

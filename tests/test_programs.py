@@ -18,20 +18,20 @@ from test_tangle import new_root, replace
 from benchmarks import learning
 from benchmarks import programs as benchmark
 from benchmarks.store import read_table
-from literate_rl import loop
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector
-from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop import programs as workshop
-from literate_rl.workshop.commands import main
-from literate_rl.workshop.programs import (
+from literate_rl.apps import programs as workshop
+from literate_rl.apps.commands import main
+from literate_rl.apps.programs import (
     copied,
     drawn_batches,
     program_names,
     program_path,
     source,
 )
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.data.agents import Collector
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.learners import loop
+from literate_rl.maths.advantages import gae
+from literate_rl.runs.runs import stored_runs
 
 # Another environment of the same kind, for those whose actions are listed and those
 # whose are not.
@@ -308,7 +308,10 @@ def test_stored_curves_are_those_of_the_program_as_it_stands(name):
 
 def test_source_is_the_code_of_the_module():
     shown = source(loop.OffPolicy.iterate)
-    assert (shown.name, shown.module) == ("OffPolicy.iterate", "literate_rl.loop")
+    assert (shown.name, shown.module) == (
+        "OffPolicy.iterate",
+        "literate_rl.learners.loop",
+    )
     assert repr(shown) == shown.code
     assert shown.code.startswith("def iterate(")
     for line in shown.code.splitlines():

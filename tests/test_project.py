@@ -15,7 +15,7 @@ import release
 import yaml
 from check import ROOT
 
-from literate_rl.workshop.training import ALGORITHMS
+from literate_rl.apps.training import ALGORITHMS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")

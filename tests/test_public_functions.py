@@ -55,7 +55,7 @@ def hybrid(random: Random) -> Call:
 
 
 def values(random: Random) -> Call:
-    from literate_rl.ppo_error import ppo_value_data
+    from literate_rl.maths.ppo_error import ppo_value_data
 
     data = ppo_value_data(*(normal(random, 5) for _ in range(3)), None)
     return {"data": data, "value_clip": 0.2}
@@ -87,7 +87,7 @@ def unroll_of_values(random: Random) -> Call:
 
 
 def vtrace_batch(random: Random, logit: Any, action: Tensor) -> Call:
-    from literate_rl.off_policy import vtrace_data
+    from literate_rl.maths.off_policy import vtrace_data
 
     flags = torch.zeros(4, 3).bool()
     tensors = normal(random, 5, 3), normal(random, 4, 3), normal(random, 4, 3).abs()

@@ -17,12 +17,12 @@ from projections import exact_projection
 from torch import nn
 
 import literate_rl
-from literate_rl.agents import make_envs
-from literate_rl.apex import RainbowApexConfig, of_one_policy
-from literate_rl.dqn import EpsilonGreedy
-from literate_rl.encoders import ConvolutionalEncodingNetwork
-from literate_rl.evaluation import evaluate
-from literate_rl.rainbow import (
+from literate_rl.actors.apex import RainbowApexConfig, of_one_policy
+from literate_rl.check.own_models import LogitsOf
+from literate_rl.data.agents import make_envs
+from literate_rl.data.replay import Batch
+from literate_rl.learners.dqn import EpsilonGreedy
+from literate_rl.learners.rainbow import (
     DistributionalQLearning,
     NoisyLinear,
     Rainbow,
@@ -33,9 +33,9 @@ from literate_rl.rainbow import (
     make_rainbow_policy,
     rainbow_settings,
 )
-from literate_rl.replay import Batch
-from literate_rl.workshop.own_models import LogitsOf
-from literate_rl.workshop.runs import Run, fit, flat_env, load
+from literate_rl.nets.encoders import ConvolutionalEncodingNetwork
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import Run, fit, flat_env, load
 
 seeds = st.integers(0, 9999)
 

@@ -31,11 +31,11 @@ from literate_rl import (
     train,
     trained_agents,
 )
-from literate_rl.workshop import runs
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.networks import randomness_kept
-from literate_rl.workshop.programs import run_program
-from literate_rl.workshop.training import ALGORITHMS, ended, make_learner
+from literate_rl.apps.cli import main
+from literate_rl.apps.programs import run_program
+from literate_rl.apps.training import ALGORITHMS, ended, make_learner
+from literate_rl.ground.networks import randomness_kept
+from literate_rl.runs import runs
 
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 SHORT: dict[str, Any] = {"total_steps": 64, "progress": False}

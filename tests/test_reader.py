@@ -410,7 +410,7 @@ def test_the_wheel_alone_holds_the_package_and_its_stored_runs(tmp_path):
         assert packed.read_bytes() == path.read_bytes()
     code = (
         "import literate_rl; print(literate_rl.__file__)\n"
-        "from literate_rl.workshop.runs import results_folder, stored_runs\n"
+        "from literate_rl.runs.runs import results_folder, stored_runs\n"
         "assert stored_runs('cartpole'), results_folder()\n"
         "assert all(map(literate_rl.load, literate_rl.trained_agents()))"
     )

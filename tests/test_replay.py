@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_windows import SlowBuffer, generator, make_rollout, rings_of
 
-from literate_rl.agents import Collector, Rollout, make_envs
-from literate_rl.replay import ReplayBuffer, SumTree, importance_weights
-from literate_rl.workshop.memory import UnrollBuffer
+from literate_rl.data.agents import Collector, Rollout, make_envs
+from literate_rl.data.memory import UnrollBuffer
+from literate_rl.data.replay import ReplayBuffer, SumTree, importance_weights
 
 SEEDS = st.integers(0, 2**31)
 
@@ -238,9 +238,9 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 import torch
-from literate_rl.agents import Rollout
-from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
+from literate_rl.data.agents import Rollout
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (

@@ -15,10 +15,10 @@ from standings import PROGRAMS, STANDINGS, Standing, only, published, verdict
 from benchmarks import hybrid
 from benchmarks.__main__ import GPU_NAMES, NAMES, PEER_NAMES, learning_commands
 from benchmarks.store import RESULTS, read_results, read_table
-from literate_rl.discrete_sac import discrete_sac_settings
-from literate_rl.evaluation import paired_difference, t_interval
-from literate_rl.sac import sac_settings
-from literate_rl.workshop.runs import stored_runs
+from literate_rl.learners.discrete_sac import discrete_sac_settings
+from literate_rl.learners.sac import sac_settings
+from literate_rl.runs.evaluation import paired_difference, t_interval
+from literate_rl.runs.runs import stored_runs
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from literate_rl.ppo_error import policy_error_from_log_prob, ppo_policy_loss
-from literate_rl.workshop.rooms import (
+from literate_rl.apps.training import ALGORITHMS, make_learner, settings_with
+from literate_rl.book.rooms import (
     ROOMS,
     House,
     house,
@@ -19,8 +19,8 @@ from literate_rl.workshop.rooms import (
     values_and_greedy,
     visit_rooms,
 )
-from literate_rl.workshop.runs import fit
-from literate_rl.workshop.training import ALGORITHMS, make_learner, settings_with
+from literate_rl.maths.ppo_error import policy_error_from_log_prob, ppo_policy_loss
+from literate_rl.runs.runs import fit
 
 ROLLOUTS = {
     "num_envs": 8,

@@ -12,14 +12,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from literate_rl.workshop.rows import ALGORITHMS, MAKERS, Row, maker_named, register
 
 from literate_rl import load, train
-from literate_rl.dqn import ROW, DQNConfig
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.commands import OFFERED
-from literate_rl.workshop.commands import main as command
-from literate_rl.workshop.rows import ALGORITHMS, MAKERS, Row, maker_named, register
-from literate_rl.workshop.runs import load_checkpoint
+from literate_rl.apps.commands import OFFERED
+from literate_rl.apps.commands import main as command
+from literate_rl.learners.dqn import ROW, DQNConfig
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import load_checkpoint
 
 CARTPOLE = "CartPole-v1"
 OWN = '''
@@ -30,8 +30,8 @@ import torch
 from torch.nn.functional import smooth_l1_loss
 
 from literate_rl import DQNConfig, OffPolicy, QLearning, make_q_policy
-from literate_rl.loop import QError
-from literate_rl.workshop.networks import eval_mode
+from literate_rl.learners.loop import QError
+from literate_rl.ground.networks import eval_mode
 from literate_rl.workshop.rows import LISTED, Row, by_settings
 
 

@@ -17,9 +17,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.contracts import CONTRACTS
-from literate_rl.workshop import rules
-from literate_rl.workshop.probes import Finding, Probe, Rule
+from literate_rl.check import rules
+from literate_rl.check.contracts import CONTRACTS
+from literate_rl.check.probes import Finding, Probe, Rule
 
 STATE = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 DISCRETE = spaces.Discrete(3)

@@ -44,17 +44,23 @@ from worlds import left_alone, moody
 
 import literate_rl
 from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking
-from literate_rl.ddpg import make_ddpg_policy
-from literate_rl.discrete_sac import make_discrete_sac_policy
-from literate_rl.dqn import make_q_policy
-from literate_rl.evaluation import evaluate
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.ppg import make_phasic_policy
-from literate_rl.rainbow import make_rainbow_policy
-from literate_rl.sac import make_sac_policy
-from literate_rl.workshop.episodes import Mean, mean_return
-from literate_rl.workshop.hybrid_policy import make_hybrid_policy
-from literate_rl.workshop.runs import (
+from literate_rl.data.episodes import Mean, mean_return
+from literate_rl.data.worlds import Moving
+from literate_rl.learners.ddpg import make_ddpg_policy
+from literate_rl.learners.discrete_sac import make_discrete_sac_policy
+from literate_rl.learners.dqn import make_q_policy
+from literate_rl.learners.ppg import make_phasic_policy
+from literate_rl.learners.rainbow import make_rainbow_policy
+from literate_rl.learners.sac import make_sac_policy
+from literate_rl.nets.hybrid_policy import make_hybrid_policy
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import (
     FORMAT,
     Bar,
     Log,
@@ -73,7 +79,6 @@ from literate_rl.workshop.runs import (
     video_html,
     video_writer,
 )
-from literate_rl.workshop.worlds import Moving
 
 # --- Small things to run --------------------------------------------------------------
 
@@ -326,7 +331,7 @@ class Sparse(Walker):
 def test_the_return_of_the_last_20_episodes_does_not_vanish(iterations, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "literate_rl.workshop.runs.Bar.set_postfix", lambda _, x, **__: seen.append(x)
+        "literate_rl.runs.runs.Bar.set_postfix", lambda _, x, **__: seen.append(x)
     )
     history = fit(Sparse(total_steps=8 * iterations))
     returns = [*range(7), 100, 101, *(200 + k for k in range(30))]
@@ -690,7 +695,7 @@ def test_columns_are_added_at_once_or_not_at_all(tmp_path, monkeypatch):
 
     with Run(tmp_path / "run", resume=True) as run:
         run.begin()
-        monkeypatch.setattr("literate_rl.workshop.runs.os.replace", die)
+        monkeypatch.setattr("literate_rl.runs.runs.os.replace", die)
         with pytest.raises(OSError, match="no power"):
             run.log(88, {"charts/episodic_return": 1.0, "new": 2.0})
     assert rows(run) == whole
@@ -916,7 +921,7 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 import torch
-from literate_rl.workshop.runs import load_checkpoint, save_checkpoint
+from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 
 def peak():
     kilobytes = 1024 if sys.platform == "linux" else 1
@@ -1571,7 +1576,7 @@ def test_what_a_killed_process_has_half_written_is_swept_up(tmp_path):
 
 HOLD = """
 import sys, time
-from literate_rl.workshop.runs import Run
+from literate_rl.runs.runs import Run
 with Run(sys.argv[1]) as run:
     run.log(8, {"a": 1.0})
     print("held", flush=True)

@@ -49,17 +49,20 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from literate_rl.contract_models import (
+from literate_rl.apps.cli import main
+from literate_rl.apps.training import train
+from literate_rl.book.contract_models import (
     ActionValue,
     QNetwork,
     SquashedGaussianActor,
 )
-from literate_rl.contracts import ContractError
-from literate_rl.ddpg import ActorCritics
-from literate_rl.loop import OffPolicy
-from literate_rl.policies import Policy
-from literate_rl.replay import Batch
-from literate_rl.sac import (
+from literate_rl.by_hand.fast_forms import fused_critic_error
+from literate_rl.check.contracts import ContractError
+from literate_rl.data.replay import Batch
+from literate_rl.ground.networks import Critics
+from literate_rl.learners.ddpg import ActorCritics
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.sac import (
     SAC,
     GaussianRows,
     SACConfig,
@@ -70,12 +73,9 @@ from literate_rl.sac import (
     soft_value,
     temperature_error,
 )
-from literate_rl.td3 import TD3Config, TwinDelayed
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.fast_forms import fused_critic_error
-from literate_rl.workshop.networks import Critics
-from literate_rl.workshop.runs import fit, load
-from literate_rl.workshop.training import train
+from literate_rl.learners.td3 import TD3Config, TwinDelayed
+from literate_rl.nets.policies import Policy
+from literate_rl.runs.runs import fit, load
 
 
 def row_of(*log_sigma: float, mu: float = 0.3) -> Tensor:

@@ -41,8 +41,8 @@ from literate_rl import (
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
 )
-from literate_rl.workshop.nests import map_nest
-from literate_rl.workshop.training import ALGORITHMS
+from literate_rl.apps.training import ALGORITHMS
+from literate_rl.ground.nests import map_nest
 
 # What the described systems are about stands on the path. Only how they are called, the
 # conventions of a library, may be an adapter.

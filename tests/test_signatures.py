@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from typing_extensions import TypeAliasType
 
 import literate_rl
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Finite,
@@ -1026,7 +1026,7 @@ import pickle, cloudpickle
 from typing import NamedTuple
 import torch
 from torch import Tensor
-from literate_rl.workshop.signatures import Float, Fraction, checked
+from literate_rl.ground.signatures import Float, Fraction, checked
 
 class Data(NamedTuple):
     x: Float[Tensor, "B"]

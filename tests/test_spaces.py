@@ -26,11 +26,11 @@ from benchmarks.spaces import (
     small_learner,
     train_a_little,
 )
-from literate_rl.contract_models import CategoricalActor, StateValue
-from literate_rl.contracts import check_model
-from literate_rl.workshop.nests import REASONS, SpaceError
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.training import ALGORITHMS
+from literate_rl.apps.training import ALGORITHMS
+from literate_rl.book.contract_models import CategoricalActor, StateValue
+from literate_rl.check.contracts import check_model
+from literate_rl.ground.nests import REASONS, SpaceError
+from literate_rl.runs.runs import flat_env
 
 STORED = table.stored()
 

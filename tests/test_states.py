@@ -14,9 +14,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from worlds import Tower, TwoStates
 
-from literate_rl.contract_models import CategoricalActor
-from literate_rl.workshop.runs import flat_env
-from literate_rl.workshop.states import ByName, StateSpec, look_around, state_spec
+from literate_rl.book.contract_models import CategoricalActor
+from literate_rl.check.states import ByName, StateSpec, look_around, state_spec
+from literate_rl.runs.runs import flat_env
 
 
 class Scaled(nn.Module):

@@ -42,12 +42,14 @@ from reach import (
 )
 from torch import Tensor, nn
 
-from literate_rl.contracts import ContractError
-from literate_rl.ddpg import DDPGConfig, ddpg_settings
-from literate_rl.loop import OffPolicy, QError
-from literate_rl.policies import Policy
-from literate_rl.replay import Batch
-from literate_rl.td3 import (
+from literate_rl.apps.training import train
+from literate_rl.by_hand.fast_forms import FusedCriticError, fused_critic_error
+from literate_rl.check.contracts import ContractError
+from literate_rl.check.own_models import make_own_ddpg_policy
+from literate_rl.data.replay import Batch
+from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings
+from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.td3 import (
     HDDPGConfig,
     TD3Config,
     clipped_double_target,
@@ -56,9 +58,7 @@ from literate_rl.td3 import (
     smoothed_action,
     td3_settings,
 )
-from literate_rl.workshop.fast_forms import FusedCriticError, fused_critic_error
-from literate_rl.workshop.own_models import make_own_ddpg_policy
-from literate_rl.workshop.training import train
+from literate_rl.nets.policies import Policy
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,8 @@ from torch import nn
 
 from benchmarks.learning import LEARNING
 from benchmarks.store import read_table
-from literate_rl.agents import make_envs
-from literate_rl.dqn import q_target
-from literate_rl.policies import ActorCritic, CategoricalActions, Policy, make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.pictures import Widget
-from literate_rl.workshop.runs import stored_runs
-from literate_rl.workshop.train_here import (
+from literate_rl.book.pictures import Widget
+from literate_rl.book.train_here import (
     AGENT,
     LEARNER,
     MAZE,
@@ -32,6 +27,16 @@ from literate_rl.workshop.train_here import (
     train_maze,
     walk,
 )
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.dqn import q_target
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    Policy,
+    make_policy,
+)
+from literate_rl.runs.runs import stored_runs
 
 ITERATIONS = 3
 

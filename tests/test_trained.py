@@ -18,10 +18,11 @@ from literate_rl import (
     save_checkpoint,
     trained_agents,
 )
-from literate_rl.workshop import runs, trained
-from literate_rl.workshop.commands import OFFERED
-from literate_rl.workshop.nests import as_space
-from literate_rl.workshop.trained import main
+from literate_rl.apps import trained
+from literate_rl.apps.commands import OFFERED
+from literate_rl.apps.trained import main
+from literate_rl.ground.nests import as_space
+from literate_rl.runs import runs
 
 AGENTS = trained_agents()
 

@@ -35,45 +35,12 @@ from benchmarks.spaces import (
     small_learner,
     train_a_little,
 )
-from literate_rl import actors, impala, policies
-from literate_rl.actors import actors_settings
-from literate_rl.agents import make_envs
-from literate_rl.contract_models import (
-    ActionValue,
-    CategoricalActor,
-    CategoricalQNetwork,
-    DeterministicActor,
-    ProbabilityActor,
-    QNetwork,
-    SquashedGaussianActor,
-    StateValue,
-)
-from literate_rl.contracts import ContractError
-from literate_rl.encoders import PartsEncoder, PictureEncoder, ShapedEncoder
-from literate_rl.evaluation import evaluate
-from literate_rl.loop import OffPolicy
-from literate_rl.policies import make_policy
-from literate_rl.ppg import PPGAlgorithm
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop import training
-from literate_rl.workshop.cli import main
-from literate_rl.workshop.doctor import look
-from literate_rl.workshop.episodes import env_maker
-from literate_rl.workshop.nests import MODELS
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.own_models import make_qnet_policy
-from literate_rl.workshop.runs import (
-    OwnModels,
-    Run,
-    fit,
-    flat_env,
-    load,
-    load_checkpoint,
-    load_env,
-    record_video,
-    show,
-)
-from literate_rl.workshop.training import (
+from literate_rl.actors import actors
+from literate_rl.actors.actors import actors_settings
+from literate_rl.apps import training
+from literate_rl.apps.cli import main
+from literate_rl.apps.doctor import look
+from literate_rl.apps.training import (
     ALGORITHMS,
     Agent,
     Device,
@@ -87,7 +54,42 @@ from literate_rl.workshop.training import (
     settings_of_run,
     train,
 )
-from literate_rl.workshop.worlds import Moving
+from literate_rl.book.contract_models import (
+    ActionValue,
+    CategoricalActor,
+    CategoricalQNetwork,
+    DeterministicActor,
+    ProbabilityActor,
+    QNetwork,
+    SquashedGaussianActor,
+    StateValue,
+)
+from literate_rl.check.contracts import ContractError
+from literate_rl.check.own_models import make_qnet_policy
+from literate_rl.data.agents import make_envs
+from literate_rl.data.episodes import env_maker
+from literate_rl.data.worlds import Moving
+from literate_rl.ground.nests import MODELS
+from literate_rl.ground.networks import eval_mode
+from literate_rl.learners import impala
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.ppg import PPGAlgorithm
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.nets import policies
+from literate_rl.nets.encoders import PartsEncoder, PictureEncoder, ShapedEncoder
+from literate_rl.nets.policies import make_policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import (
+    OwnModels,
+    Run,
+    fit,
+    flat_env,
+    load,
+    load_checkpoint,
+    load_env,
+    record_video,
+    show,
+)
 
 CARTPOLE = "CartPole-v1"
 SHORT = {"total_steps": 800, "progress": False}

@@ -20,7 +20,7 @@ from which_agent import (
 )
 
 from literate_rl import train
-from literate_rl.workshop.commands import OFFERED
+from literate_rl.apps.commands import OFFERED
 
 AGENTS = {agent.chapter.name: agent for agent in agents()}
 

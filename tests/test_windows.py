@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.agents import Rollout
-from literate_rl.windows import STORED, Rings
+from literate_rl.data.agents import Rollout
+from literate_rl.data.windows import STORED, Rings
 
 
 def generator(seed=0):

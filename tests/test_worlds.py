@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from literate_rl.workshop.worlds import HybridLander, Maze, MazeLevels, Moving
+from literate_rl.data.worlds import HybridLander, Maze, MazeLevels, Moving
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 

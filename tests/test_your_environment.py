@@ -13,10 +13,10 @@ import pytest
 from gymnasium import spaces
 
 from literate_rl import evaluate, train
-from literate_rl.a2c import A2CConfig
-from literate_rl.agents import make_envs
-from literate_rl.dqn import dqn_settings
-from literate_rl.ppo import PPOConfig, ppo_settings
+from literate_rl.data.agents import make_envs
+from literate_rl.learners.a2c import A2CConfig
+from literate_rl.learners.dqn import dqn_settings
+from literate_rl.learners.ppo import PPOConfig, ppo_settings
 
 PAGE = (Path(__file__).parents[1] / "docs/your_environment.md").read_text("utf-8")
 # The first column of tables that quote messages.

@@ -20,7 +20,7 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation
 from torch import Tensor, nn
 
-from literate_rl.agents import make_envs
+from literate_rl.data.agents import make_envs
 
 
 class Counting(gym.Env[Any, Any]):

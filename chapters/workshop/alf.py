@@ -35,10 +35,10 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, kl_divergence
 
-from literate_rl.advantages import lambda_returns
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork
-from literate_rl.policies import Policy
-from literate_rl.ppg import (
+from literate_rl.maths.advantages import lambda_returns
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.nets.policies import Policy
+from literate_rl.learners.ppg import (
     AuxiliaryPhase,
     Chunks,
     PPGAuxPhaseLossInfo,
@@ -47,9 +47,9 @@ from literate_rl.ppg import (
     element_wise_squared_loss,
     in_chunks,
 )
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.nests import ends, map_nest
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.nests import ends, map_nest
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Float,

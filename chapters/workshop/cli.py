@@ -30,14 +30,14 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 import tyro
 
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import in_one_line
-from literate_rl.workshop.nests import MODELS
-from literate_rl.workshop.networks import randomness_kept
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.data.episodes import in_one_line
+from literate_rl.ground.nests import MODELS
+from literate_rl.ground.networks import randomness_kept
 from literate_rl.workshop.rows import ALGORITHMS
-from literate_rl.workshop.runs import about, has_screen
-from literate_rl.workshop.trained import see
-from literate_rl.workshop.training import (
+from literate_rl.runs.runs import about, has_screen
+from literate_rl.apps.trained import see
+from literate_rl.apps.training import (
     Asked,
     Device,
     Fast,

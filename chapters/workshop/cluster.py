@@ -36,10 +36,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from literate_rl.actors import Census, MakeActor, Slot, Weights, Worker
-from literate_rl.processes import GLANCE, count_death, failure
-from literate_rl.workshop.episodes import told
-from literate_rl.workshop.interrupts import check_interrupt
+from literate_rl.actors.actors import Census, MakeActor, Slot, Weights, Worker
+from literate_rl.actors.processes import GLANCE, count_death, failure
+from literate_rl.data.episodes import told
+from literate_rl.ground.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]
 
@@ -243,8 +243,8 @@ class RayActors:
 # ```python
 # from functools import partial
 #
-# from literate_rl.actors import ActorLearner
-# from literate_rl.workshop.cluster import RayActors
+# from literate_rl.actors.actors import ActorLearner
+# from literate_rl.interfaces.cluster import RayActors
 #
 # learner = ActorLearner(policy, make_envs, config, partial(RayActors, address="10.0.0.1:6379"))
 # ```

@@ -77,11 +77,11 @@ OFFERED = {name: Offer(*row) for name, *row in LINES}
 
 # %% tags=["export"]
 OTHERS: dict[str, tuple[str, str]] = {
-    "show": ("literate_rl.workshop.trained", "let an agent play that is trained"),
-    "look": ("literate_rl.workshop.doctor", "name the symptoms that a run shows"),
-    "copy": ("literate_rl.workshop.programs", "print an algorithm on one page"),
+    "show": ("literate_rl.apps.trained", "let an agent play that is trained"),
+    "look": ("literate_rl.apps.doctor", "name the symptoms that a run shows"),
+    "copy": ("literate_rl.apps.programs", "print an algorithm on one page"),
 }
-TRAIN = "literate_rl.workshop.cli"
+TRAIN = "literate_rl.apps.cli"
 
 
 HELP = """usage: literate-rl COMMAND [options]

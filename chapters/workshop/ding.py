@@ -39,14 +39,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.agents import best_device
-from literate_rl.hybrid_action import as_tree
-from literate_rl.impala import IMPALAConfig, Unroll, VTraceLearner
-from literate_rl.off_policy import continuous_terms, discrete_terms, vtrace_data
-from literate_rl.policies import Policy, make_actions
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.nests import ends, map_nest
-from literate_rl.workshop.signatures import check_that, checked
+from literate_rl.data.agents import best_device
+from literate_rl.nets.hybrid_action import as_tree
+from literate_rl.learners.impala import IMPALAConfig, Unroll, VTraceLearner
+from literate_rl.maths.off_policy import continuous_terms, discrete_terms, vtrace_data
+from literate_rl.nets.policies import Policy, make_actions
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.nests import ends, map_nest
+from literate_rl.ground.signatures import check_that, checked
 
 __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 
@@ -414,7 +414,7 @@ class IMPALAPolicy:
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
-        return "make_policy", ["literate_rl.policies"]
+        return "make_policy", ["literate_rl.nets.policies"]
 
     def build_model(self) -> nn.Module:
         """Build the default model."""

@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from literate_rl.rainbow import BEYOND
-from literate_rl.workshop.runs import read_settings
+from literate_rl.learners.rainbow import BEYOND
+from literate_rl.runs.runs import read_settings
 
 __all__ = ["Symptom", "diagnose", "look"]
 
@@ -551,7 +551,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 # %%
 import tempfile
 
-from literate_rl.workshop.training import train
+from literate_rl.apps.training import train
 
 place = tempfile.TemporaryDirectory()
 found = {}
@@ -577,7 +577,7 @@ assert "the policy jumps" not in names["usual"]
 # with the fault.
 
 # %%
-from literate_rl.workshop.runs import read_rows, results_folder
+from literate_rl.runs.runs import read_rows, results_folder
 
 rows = list(read_rows(results_folder() / "doctor.csv"))
 print(f"{'':44}{'needed':>7}{'healthy':>9}{'with the fault':>16}")

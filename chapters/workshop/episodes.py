@@ -43,8 +43,8 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.workshop.nests import as_space, leaves, pack
-from literate_rl.workshop.signatures import Float, Fraction, check_that, checked
+from literate_rl.ground.nests import as_space, leaves, pack
+from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
 __all__ = [
     "EpisodeCounter",

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from literate_rl.workshop.networks import randomness_kept
+from literate_rl.ground.networks import randomness_kept
 
 __all__ = ["grade"]
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from literate_rl.workshop.signatures import Float, below, check_finite, checked
+from literate_rl.ground.signatures import Float, below, check_finite, checked
 
 __all__ = [
     "categorical_terms",

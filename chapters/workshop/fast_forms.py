@@ -45,11 +45,11 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from literate_rl.ddpg import ActorCritics, BoxActions
-from literate_rl.dqn import EpsilonGreedy, QLearning, double_q_target
-from literate_rl.hybrid_action import HybridPolicyNetwork
-from literate_rl.masks import legal
-from literate_rl.policies import (
+from literate_rl.learners.ddpg import ActorCritics, BoxActions
+from literate_rl.learners.dqn import EpsilonGreedy, QLearning, double_q_target
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.masks import legal
+from literate_rl.nets.policies import (
     ActorCritic,
     CategoricalActions,
     GaussianActions,
@@ -57,13 +57,13 @@ from literate_rl.policies import (
     RunningMoments,
     WithDeviations,
 )
-from literate_rl.replay import Batch
-from literate_rl.sac import GaussianRows, SoftActorCritic, SquashedGaussian
-from literate_rl.td3 import TwinDelayed
-from literate_rl.workshop.hybrid_policy import HybridActions, HybridRows
-from literate_rl.workshop.interfaces import Act, PolicyLike
-from literate_rl.workshop.networks import ActionCritic, Critics, Stretch
-from literate_rl.workshop.signatures import (
+from literate_rl.data.replay import Batch
+from literate_rl.learners.sac import GaussianRows, SoftActorCritic, SquashedGaussian
+from literate_rl.learners.td3 import TwinDelayed
+from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
+from literate_rl.ground.protocols import Act, PolicyLike
+from literate_rl.ground.networks import ActionCritic, Critics, Stretch
+from literate_rl.ground.signatures import (
     Float,
     Int,
     check_finite,
@@ -388,7 +388,7 @@ import time
 
 from gymnasium import spaces
 
-from literate_rl.sac import make_sac_policy
+from literate_rl.learners.sac import make_sac_policy
 
 torch.set_num_threads(1)
 torch.manual_seed(1)
@@ -884,9 +884,9 @@ class FlatAdam(SharesMemory):
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from literate_rl.ddpg import make_ddpg_policy
-from literate_rl.sac import SACConfig
-from literate_rl.td3 import TD3Config
+from literate_rl.learners.ddpg import make_ddpg_policy
+from literate_rl.learners.sac import SACConfig
+from literate_rl.learners.td3 import TD3Config
 
 
 class Products(TorchDispatchMode):

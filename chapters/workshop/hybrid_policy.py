@@ -28,29 +28,29 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.encoders import (
+from literate_rl.nets.encoders import (
     OwnEncoder,
     check_shared,
     entrance,
 )
-from literate_rl.hybrid_action import (
+from literate_rl.nets.hybrid_action import (
     HybridAction,
     HybridDistribution,
     HybridLogit,
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.masks import legal
-from literate_rl.policies import (
+from literate_rl.nets.masks import legal
+from literate_rl.nets.policies import (
     ActorCritic,
     Policy,
     behind,
     make_policy,
     normalizing,
 )
-from literate_rl.workshop.fast import hybrid_terms
-from literate_rl.workshop.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.workshop.nests import (
+from literate_rl.maths.fast import hybrid_terms
+from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
+from literate_rl.ground.nests import (
     as_space,
     first_row,
     is_hybrid,
@@ -58,7 +58,7 @@ from literate_rl.workshop.nests import (
     plain_space,
 )
 from literate_rl.workshop.rows import by_settings
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Bool,
     Count,
     Float,
@@ -68,7 +68,7 @@ from literate_rl.workshop.signatures import (
 )
 
 # Importing the worlds registers the environments with hybrid actions.
-from literate_rl.workshop.worlds import HybridLander, Moving  # noqa: F401
+from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401
 
 __all__ = ["HybridActions", "make_hybrid_policy"]
 
@@ -81,7 +81,7 @@ __all__ = ["HybridActions", "make_hybrid_policy"]
 # $K + A$ and an action $1 + A$:
 
 # %% tags=["hide-input"]
-from literate_rl.workshop.pictures import Picture
+from literate_rl.book.pictures import Picture
 
 picture = Picture(
     "Trees as vectors",
@@ -408,7 +408,7 @@ def actor_critic(
 # the latter as the environment gets it:
 
 # %%
-from literate_rl.workshop.worlds import Moving
+from literate_rl.data.worlds import Moving
 
 env = Moving()
 fresh = make_hybrid_policy(env.observation_space, env.action_space)

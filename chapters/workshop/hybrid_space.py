@@ -29,8 +29,8 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from literate_rl.workshop.nests import form, leaves, map_nest, open_ended, refused
-from literate_rl.workshop.signatures import Fault, below, check_finite
+from literate_rl.ground.nests import form, leaves, map_nest, open_ended, refused
+from literate_rl.ground.signatures import Fault, below, check_finite
 
 __all__ = ["read_hybrid_space"]
 

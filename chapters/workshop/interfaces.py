@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.workshop.signatures import check_that
+from literate_rl.ground.signatures import check_that
 
 __all__ = [
     "Act",

@@ -32,7 +32,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from literate_rl.workshop.episodes import Held, Make, from_file, make_one, told
+from literate_rl.data.episodes import Held, Make, from_file, make_one, told
 
 __all__ = ["Wrapped", "make_wrapped"]
 

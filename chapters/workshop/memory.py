@@ -34,7 +34,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Count, NonNegative, check_that, checked
+from literate_rl.ground.signatures import Count, NonNegative, check_that, checked
 
 __all__ = ["BufferConfig", "UnrollBuffer", "distances"]
 

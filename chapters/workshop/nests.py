@@ -31,7 +31,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.workshop.signatures import Fault, checked
+from literate_rl.ground.signatures import Fault, checked
 
 __all__ = [
     "REASONS",

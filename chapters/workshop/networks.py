@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from literate_rl.workshop.signatures import Float, Positive, checked
+from literate_rl.ground.signatures import Float, Positive, checked
 
 __all__ = [
     "ActionCritic",
@@ -356,7 +356,7 @@ import torch
 import torch.distributed as dist
 from gymnasium import spaces
 from torch.nn.parallel import DistributedDataParallel
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -430,7 +430,7 @@ assert all("works, with 0 times" in row[3] for row in rows[8:]), "or a loss of z
 # %% tags=["hide-input"]
 from gymnasium import spaces
 
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 
 
 class Remembering(nn.Module):

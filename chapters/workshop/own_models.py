@@ -34,24 +34,24 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.ddpg import ActorCritics, actions_of
-from literate_rl.discrete_sac import DiscreteCritics
-from literate_rl.dqn import EpsilonGreedy
-from literate_rl.policies import Policy, predicted
-from literate_rl.rainbow import RainbowPolicy
-from literate_rl.sac import roomy_box
-from literate_rl.workshop.interfaces import refuse_mask
-from literate_rl.workshop.nests import as_discrete, as_space, refused, remembered
-from literate_rl.workshop.networks import Critics, eval_mode
-from literate_rl.workshop.probes import (
+from literate_rl.learners.ddpg import ActorCritics, actions_of
+from literate_rl.learners.discrete_sac import DiscreteCritics
+from literate_rl.learners.dqn import EpsilonGreedy
+from literate_rl.nets.policies import Policy, predicted
+from literate_rl.learners.rainbow import RainbowPolicy
+from literate_rl.learners.sac import roomy_box
+from literate_rl.ground.protocols import refuse_mask
+from literate_rl.ground.nests import as_discrete, as_space, refused, remembered
+from literate_rl.ground.networks import Critics, eval_mode
+from literate_rl.check.probes import (
     device_of,
     required_parameters,
     results_of,
     seed_generators,
     unwrapped,
 )
-from literate_rl.workshop.signatures import Count, check_that, checked
-from literate_rl.workshop.states import ByName, StateSpec, state_spec
+from literate_rl.ground.signatures import Count, check_that, checked
+from literate_rl.check.states import ByName, StateSpec, state_spec
 
 __all__ = [
     "ContractPolicy",
@@ -268,12 +268,12 @@ import torch
 from gymnasium.spaces import Box, Dict
 from torch import nn
 
-from literate_rl.a2c import A2C, A2CConfig
-from literate_rl.agents import make_envs
-from literate_rl.contracts import check_model
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.own_models import make_contract_policy
-from literate_rl.workshop.runs import fit, flat_env
+from literate_rl.learners.a2c import A2C, A2CConfig
+from literate_rl.data.agents import make_envs
+from literate_rl.check.contracts import check_model
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.check.own_models import make_contract_policy
+from literate_rl.runs.runs import fit, flat_env
 
 
 class TwoStates(gym.ObservationWrapper):
@@ -563,8 +563,8 @@ def of_all(critic: Any, spec: StateSpec, num_actions: int) -> FirstResult:
 # that chapter starts from, ask for `rsample` instead. A `Categorical` of PyTorch has none.)
 
 # %%
-from literate_rl.contract_models import CategoricalActor, QNetwork
-from literate_rl.contracts import ContractError, check_model
+from literate_rl.book.contract_models import CategoricalActor, QNetwork
+from literate_rl.check.contracts import ContractError, check_model
 
 
 class ThreeResults(CategoricalActor):

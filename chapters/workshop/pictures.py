@@ -50,7 +50,7 @@ __all__ = [
 # %%
 from math import pi, sin
 
-from literate_rl.workshop.pictures import Axis, Mark, dial, plot
+from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 time = [k / 100 for k in range(101)]
 

@@ -34,10 +34,10 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
-from literate_rl.workshop.networks import eval_mode
-from literate_rl.workshop.fast_forms import computes
-from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
-from literate_rl.workshop.signatures import Count, check_that, checked
+from literate_rl.ground.networks import eval_mode
+from literate_rl.by_hand.fast_forms import computes
+from literate_rl.book.pictures import Axis, Mark, Picture, Widget, plot
+from literate_rl.ground.signatures import Count, check_that, checked
 
 __all__ = ["PUSH", "play", "push_cartpole", "rounded"]
 
@@ -49,7 +49,7 @@ __all__ = ["PUSH", "play", "push_cartpole", "rounded"]
 import torch
 from torch import nn
 
-from literate_rl.workshop.playground import push_cartpole
+from literate_rl.book.playground import push_cartpole
 
 actor, critic = nn.Sequential(nn.Linear(4, 2)), nn.Sequential()
 for layer in nn.Linear(4, 2), nn.Tanh(), nn.Linear(2, 1):
@@ -131,7 +131,7 @@ def play(
 
 
 # %% tags=["claims"]
-from literate_rl.workshop.playground import PUSH, play
+from literate_rl.book.playground import PUSH, play
 
 for seed in range(1, 11):
     game = play(actor, critic, {100: PUSH, 110: PUSH}, seed=seed)

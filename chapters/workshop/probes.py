@@ -39,9 +39,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.episodes import env_maker
-from literate_rl.workshop.networks import eval_mode, randomness_kept
-from literate_rl.workshop.nests import open_ended
+from literate_rl.data.episodes import env_maker
+from literate_rl.ground.networks import eval_mode, randomness_kept
+from literate_rl.ground.nests import open_ended
 
 __all__ = [
     "Finding",
@@ -515,7 +515,7 @@ import torch
 
 from gymnasium import spaces
 
-from literate_rl.workshop.probes import (
+from literate_rl.check.probes import (
     Finding,
     Probe,
     required_parameters,

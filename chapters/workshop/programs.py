@@ -154,7 +154,7 @@ def run_program(
         total_steps: How many steps to train for.
     """
     # Who only copies a program need not wait for torch to be imported.
-    from literate_rl.workshop.networks import randomness_kept
+    from literate_rl.ground.networks import randomness_kept
 
     path = str(program_path(name))
     options = {"--env": env, "--seed": seed, "--total-steps": total_steps}
@@ -195,7 +195,7 @@ def drawn_batches(
         Each batch with the state of the generator right after its draw, and the
         program's global names at the end.
     """
-    from literate_rl.replay import ReplayBuffer
+    from literate_rl.data.replay import ReplayBuffer
 
     drawn, sample = [], ReplayBuffer.sample
 
@@ -210,7 +210,7 @@ def drawn_batches(
 
 
 # %%
-from literate_rl.workshop.programs import drawn_batches
+from literate_rl.apps.programs import drawn_batches
 
 batches, names = drawn_batches("ddpg", total_steps=503)
 print(f"{len(batches)} batches of {len(batches[0][0].reward)} steps")
@@ -260,7 +260,7 @@ def source(thing: Callable[..., Any]) -> Source:
 
 
 # %%
-from literate_rl.advantages import gae_loop
+from literate_rl.maths.advantages import gae_loop
 
 source(gae_loop)
 
@@ -269,7 +269,7 @@ source(gae_loop)
 
 # %% tags=["claims"]
 shown = source(gae_loop)
-assert (shown.name, shown.module) == ("gae_loop", "literate_rl.advantages")
+assert (shown.name, shown.module) == ("gae_loop", "literate_rl.maths.advantages")
 assert "def gae_loop(" in shown.code
 
 # %% [markdown]

@@ -32,7 +32,7 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.workshop.signatures import Count, Positive, check_that, checked
+from literate_rl.ground.signatures import Count, Positive, check_that, checked
 
 __all__ = [
     "ROOMS",
@@ -287,10 +287,10 @@ def visit_rooms(
 # %%
 import torch
 
-from literate_rl.agents import make_envs, seed_everything
-from literate_rl.policies import make_policy
-from literate_rl.ppo import PPO, PPOConfig
-from literate_rl.workshop.runs import fit
+from literate_rl.data.agents import make_envs, seed_everything
+from literate_rl.nets.policies import make_policy
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.runs.runs import fit
 
 torch.set_num_threads(1)  # the networks are too small for several threads to pay
 

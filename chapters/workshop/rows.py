@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from literate_rl.workshop.interfaces import Learner, PolicyLike
+from literate_rl.ground.protocols import Learner, PolicyLike
 
 __all__ = ["Row", "by_settings", "register"]
 
@@ -169,18 +169,18 @@ def by_settings(make: Callable[..., Any]) -> Callable[..., Any]:
 ALGORITHMS: dict[str, Row] = {}
 # What builds policies, and the module where it stands.
 MAKERS = {
-    "make_policy": "literate_rl.policies",
-    "make_hybrid_policy": "literate_rl.workshop.hybrid_policy",
-    "make_phasic_policy": "literate_rl.ppg",
-    "make_q_policy": "literate_rl.dqn",
-    "make_rainbow_policy": "literate_rl.rainbow",
-    "make_ddpg_policy": "literate_rl.ddpg",
-    "make_sac_policy": "literate_rl.sac",
-    "make_discrete_sac_policy": "literate_rl.discrete_sac",
-    "make_contract_policy": "literate_rl.workshop.own_models",
-    "make_qnet_policy": "literate_rl.workshop.own_models",
-    "make_own_ddpg_policy": "literate_rl.workshop.own_models",
-    "make_own_sac_policy": "literate_rl.workshop.own_models",
+    "make_policy": "literate_rl.nets.policies",
+    "make_hybrid_policy": "literate_rl.nets.hybrid_policy",
+    "make_phasic_policy": "literate_rl.learners.ppg",
+    "make_q_policy": "literate_rl.learners.dqn",
+    "make_rainbow_policy": "literate_rl.learners.rainbow",
+    "make_ddpg_policy": "literate_rl.learners.ddpg",
+    "make_sac_policy": "literate_rl.learners.sac",
+    "make_discrete_sac_policy": "literate_rl.learners.discrete_sac",
+    "make_contract_policy": "literate_rl.check.own_models",
+    "make_qnet_policy": "literate_rl.check.own_models",
+    "make_own_ddpg_policy": "literate_rl.check.own_models",
+    "make_own_sac_policy": "literate_rl.check.own_models",
 }
 
 
@@ -222,7 +222,7 @@ def maker_named(name: Any) -> Callable[..., Any] | None:
 # DQN's row, and an algorithm of one's own. Both differ in what trains them.
 
 # %%
-from literate_rl.dqn import DQN, ROW, DQNConfig, make_q_policy
+from literate_rl.learners.dqn import DQN, ROW, DQNConfig, make_q_policy
 
 print(ROW.name, ROW.forms, ROW.models, ROW.config().steps_per_iteration)
 

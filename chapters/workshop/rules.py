@@ -31,8 +31,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.workshop.nests import refused
-from literate_rl.workshop.probes import (
+from literate_rl.ground.nests import refused
+from literate_rl.check.probes import (
     Finding,
     Probe,
     Rule,
@@ -513,7 +513,7 @@ def one_by_one(models: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 # A layer that returns logits, where probabilities are asked for.
 
 # %%
-from literate_rl.workshop.probes import try_rules
+from literate_rl.check.probes import try_rules
 
 probe = Probe(nn.Linear(4, 2), {"input": torch.randn(5, 4)}, spaces.Discrete(2))
 is_probability = sums_to_one("M31", "action", "sum(action[i, :]) == 1")

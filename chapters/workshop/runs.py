@@ -72,8 +72,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
-from literate_rl.encoders import OwnEncoder
-from literate_rl.workshop.episodes import (
+from literate_rl.nets.encoders import OwnEncoder
+from literate_rl.data.episodes import (
     Held,
     Make,
     Mean,
@@ -90,16 +90,16 @@ from literate_rl.workshop.episodes import (
     with_name,
     without_folder,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
-from literate_rl.workshop.interfaces import Learner, PolicyLike
-from literate_rl.workshop.interrupts import StopWaiting, catch_interrupt
-from literate_rl.workshop.makers import (
+from literate_rl.ground.networks import eval_mode, randomness_kept
+from literate_rl.ground.protocols import Learner, PolicyLike
+from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
+from literate_rl.data.makers import (
     Wrapper,
     has_name,
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.nests import (
+from literate_rl.ground.nests import (
     as_space,
     form,
     hollow,
@@ -107,7 +107,7 @@ from literate_rl.workshop.nests import (
     refused,
 )
 from literate_rl.workshop.rows import maker_named
-from literate_rl.workshop.signatures import (
+from literate_rl.ground.signatures import (
     Count,
     NotFiniteError,
     checked,

@@ -31,15 +31,15 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from torch import Tensor, nn
 
-from literate_rl.workshop.networks import randomness_kept
-from literate_rl.workshop.probes import (
+from literate_rl.ground.networks import randomness_kept
+from literate_rl.check.probes import (
     device_of,
     required_parameters,
     results_of,
     unwrapped,
     watch,
 )
-from literate_rl.workshop.signatures import checked
+from literate_rl.ground.signatures import checked
 
 __all__ = ["ByName", "StateSpec", "look_around", "state_spec"]
 

@@ -29,8 +29,8 @@ from html import escape
 from math import sqrt
 from typing import Any, NamedTuple
 
-from literate_rl.workshop.pictures import Axis, Mark, Picture, Widget, plot
-from literate_rl.workshop.playground import (
+from literate_rl.book.pictures import Axis, Mark, Picture, Widget, plot
+from literate_rl.book.playground import (
     FALLEN,
     FORWARD,
     METRE,
@@ -39,8 +39,8 @@ from literate_rl.workshop.playground import (
     packed,
     scene,
 )
-from literate_rl.workshop.runs import stored_runs
-from literate_rl.workshop.signatures import Fraction, checked
+from literate_rl.runs.runs import stored_runs
+from literate_rl.ground.signatures import Fraction, checked
 
 __all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
 
@@ -48,7 +48,7 @@ __all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
 # Press **Train**.
 
 # %%
-from literate_rl.workshop.train_here import train_cartpole, train_maze
+from literate_rl.book.train_here import train_cartpole, train_maze
 
 train_cartpole()
 

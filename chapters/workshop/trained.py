@@ -39,9 +39,9 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.episodes import in_one_line
-from literate_rl.workshop.runs import (
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.data.episodes import in_one_line
+from literate_rl.runs.runs import (
     agreed_env,
     found,
     has_screen,
@@ -233,7 +233,7 @@ except FileNotFoundError as error:
 # the last policy are the same.
 
 # %% tags=["claims"]
-from literate_rl.workshop.runs import read_rows, results_folder
+from literate_rl.runs.runs import read_rows, results_folder
 
 for name, agent in agents.items():
     rows = read_rows(results_folder() / f"learning/{agent.experiment}.csv")

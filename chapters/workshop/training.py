@@ -53,21 +53,21 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.a3c import A3C  # noqa: F401 (its row)
-from literate_rl.actors import MakeTransport, RemoteLearner, TransportConfig
-from literate_rl.agents import best_device, make_envs, seed_everything
-from literate_rl.apex import Apex  # noqa: F401 (its rows)
-from literate_rl.contracts import CONTRACTS, check_model
-from literate_rl.discrete_sac import DiscreteSAC  # noqa: F401 (SAC's row)
-from literate_rl.encoders import has_pictures, readable_parts
-from literate_rl.evaluation import evaluate
-from literate_rl.masks import WithoutMask
-from literate_rl.policies import CategoricalActions, predicted
-from literate_rl.ppg import PPGAlgorithm  # noqa: F401 (its row)
-from literate_rl.ppo_by_hand import AuxiliaryHeads, ByHand
-from literate_rl.processes import pickled, transport_named
-from literate_rl.rainbow import RainbowPolicy
-from literate_rl.workshop.episodes import (
+from literate_rl.actors.a3c import A3C  # noqa: F401 (its row)
+from literate_rl.actors.actors import MakeTransport, RemoteLearner, TransportConfig
+from literate_rl.data.agents import best_device, make_envs, seed_everything
+from literate_rl.actors.apex import Apex  # noqa: F401 (its rows)
+from literate_rl.check.contracts import CONTRACTS, check_model
+from literate_rl.learners.discrete_sac import DiscreteSAC  # noqa: F401 (SAC's row)
+from literate_rl.nets.encoders import has_pictures, readable_parts
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.nets.masks import WithoutMask
+from literate_rl.nets.policies import CategoricalActions, predicted
+from literate_rl.learners.ppg import PPGAlgorithm  # noqa: F401 (its row)
+from literate_rl.by_hand.ppo_by_hand import AuxiliaryHeads, ByHand
+from literate_rl.actors.processes import pickled, transport_named
+from literate_rl.learners.rainbow import RainbowPolicy
+from literate_rl.data.episodes import (
     Make,
     Mean,
     as_masks,
@@ -76,17 +76,17 @@ from literate_rl.workshop.episodes import (
     resets_later,
     without_folder,
 )
-from literate_rl.workshop.makers import (
+from literate_rl.data.makers import (
     Wrapped,
     Wrapper,
     make_wrapped,
     name_of_maker,
 )
-from literate_rl.workshop.networks import eval_mode, randomness_kept
-from literate_rl.workshop.cluster import RayActors
-from literate_rl.workshop.fast_forms import fused_critic_error, numpy_act, fused_q_error
-from literate_rl.workshop.probes import device_of
-from literate_rl.workshop.own_models import (
+from literate_rl.ground.networks import eval_mode, randomness_kept
+from literate_rl.interfaces.cluster import RayActors
+from literate_rl.by_hand.fast_forms import fused_critic_error, numpy_act, fused_q_error
+from literate_rl.check.probes import device_of
+from literate_rl.check.own_models import (
     make_contract_policy,
     make_own_ddpg_policy,
     make_own_sac_policy,
@@ -94,8 +94,8 @@ from literate_rl.workshop.own_models import (
     own_model,
     results_for,
 )
-from literate_rl.workshop.interfaces import Learner, PolicyLike, refuse_mask
-from literate_rl.workshop.nests import (
+from literate_rl.ground.protocols import Learner, PolicyLike, refuse_mask
+from literate_rl.ground.nests import (
     MODELS,
     SpaceError,
     as_space,
@@ -111,7 +111,7 @@ from literate_rl.workshop.rows import (
     key_of,
     register,
 )
-from literate_rl.workshop.runs import (
+from literate_rl.runs.runs import (
     Callback,
     OwnModels,
     Run,
@@ -582,7 +582,7 @@ class Agent:
 # ({doc}`/docs/results` has the origin of the figures).
 
 # %%
-from literate_rl.workshop.runs import read_rows, results_folder
+from literate_rl.runs.runs import read_rows, results_folder
 
 times: dict[str, dict[str, float]] = {}
 for row in read_rows(results_folder() / "devices.csv"):
@@ -1616,8 +1616,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from literate_rl.evaluation import evaluate
-from literate_rl.workshop.runs import load
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import load
 
 
 class MyQNet(nn.Module):

@@ -38,7 +38,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from literate_rl.workshop.signatures import Count, checked
+from literate_rl.ground.signatures import Count, checked
 
 __all__ = ["ForceCartPole", "HybridLander", "Maze", "MazeLevels", "Moving"]
 

@@ -25,8 +25,8 @@ from traitlets.config.loader import PyFileConfigLoader
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
-from literate_rl.evaluation import t_interval
-from literate_rl.workshop.runs import StoredRuns, stored_runs
+from literate_rl.runs.evaluation import t_interval
+from literate_rl.runs.runs import StoredRuns, stored_runs
 
 logger = logging.getLogger(__name__)
 LEARNING = RESULTS / "learning"

@@ -34,8 +34,8 @@ from weave import code_lines
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
-from literate_rl.workshop.pictures import STYLE
-from literate_rl.workshop.train_here import train_cartpole
+from literate_rl.book.pictures import STYLE
+from literate_rl.book.train_here import train_cartpole
 
 logger = logging.getLogger(__name__)
 FILMS = ROOT / "docs/_static/films"

@@ -64,7 +64,7 @@ def {name}_mean(x: Tensor) -> Tensor:
 # %%
 import torch
 
-from literate_rl.agents import best_device
+from literate_rl.data.agents import best_device
 
 device = best_device()
 print(f"on {{device.type}}:", {name}_mean(torch.arange(4.0, device=device)).item())
@@ -83,7 +83,7 @@ print(f"on {{device.type}}:", {name}_mean(torch.arange(4.0, device=device)).item
 # Return the mean of a list.
 
 # %%
-from literate_rl.workshop.exercises import grade
+from literate_rl.book.exercises import grade
 
 
 def answer(numbers):

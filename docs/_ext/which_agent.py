@@ -30,8 +30,8 @@ from tangle import ROOT
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
-from literate_rl.workshop.commands import OFFERED
-from literate_rl.workshop.programs import program_names
+from literate_rl.apps.commands import OFFERED
+from literate_rl.apps.programs import program_names
 
 # Some chapters are about an agent of another command, for one kind of actions.
 SPECIAL = {"discrete_sac": ("sac", "Discrete"), "hybrid_ppo": ("ppo", "hybrid")}
@@ -105,8 +105,8 @@ class Agent:
 def agents(root: Path = ROOT) -> Iterator[Agent]:
     """Yield the agents of the chapters that decide something, in reading order."""
     # It imports PyTorch, which few pages need.
-    from literate_rl.actors import TransportConfig
-    from literate_rl.workshop.training import ALGORITHMS
+    from literate_rl.actors.actors import TransportConfig
+    from literate_rl.apps.training import ALGORITHMS
 
     stored = read_table(RESULTS / "spaces.csv")[0]
     outcomes = {x["agent"]: x for x in stored if x["observation"] == "float32"}

@@ -1,6 +1,5 @@
-# Generated from chapters/*.py (edit there); digest a08bc3e68897b431
-from . import workshop as workshop
-from .agents import (
+# Generated from chapters/*.py (edit there); digest 218bcd64fe0c72e8
+from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
     best_device as best_device,
@@ -9,25 +8,25 @@ from .agents import (
     seed_everything as seed_everything,
     true_successors as true_successors,
 )
-from .policy_gradient import (
+from .maths.policy_gradient import (
     categorical_entropy as categorical_entropy,
     categorical_log_prob as categorical_log_prob,
     optimal_baseline as optimal_baseline,
     policy_gradient_error as policy_gradient_error,
 )
-from .advantages import (
+from .maths.advantages import (
     gae as gae,
     gae_loop as gae_loop,
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
 )
-from .evaluation import (
+from .runs.evaluation import (
     Difference as Difference,
     evaluate as evaluate,
     paired_difference as paired_difference,
     t_interval as t_interval,
 )
-from .ppo_error import (
+from .maths.ppo_error import (
     approx_kl_k3 as approx_kl_k3,
     clipped_surrogate as clipped_surrogate,
     policy_error_from_log_prob as policy_error_from_log_prob,
@@ -40,13 +39,13 @@ from .ppo_error import (
     ppo_value_data as ppo_value_data,
     ppo_value_error as ppo_value_error,
 )
-from .ppo import (
+from .learners.ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
     Samples as Samples,
     ppo_settings as ppo_settings,
 )
-from .a2c import (
+from .learners.a2c import (
     A2C as A2C,
     A2CConfig as A2CConfig,
     GradientConfig as GradientConfig,
@@ -56,7 +55,7 @@ from .a2c import (
     a2c_loss as a2c_loss,
     a2c_settings as a2c_settings,
 )
-from .policies import (
+from .nets.policies import (
     ActorCritic as ActorCritic,
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
@@ -64,18 +63,19 @@ from .policies import (
     RewardScaler as RewardScaler,
     Runner as Runner,
     RunningMoments as RunningMoments,
+    Sampler as Sampler,
     make_actions as make_actions,
     make_policy as make_policy,
 )
-from .exact_values import (
+from .data.exact_values import (
     Ring as Ring,
     tabular_values as tabular_values,
 )
-from .ppo_by_hand import (
+from .by_hand.ppo_by_hand import (
     AuxiliaryHeads as AuxiliaryHeads,
     ByHand as ByHand,
 )
-from .encoders import (
+from .nets.encoders import (
     MINATAR_LAYERS as MINATAR_LAYERS,
     NATURE_LAYERS as NATURE_LAYERS,
     ConvolutionalEncodingNetwork as ConvolutionalEncodingNetwork,
@@ -87,11 +87,11 @@ from .encoders import (
     entrance as entrance,
     make_encoder as make_encoder,
 )
-from .choices import (
+from .nets.choices import (
     ChoiceActions as ChoiceActions,
     is_choices as is_choices,
 )
-from .hybrid_action import (
+from .nets.hybrid_action import (
     HybridDistribution as HybridDistribution,
     HybridPolicyNetwork as HybridPolicyNetwork,
     as_tree as as_tree,
@@ -99,23 +99,23 @@ from .hybrid_action import (
     sample_hybrid_action as sample_hybrid_action,
     select_args as select_args,
 )
-from .hybrid_ppo import (
+from .nets.hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
     ppo_policy_error_hybrid_per_head as ppo_policy_error_hybrid_per_head,
 )
-from .masks import (
+from .nets.masks import (
     MaskFromMethod as MaskFromMethod,
     MaskFromObservation as MaskFromObservation,
     WithoutMask as WithoutMask,
     legal as legal,
 )
-from .disjoint_network import (
+from .nets.disjoint_network import (
     CategoricalProjectionNetwork as CategoricalProjectionNetwork,
     DisjointPolicyValueNetwork as DisjointPolicyValueNetwork,
     EncodingNetwork as EncodingNetwork,
     NormalProjectionNetwork as NormalProjectionNetwork,
 )
-from .ppg import (
+from .learners.ppg import (
     AuxiliaryPhase as AuxiliaryPhase,
     Chunks as Chunks,
     PPGAlgorithm as PPGAlgorithm,
@@ -127,42 +127,44 @@ from .ppg import (
     make_phasic_policy as make_phasic_policy,
     ppg_settings as ppg_settings,
 )
-from .windows import (
+from .data.windows import (
     Rings as Rings,
 )
-from .replay import (
+from .data.replay import (
     Batch as Batch,
     ReplayBuffer as ReplayBuffer,
     SumTree as SumTree,
     importance_weights as importance_weights,
 )
-from .dqn import (
+from .learners.dqn import (
     DQN as DQN,
     DQNConfig as DQNConfig,
     EpsilonGreedy as EpsilonGreedy,
     Exploring as Exploring,
     ExploringConfig as ExploringConfig,
     QLearning as QLearning,
-    TargetNetwork as TargetNetwork,
     double_q_target as double_q_target,
     dqn_settings as dqn_settings,
     dueling_q as dueling_q,
     make_q_policy as make_q_policy,
-    polyak_update as polyak_update,
     q_target as q_target,
 )
-from .loop import (
+from .learners.loop import (
+    ActorCriticConfig as ActorCriticConfig,
     OffPolicy as OffPolicy,
     OffPolicyConfig as OffPolicyConfig,
     QError as QError,
+    TargetNetwork as TargetNetwork,
     linear_schedule as linear_schedule,
+    polyak_update as polyak_update,
+    squared_error as squared_error,
 )
-from .c51 import (
+from .maths.c51 import (
     categorical_error as categorical_error,
     project_distribution as project_distribution,
     project_distribution_loop as project_distribution_loop,
 )
-from .rainbow import (
+from .learners.rainbow import (
     DistributionalQLearning as DistributionalQLearning,
     NoisyLinear as NoisyLinear,
     Rainbow as Rainbow,
@@ -173,7 +175,7 @@ from .rainbow import (
     make_rainbow_policy as make_rainbow_policy,
     rainbow_settings as rainbow_settings,
 )
-from .ddpg import (
+from .learners.ddpg import (
     DDPG as DDPG,
     ActorCritics as ActorCritics,
     BoxActions as BoxActions,
@@ -183,7 +185,7 @@ from .ddpg import (
     ddpg_settings as ddpg_settings,
     make_ddpg_policy as make_ddpg_policy,
 )
-from .td3 import (
+from .learners.td3 import (
     HDDPG as HDDPG,
     TD3 as TD3,
     HDDPGConfig as HDDPGConfig,
@@ -196,7 +198,7 @@ from .td3 import (
     smoothed_action as smoothed_action,
     td3_settings as td3_settings,
 )
-from .sac import (
+from .learners.sac import (
     SAC as SAC,
     SACConfig as SACConfig,
     SoftActorCritic as SoftActorCritic,
@@ -209,7 +211,7 @@ from .sac import (
     soft_value as soft_value,
     temperature_error as temperature_error,
 )
-from .discrete_sac import (
+from .learners.discrete_sac import (
     DiscreteCritics as DiscreteCritics,
     DiscreteSAC as DiscreteSAC,
     DiscreteSoftActorCritic as DiscreteSoftActorCritic,
@@ -219,7 +221,7 @@ from .discrete_sac import (
     expected_soft_value as expected_soft_value,
     make_discrete_sac_policy as make_discrete_sac_policy,
 )
-from .off_policy import (
+from .maths.off_policy import (
     clipped_policy as clipped_policy,
     vtrace as vtrace,
     vtrace_data as vtrace_data,
@@ -229,7 +231,7 @@ from .off_policy import (
     vtrace_loop as vtrace_loop,
     vtrace_loss as vtrace_loss,
 )
-from .impala import (
+from .learners.impala import (
     IMPALA as IMPALA,
     IMPALAConfig as IMPALAConfig,
     Unroll as Unroll,
@@ -237,7 +239,7 @@ from .impala import (
     impala_settings as impala_settings,
     to_unroll as to_unroll,
 )
-from .actors import (
+from .actors.actors import (
     Actor as Actor,
     ActorLearner as ActorLearner,
     ActorsConfig as ActorsConfig,
@@ -249,18 +251,18 @@ from .actors import (
     actors_settings as actors_settings,
     slot_layout as slot_layout,
 )
-from .processes import (
+from .actors.processes import (
     ActorProcess as ActorProcess,
     SharedMemory as SharedMemory,
 )
-from .a3c import (
+from .actors.a3c import (
     A3C as A3C,
     A3CConfig as A3CConfig,
     GradientWorker as GradientWorker,
     a3c_settings as a3c_settings,
     gradient_layout as gradient_layout,
 )
-from .apex import (
+from .actors.apex import (
     Apex as Apex,
     ApexActor as ApexActor,
     ApexConfig as ApexConfig,
@@ -272,16 +274,15 @@ from .apex import (
     experience_layout as experience_layout,
     first_priorities as first_priorities,
 )
-from .contracts import (
+from .check.contracts import (
     CONTRACTS as CONTRACTS,
     Broken as Broken,
     Contract as Contract,
     ContractError as ContractError,
-    Result as Result,
     Role as Role,
     check_model as check_model,
 )
-from .contract_models import (
+from .book.contract_models import (
     ActionValue as ActionValue,
     CategoricalActor as CategoricalActor,
     CategoricalQNetwork as CategoricalQNetwork,
@@ -292,25 +293,22 @@ from .contract_models import (
     SquashedGaussianActor as SquashedGaussianActor,
     StateValue as StateValue,
 )
-from .workshop.interfaces import (
+from .ground.protocols import (
     Act as Act,
     ActionDistribution as ActionDistribution,
     ActorCriticLike as ActorCriticLike,
     Algorithm as Algorithm,
     ByHandLike as ByHandLike,
     Error as Error,
+    Kept as Kept,
     Learner as Learner,
     PolicyLike as PolicyLike,
+    RunConfig as RunConfig,
     Settings as Settings,
     Stateful as Stateful,
     Target as Target,
 )
-from .workshop.rows import (
-    Row as Row,
-    by_settings as by_settings,
-    register as register,
-)
-from .workshop.nests import (
+from .ground.nests import (
     REASONS as REASONS,
     SpaceError as SpaceError,
     as_discrete as as_discrete,
@@ -326,14 +324,14 @@ from .workshop.nests import (
     remembered as remembered,
     unpack as unpack,
 )
-from .workshop.hybrid_space import (
+from .data.hybrid_space import (
     read_hybrid_space as read_hybrid_space,
 )
-from .workshop.hybrid_policy import (
+from .nets.hybrid_policy import (
     HybridActions as HybridActions,
     make_hybrid_policy as make_hybrid_policy,
 )
-from .workshop.networks import (
+from .ground.networks import (
     ActionCritic as ActionCritic,
     ClipConfig as ClipConfig,
     Critics as Critics,
@@ -342,37 +340,37 @@ from .workshop.networks import (
     randomness_kept as randomness_kept,
     squashed_log_prob as squashed_log_prob,
 )
-from .workshop.episodes import (
+from .data.episodes import (
     EpisodeCounter as EpisodeCounter,
     check_chain as check_chain,
     check_copies as check_copies,
     check_experience as check_experience,
     env_maker as env_maker,
     env_seed as env_seed,
+    flat_env as flat_env,
     on_cpu as on_cpu,
     plain_actions as plain_actions,
 )
-from .workshop.worlds import (
+from .data.worlds import (
     ForceCartPole as ForceCartPole,
     HybridLander as HybridLander,
     Maze as Maze,
     MazeLevels as MazeLevels,
     Moving as Moving,
 )
-from .workshop.interrupts import (
+from .ground.interrupts import (
     StopWaiting as StopWaiting,
     check_interrupt as check_interrupt,
 )
-from .workshop.makers import (
+from .data.makers import (
     Wrapped as Wrapped,
     make_wrapped as make_wrapped,
 )
-from .workshop.runs import (
+from .runs.runs import (
     OwnModels as OwnModels,
     Run as Run,
     StoredRuns as StoredRuns,
     fit as fit,
-    flat_env as flat_env,
     load as load,
     load_checkpoint as load_checkpoint,
     load_env as load_env,
@@ -382,26 +380,26 @@ from .workshop.runs import (
     stored_runs as stored_runs,
     video_html as video_html,
 )
-from .workshop.memory import (
+from .data.memory import (
     BufferConfig as BufferConfig,
     UnrollBuffer as UnrollBuffer,
     distances as distances,
 )
-from .workshop.states import (
+from .check.states import (
     ByName as ByName,
     StateSpec as StateSpec,
     look_around as look_around,
     state_spec as state_spec,
 )
-from .workshop.fast import (
+from .maths.fast import (
     categorical_terms as categorical_terms,
     project_atoms as project_atoms,
     reverse_scan as reverse_scan,
 )
-from .workshop.exercises import (
+from .book.exercises import (
     grade as grade,
 )
-from .workshop.rooms import (
+from .book.rooms import (
     ROOMS as ROOMS,
     House as House,
     house as house,
@@ -410,7 +408,7 @@ from .workshop.rooms import (
     values_and_greedy as values_and_greedy,
     visit_rooms as visit_rooms,
 )
-from .workshop.alf import (
+from .interfaces.alf import (
     AlgStep as AlgStep,
     LossInfo as LossInfo,
     PPGAuxAlgorithm as PPGAuxAlgorithm,
@@ -421,17 +419,17 @@ from .workshop.alf import (
     TimeStep as TimeStep,
     ppg_network_forward as ppg_network_forward,
 )
-from .workshop.ding import (
+from .interfaces.ding import (
     IMPALAPolicy as IMPALAPolicy,
     IMPALAPolicyConfig as IMPALAPolicyConfig,
     Timestep as Timestep,
     collate as collate,
 )
-from .workshop.cluster import (
+from .interfaces.cluster import (
     RayActors as RayActors,
     import_ray as import_ray,
 )
-from .workshop.own_models import (
+from .check.own_models import (
     ContractPolicy as ContractPolicy,
     LogitsOf as LogitsOf,
     make_contract_policy as make_contract_policy,
@@ -439,35 +437,33 @@ from .workshop.own_models import (
     make_own_sac_policy as make_own_sac_policy,
     make_qnet_policy as make_qnet_policy,
 )
-from .workshop.fast_forms import (
+from .by_hand.fast_forms import (
     FlatAdam as FlatAdam,
     FusedCriticError as FusedCriticError,
     FusedQError as FusedQError,
     SharesMemory as SharesMemory,
     chain_backward as chain_backward,
-    chain_critic_error as chain_critic_error,
     chain_layers as chain_layers,
     chain_outputs as chain_outputs,
-    chain_q_error as chain_q_error,
     fused_critic_error as fused_critic_error,
     fused_q_error as fused_q_error,
     numpy_act as numpy_act,
 )
-from .workshop.training import (
+from .apps.training import (
     Agent as Agent,
     Options as Options,
     train as train,
 )
-from .workshop.doctor import (
+from .apps.doctor import (
     Symptom as Symptom,
     diagnose as diagnose,
     look as look,
 )
-from .workshop.trained import (
+from .apps.trained import (
     TrainedAgent as TrainedAgent,
     trained_agents as trained_agents,
 )
-from .workshop.commands import (
+from .apps.commands import (
     OFFERED as OFFERED,
     Offer as Offer,
 )

@@ -19,7 +19,7 @@ def main() -> None:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
-    from literate_rl.workshop.commands import main as command
+    from literate_rl.apps.commands import main as command
 
     command()
 

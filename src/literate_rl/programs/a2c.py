@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest e616fccc9eb73744
+# Generated from chapters/a2c.py (edit there); digest 2a0a68108ffd9e07
 """A2C on one page, from the chapter a2c.
 
 Copy it and make it yours:
@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Collector, make_envs
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 parser = argparse.ArgumentParser(

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 2fcf95ae2ff6a933
+# Generated from chapters/ddpg.py (edit there); digest e8e3e617bb94a083
 """DDPG on one page, from the chapter ddpg.
 
 Copy it and make it yours:
@@ -14,8 +14,8 @@ import copy
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 

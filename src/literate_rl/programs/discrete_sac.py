@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 0702759e6986b0d7
+# Generated from chapters/discrete_sac.py (edit there); digest 52822cc51a5812ac
 """Discrete SAC on one page, from the chapter discrete_sac.
 
 Copy it and make it yours:
@@ -15,8 +15,8 @@ import math
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 

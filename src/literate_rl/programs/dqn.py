@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 9d621d4957ab876a
+# Generated from chapters/dqn.py (edit there); digest 04a12e962e6aab10
 """DQN on one page, from the chapter dqn.
 
 Copy it and make it yours:
@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the network is too small to be shared out
 

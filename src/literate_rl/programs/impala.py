@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 4beaca4c3e484759
+# Generated from chapters/impala.py (edit there); digest d36b2c1152666069
 """IMPALA on one page, from the chapter impala.
 
 Copy it and make it yours:
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from literate_rl.agents import Collector, make_envs
+from literate_rl.data.agents import Collector, make_envs
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 parser = argparse.ArgumentParser(

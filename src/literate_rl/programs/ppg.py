@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest afa575d822e007b9
+# Generated from chapters/ppg.py (edit there); digest a57ac7144d266e54
 """PPG on one page, from the chapter ppg.
 
 Copy it and make it yours:
@@ -12,10 +12,10 @@ import argparse
 import torch
 from torch.distributions import Categorical, kl_divergence
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs
-from literate_rl.disjoint_network import DisjointPolicyValueNetwork
-from literate_rl.ppo_error import ppo_policy_data, ppo_policy_error
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.maths.ppo_error import ppo_policy_data, ppo_policy_error
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 parser = argparse.ArgumentParser(

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest e7d6a273c4ad4d06
+# Generated from chapters/ppo.py (edit there); digest d54bc8f383ec0b9f
 """PPO on one page, from the chapter ppo.
 
 Copy it and make it yours:
@@ -12,9 +12,9 @@ import argparse
 import torch
 from torch import nn
 
-from literate_rl.advantages import gae
-from literate_rl.agents import Collector, make_envs
-from literate_rl.ppo_error import ppo_policy_data, ppo_policy_error
+from literate_rl.maths.advantages import gae
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.maths.ppo_error import ppo_policy_data, ppo_policy_error
 
 torch.set_num_threads(1)  # the networks are too small for several threads to pay
 

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 80205c669ab488d4
+# Generated from chapters/rainbow.py (edit there); digest 84430829a074a07e
 """Rainbow on one page, from the chapter rainbow.
 
 Copy it and make it yours:
@@ -14,9 +14,9 @@ import copy
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.c51 import categorical_error, project_distribution
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.maths.c51 import categorical_error, project_distribution
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the network is too small to be shared out
 

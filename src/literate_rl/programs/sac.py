@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 48a946c0c6976ab6
+# Generated from chapters/sac.py (edit there); digest 7293098e5bd9ad5d
 """SAC on one page, from the chapter sac.
 
 Copy it and make it yours:
@@ -14,9 +14,9 @@ import copy
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
-from literate_rl.workshop.networks import squashed_log_prob
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.ground.networks import squashed_log_prob
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 

@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 77f72ef06d999d90
+# Generated from chapters/td3.py (edit there); digest 3873c3122e4570c3
 """TD3 and HDDPG on one page, from the chapter td3.
 
 Copy it and make it yours:
@@ -14,8 +14,8 @@ import copy
 import torch
 from torch import nn
 
-from literate_rl.agents import Collector, make_envs
-from literate_rl.replay import ReplayBuffer
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.replay import ReplayBuffer
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
 

@@ -1,0 +1,182 @@
+# Generated from chapters/a3c.py (edit there); digest ca9a114c7c26c399
+"""A3C: workers that send gradients, and a learner that takes the steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from literate_rl.learners.a2c import (
+    SETTINGS,
+    GradientConfig,
+    GradientLearner,
+    a2c_gradient,
+    a2c_loss,
+    named,
+    returned,
+)
+from literate_rl.actors.actors import (
+    Actor,
+    MakeAct,
+    MakeTransport,
+    RemoteLearner,
+    TransportConfig,
+    Weights,
+    layout_of,
+    weights_of,
+)
+from literate_rl.nets.policies import normalizer_of, take_in
+from literate_rl.data.episodes import check_num_envs
+from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike
+from literate_rl.ground.signatures import Count, checked
+
+__all__ = [
+    "A3C",
+    "A3CConfig",
+    "GradientWorker",
+    "a3c_settings",
+    "gradient_layout",
+]
+
+
+@checked
+@dataclass(frozen=True)
+class A3CConfig(TransportConfig, GradientConfig):
+    """Settings of A3C: nearly those of A2C, and those of workers and their transport.
+
+    Each worker has ``num_envs`` environments. The default is two workers with one slot
+    each, so each has one gradient under way.
+    """
+
+    actors: Count = 2
+    slots: Count = 1
+
+
+def a3c_settings(env: str) -> A3CConfig:
+    """Return A2C's settings for the id of an environment, with two workers."""
+    return A3CConfig(**SETTINGS.get(env, {}))
+
+
+def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.void]:
+    """Describe the memory of a slot whose result is a gradient.
+
+    Its ``result`` holds the ``gradient``, one array for each named parameter, the
+    returns of the episodes that ended (NaN where none did), the number of steps and
+    the losses. Where observations are normalised, the learner needs them too.
+    """
+    weights = weights_of(policy)
+    parts = [(n, weights[n].dtype, x.shape) for n, x in policy.named_parameters()]
+    result: list[Any] = [
+        ("gradient", parts),
+        ("episode_return", np.float32, (config.num_steps, config.num_envs)),
+        ("num_steps", np.int64),
+        ("losses", [(name, np.float64) for name in a2c_loss._fields]),
+    ]
+    if normalizer := normalizer_of(policy, config.normalize_obs):
+        steps = (config.num_steps, config.num_envs)
+        result += [("obs", np.float32, (*steps, *normalizer.mean.shape))]
+        result += [("real", np.bool_, steps)]
+    return layout_of(policy, result)
+
+
+class GradientWorker(Actor[ActorCriticLike]):
+    """Acts for one rollout at a time and computes the gradient itself.
+
+    Args:
+        make_envs: Function that makes its vector environment.
+        policy: A policy on the CPU, which is copied.
+        config: The settings.
+        seed: Seed of the noise and of the environments.
+        make_act: As for ``Actor``.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[], Envs],
+        policy: ActorCriticLike,
+        config: GradientConfig,
+        seed: int,
+        make_act: MakeAct | None = None,
+    ) -> None:
+        super().__init__(make_envs, policy, seed, make_act)
+        self.config = config
+
+    def work(self, weights: Weights, out: Any) -> None:
+        """Act with these weights, and write the gradient to ``out``."""
+        # Collect a rollout, as an actor of IMPALA does.
+        batch = self.collect(weights, self.config.num_steps)
+        # Send the gradient, and with it what the learner reports.
+        policy = self.policy
+        gradient, losses = a2c_gradient(policy, batch, self.config)
+        for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
+            out["gradient"][name] = part.numpy()
+        out["episode_return"] = batch.episode_return.numpy()
+        out["num_steps"] = batch.reward.numel()
+        for name, number in losses.items():
+            out["losses"][name] = number
+        if self.config.normalize_obs:
+            out["obs"], out["real"] = batch.obs.numpy(), batch.real.numpy()
+
+
+class A3C(RemoteLearner):
+    """Takes a step on each gradient that a worker sends.
+
+    Use it as a context manager, or call ``close``, so that the workers end.
+
+    Args:
+        policy: The policy to train, on any device.
+        make_envs: Function that makes the vector environment of one worker, with
+            ``config.num_envs`` copies.
+        config: The settings.
+        transport: Makes the transport, or None for ``InProcess``.
+        make_act: As for ``Actor``.
+    """
+
+    config: A3CConfig
+    learner: GradientLearner
+
+    @checked
+    def __init__(
+        self,
+        policy: ActorCriticLike,
+        make_envs: Callable[[], Envs],
+        config: A3CConfig,
+        transport: MakeTransport | None = None,
+        make_act: MakeAct | None = None,
+    ) -> None:
+        settings = config, config.seed, config.checkpoint_interval
+        super().__init__(policy, *settings, transport)
+        # Make the environments once here, to check how many there are.
+        envs = make_envs()
+        check_num_envs(envs, config.num_envs)
+        # Only copies act, so that only they see masks.
+        vars(policy)["masked"] = "action_mask" in envs.reset(seed=0)[1]
+        envs.close()
+        self.layout = gradient_layout(policy, config)
+        # How to make a worker; only its seed is missing.
+        acting = copy.deepcopy(policy).cpu()
+        self.make_actor = partial(
+            GradientWorker, make_envs, acting, config, make_act=make_act
+        )
+        self.learner = GradientLearner(policy, config)
+
+    def learn(self, result: Any) -> dict[str, float]:
+        """Take a step on a gradient; return metrics."""
+        parts, device = result["gradient"], self.learner.parameters[0].device
+        gradient = tuple(
+            torch.tensor(parts[name], device=device) for name in parts.dtype.names
+        )
+        taken = self.learner.learn(gradient, self.step)
+        self.step += int(result["num_steps"])
+        if self.config.normalize_obs:
+            seen = (torch.from_numpy(result[name]) for name in ("obs", "real"))
+            take_in(self.learner.normalizer, *seen)
+        losses = {name: float(result["losses"][name]) for name in a2c_loss._fields}
+        ended = torch.from_numpy(result["episode_return"])
+        return {**returned(ended), **taken, **named(losses)}

@@ -1,0 +1,401 @@
+# Generated from chapters/apex.py (edit there); digest 0afc2a1731134a4b
+"""Ape-X: many actors, one memory, and first priorities that the actors set."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from literate_rl.actors.actors import (
+    Actor,
+    MakeAct,
+    MakeTransport,
+    RemoteLearner,
+    Slot,
+    Transport,
+    TransportConfig,
+    Weights,
+    fields_of,
+    layout_of,
+    one_step,
+    weights_of,
+)
+from literate_rl.data.agents import Rollout
+from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings
+from literate_rl.learners.dqn import DQNConfig, Exploring, dqn_settings
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.nets.policies import Policy, take_in
+from literate_rl.learners.rainbow import RainbowConfig, rainbow_settings
+from literate_rl.data.replay import ReplayBuffer
+from literate_rl.data.episodes import mean_return
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike, Stateful
+from literate_rl.ground.signatures import (
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    check_that,
+    checked,
+)
+
+__all__ = [
+    "Apex",
+    "ApexActor",
+    "ApexConfig",
+    "DDPGApexConfig",
+    "DQNApexConfig",
+    "RainbowApexConfig",
+    "actor_epsilons",
+    "apex_settings",
+    "experience_layout",
+    "first_priorities",
+]
+
+
+@torch.no_grad()
+@checked
+def first_priorities(
+    algorithm: Algorithm,
+    rollout: Rollout,
+    num_steps: Count,
+    gamma: Fraction,
+    generator: torch.Generator,
+) -> Float[Tensor, "T B"]:
+    """Return the priorities that a learner with this policy would give to steps.
+
+    Args:
+        algorithm: The learner's own, with the policy that acted in both places, as
+            ``of_one_policy`` makes it.
+        rollout: The steps, with rewards in the learner's scale.
+        num_steps: Number n of rewards in a target. Windows end with the rollout.
+        gamma: Discount.
+        generator: The source of the noise, for an error that draws some.
+    """
+    # A buffer of these steps only, and every step is the start of a window.
+    memory = ReplayBuffer(rollout.reward.numel())
+    place, steps = memory.rings.push(rollout)
+    priority = torch.zeros_like(rollout.reward)
+    if not len(place):
+        return priority  # no row is a step
+    batch = memory.windows(place, num_steps, gamma)
+    # The learner's own error, with one network in both places: {eq}`first-priority`.
+    with eval_mode(algorithm.policy):
+        priority[steps] = algorithm.error(batch, generator).td_error.abs()
+    return priority
+
+
+class Itself:
+    """A target network that is the network in training."""
+
+    def __init__(self, network: Stateful) -> None:
+        self.network = network
+
+    def follow(self, tau: float) -> None:
+        """Stay the same network."""
+
+
+def of_one_policy(algorithm: Algorithm, policy: PolicyLike) -> Algorithm:
+    """Return an algorithm with one policy in both places, which only judges steps."""
+    both = copy.copy(algorithm)
+    both.policy, both.target, both.actor = policy, Itself(policy), ()
+    return both
+
+
+@checked
+def actor_epsilons(
+    number: Count, epsilon: Fraction = 0.4, power: NonNegative = 7.0
+) -> Float[Tensor, "number"]:
+    """Return the probability of a random action for each of some environments.
+
+    Args:
+        number: Number of the environments of all actors.
+        epsilon: That probability in the first one.
+        power: In the last one it is ``epsilon`` to the power ``1 + power``.
+
+    Source: Horgan et al. 2018, section 4.1.
+    """
+    # The ladder {eq}`epsilon-ladder`; a single environment gets the first rung.
+    share = torch.arange(number) / max(1, number - 1)
+    return epsilon ** (1 + power * share)
+
+
+class ApexActor(Actor[Policy]):
+    """Acts for one rollout at a time, and sets first priorities.
+
+    Args:
+        make_envs: Function that makes its vector environment.
+        policy: A policy on the CPU, which is copied.
+        algorithm: The learner's own; its error gives the first priorities.
+        config: The settings.
+        seed: Decides the noise and the environments' random numbers.
+        make_act: As for ``Actor``.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[], Envs],
+        policy: Policy,
+        algorithm: Algorithm,
+        config: ApexSettings,
+        seed: int,
+        make_act: MakeAct | None = None,
+    ) -> None:
+        super().__init__(make_envs, policy, seed, make_act)
+        self.algorithm = of_one_policy(algorithm, self.policy)
+        self.config = config
+        # The rungs of all environments, a row for each actor.
+        everyone = config.actors, config.num_envs
+        self.epsilons = actor_epsilons(
+            config.actors * config.num_envs, config.epsilon, config.power
+        ).reshape(everyone)
+
+    def work(self, weights: Weights, out: Any) -> None:
+        """Act for one rollout with these weights; write it and its priorities."""
+        config, number = self.config, int(weights["actor"])
+        # The slot says which actor this is, and so which rungs its environments have.
+        self.policy.actions.epsilon = self.epsilons[number]
+        # In an actor's first rollout its environments have just been reset.
+        out["actor"], out["fresh"] = number, self.collector.step == 0
+        rollout = self.collect(weights, config.rollout_len)
+        for name, x in rollout._asdict().items():
+            if x is not None:
+                out[name] = x.numpy()
+        # The first priorities, from rewards in the learner's scale.
+        if config.priorities == "actor":
+            scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
+            out["priority"] = first_priorities(
+                self.algorithm,
+                scaled,
+                config.num_steps,
+                config.gamma,
+                self.generator,
+            ).numpy()
+
+
+@checked
+def experience_layout(
+    policy: PolicyLike, envs: Envs, rollout_len: Count
+) -> np.dtype[np.void]:
+    """Describe the memory of one slot, a record with ``weights`` and ``result``.
+
+    The weights come with the number of the ``actor``. The result has a field for each
+    of ``Rollout``, the ``priority`` of each step, the number of the actor, and whether
+    its environments were ``fresh``.
+
+    Args:
+        policy: A policy on the CPU.
+        envs: The environments of one actor.
+        rollout_len: Steps of each of them in a slot.
+    """
+    own: Any = envs.single_observation_space.dtype
+    # What float32 holds may stay as it is; anything else has become float32 by then.
+    kept = own if np.can_cast(own, np.float32) else np.float32
+    result = fields_of(one_step(policy, envs, kept), rollout_len)
+    result += [("priority", np.float32, (rollout_len, envs.num_envs))]
+    result += [("actor", np.int64), ("fresh", np.bool_)]
+    return layout_of(policy, result, ("actor", np.int64))
+
+
+class Apex(RemoteLearner):
+    """Learns from a memory that many actors fill.
+
+    Use it as a context manager, or call ``close``, so that the actors end.
+
+    Args:
+        learner: What ``DQN``, ``Rainbow`` or ``DDPG`` returns. Its ``config`` is one of
+            ``ApexConfig`` too. Its environments are used for one step and closed.
+        make_envs: Makes the ``config.num_envs`` environments of one actor.
+        transport: As for ``RemoteLearner``.
+        make_act: As for ``Actor``.
+    """
+
+    config: ApexSettings
+    learner: OffPolicy
+
+    @checked
+    def __init__(
+        self,
+        learner: OffPolicy,
+        make_envs: Callable[[], Envs],
+        transport: MakeTransport | None = None,
+        make_act: MakeAct | None = None,
+    ) -> None:
+        # All three make an agent that explores, with settings of many actors.
+        explorer = cast(Exploring, learner.algorithm)
+        config = cast("ApexSettings", learner.config)
+        settings = config, config.seed, config.checkpoint_interval
+        super().__init__(learner.policy, *settings, transport)
+        self.learner = learner
+        acting, envs = copy.deepcopy(explorer.policy).cpu(), learner.collector.envs
+        # The learner's own environments only show what a step looks like.
+        self.layout = experience_layout(acting, envs, config.rollout_len)
+        envs.close()
+        # Only copies act, so that only they see masks.
+        vars(learner.policy)["masked"] = getattr(acting, "masked", False)
+        # A function that makes an actor, given its seed.
+        algorithm = of_one_policy(explorer, acting)
+        self.make_actor = partial(
+            ApexActor, make_envs, acting, algorithm, config, make_act=make_act
+        )
+
+    def submit(self, transport: Transport, slot: Slot) -> None:
+        """Hand a slot to its actor, with the weights as they are and its number."""
+        self.versions[slot] = self.version
+        message = {**weights_of(self.policy), "actor": np.int64(slot[0])}
+        transport.submit(slot, message)
+
+    def learn(self, record: Any) -> dict[str, float]:
+        """Store a rollout and take the updates that are due; return metrics."""
+        learner, config, number = self.learner, self.config, int(record["actor"])
+        there = [name for name in Rollout._fields if name in record.dtype.names]
+        rollout = Rollout(*(torch.from_numpy(record[name]) for name in there))
+        first, width = number * config.num_envs, config.num_envs
+        # A new actor does not continue where the one before it ended.
+        if record["fresh"]:
+            learner.buffer.cut(slice(first, first + width))
+        # Without the actor's priorities the buffer gives each step the largest so far.
+        judged = config.priorities == "actor"
+        priority = torch.from_numpy(record["priority"]) if judged else None
+        learner.buffer.push(rollout, priority, (first, config.actors * width))
+        take_in(learner.normalizer, rollout.obs, rollout.real)
+
+        # The learning rate and the count of steps, as in the loop without actors.
+        learner.anneal()
+        learner.collector.step += rollout.reward.numel()
+        self.step = learner.step
+        # As many updates for each step as without actors.
+        due = config.updates_per_rollout if self.step >= config.learning_starts else 0
+        losses: dict[str, float] = learner.mean_losses(
+            [learner.learn() for _ in range(due)]
+        )
+        # Of the algorithm's own metrics those about learning: the ladder explores.
+        told = learner.algorithm.metrics().items()
+        losses |= {name: x for name, x in told if name.startswith("losses/")}
+        return {"charts/episodic_return": mean_return(rollout.episode_return)} | losses
+
+    @property
+    def log_due(self) -> bool:
+        """Whether the last iteration completes a row of the log."""
+        each = self.config.rollout_len * self.config.num_envs
+        return self.version % ((self.config.log_interval or each) // each) == 0
+
+
+@checked
+@dataclass(frozen=True)
+class ApexConfig(TransportConfig):
+    """Settings of many actors with one memory, beside those of their learner.
+
+    Each actor has ``num_envs`` environments. The learner's own exploration schedule and
+    ``iteration_steps`` play no role: an iteration is a slot, so ``log_interval`` is a
+    multiple of its ``rollout_len * num_envs`` steps.
+
+    Attributes:
+        rollout_len: Steps of each environment in one slot.
+        epsilon: Probability of a random action in the first environment of all.
+        power: In the last one it is ``epsilon`` to the power ``1 + power``.
+        priorities: What a new step gets: the priority that its actor computes, or the
+            largest so far.
+    """
+
+    actors: Count = 2
+    rollout_len: Count = 20
+    epsilon: Fraction = 0.4
+    power: NonNegative = 7.0
+    priorities: Literal["actor", "largest"] = "actor"
+
+
+@checked
+@dataclass(frozen=True)
+class DQNApexConfig(ApexConfig, DQNConfig):
+    """Settings of DQN with many actors and one memory."""
+
+    priority_exponent: NonNegative = 0.6
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
+@checked
+@dataclass(frozen=True)
+class RainbowApexConfig(ApexConfig, RainbowConfig):
+    """Settings of Rainbow with many actors and one memory.
+
+    The ladder of the actors explores, so the layers are not noisy unless asked for.
+    """
+
+    noisy: bool = False
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+        self.check_atoms()
+
+
+@checked
+@dataclass(frozen=True)
+class DDPGApexConfig(ApexConfig, DDPGConfig):
+    """Settings of DDPG with many actors and one memory.
+
+    Actions have DDPG's noise; on the ladder some are replaced by random ones.
+    """
+
+    priority_exponent: NonNegative = 0.6
+    checkpoint_interval: Count = 250
+
+    def __post_init__(self) -> None:
+        check_apex(self)
+
+
+ApexSettings = DQNApexConfig | RainbowApexConfig | DDPGApexConfig
+
+
+def check_apex(config: ApexSettings) -> None:
+    """Raise unless the settings of actors and learner fit each other."""
+    TransportConfig.__post_init__(config)
+    steps, each = config.rollout_len * config.num_envs, config.train_interval
+    words = f"train_interval must divide rollout_len * num_envs, {steps}, got {each}"
+    check_that(steps % each == 0, words)
+    log = config.log_interval
+    words = f"log_interval must be a multiple of rollout_len * num_envs, {steps}"
+    check_that(log is None or log % steps == 0, f"{words}, got {log}")
+
+
+LEARNERS: dict[str, tuple[Any, Any]] = {
+    "dqn": (DQNApexConfig, dqn_settings),
+    "rainbow": (RainbowApexConfig, rainbow_settings),
+    "ddpg": (DDPGApexConfig, ddpg_settings),
+}
+# Settings that differ from those of the learner, by learner and environment.
+SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
+    # Some actors never stop acting at random, so targets look less far ahead.
+    ("dqn", "CartPole-v1"): {"num_steps": 5},
+}
+
+
+@checked
+def apex_settings(
+    env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
+) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:
+    """Return a learner's settings for an environment, with two actors.
+
+    Args:
+        env: Id of the environment.
+        algorithm: The learner.
+    """
+    made, known = LEARNERS[algorithm]
+    settings = known(env)
+    default = asdict(type(settings)())
+    # Where the learner has a setting of its own for the environment, it holds here too.
+    own = {name: x for name, x in asdict(settings).items() if x != default[name]}
+    own |= SETTINGS.get((algorithm, env), {})
+    config: DQNApexConfig | RainbowApexConfig | DDPGApexConfig = made(**own)
+    return config

@@ -1,0 +1,344 @@
+# Generated from chapters/processes.py (edit there); digest cbe8b4f6cbe3f012
+"""Actors in processes of their own, with memory that they share with the learner."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from literate_rl.actors.actors import (
+    Census,
+    InProcess,
+    MakeActor,
+    MakeTransport,
+    Slot,
+    Weights,
+    Worker,
+    fill,
+)
+from literate_rl.data.episodes import LEAVING, told
+from literate_rl.ground.interrupts import (
+    check_interrupt,
+    interrupts_blocked,
+    leave_with_parent,
+)
+from literate_rl.ground.signatures import check_that, checked
+
+__all__ = ["ActorProcess", "SharedMemory"]
+
+
+def run_actor(
+    recipe: bytes,
+    seed: int,
+    memory: Any,
+    layout: np.dtype[np.void],
+    tasks: Connection,
+    whole: Connection,
+) -> None:
+    """Be an actor process: take tokens, fill their slots, send the tokens back."""
+    torch.set_num_threads(1)
+    leave_with_parent()
+    slots = np.frombuffer(memory, layout)
+    actor: Worker | None = None
+    try:
+        actor = pickle.loads(recipe)(seed)
+        for index in tokens(tasks):
+            actor.work(slots[index]["weights"], slots[index]["result"])
+            whole.send(index)
+    except BaseException as error:
+        # An environment that calls `sys.exit` is an error too. If the learner is gone,
+        # there is nobody to tell.
+        with suppress(OSError):
+            whole.send((told(error), traceback.format_exc(), written_down(error)))
+    finally:
+        # After the error is sent: nobody would hear of it if this hangs.
+        if actor is not None:
+            with suppress(Exception):
+                actor.close()
+
+
+def written_down(error: BaseException) -> bytes:
+    """Return an error as bytes, none if it cannot be written."""
+    try:
+        return pickle.dumps(error)
+    except Exception:
+        return b""
+
+
+def read_again(error: bytes) -> BaseException | None:
+    """Return the error that was written down, or None."""
+    try:
+        found = pickle.loads(error)
+    except Exception:  # some can be written and not read
+        return None
+    return found if isinstance(found, BaseException) else None
+
+
+def failure(
+    actor: int, words: str, cause: BaseException, error: BaseException | None
+) -> BaseException:
+    """Return what an actor has raised, or an error that quotes it.
+
+    Args:
+        actor: Its number.
+        words: The error in words.
+        cause: What has its traceback.
+        error: The error itself, or None if it could not travel.
+    """
+    quoted = ChildProcessError(f"actor {actor} failed: {words}")
+    quoted.__cause__ = cause
+    if error is None or isinstance(error, LEAVING):
+        return quoted
+    error.add_note(f"in actor {actor}")
+    error.__cause__ = quoted
+    return error
+
+
+def tokens(connection: Connection) -> Iterator[int]:
+    """Yield tokens until the pipe closes."""
+    with suppress(EOFError):
+        while True:
+            yield connection.recv()
+
+
+@dataclass
+class ActorProcess:
+    """One actor process, as the learner sees it.
+
+    Attributes:
+        process: The process.
+        tasks: The pipe that tokens go to it by.
+        whole: The pipe that they come back by.
+        held: Tokens that it has, in the order in which they were sent.
+        since: When it was last sent a token or sent one back.
+    """
+
+    process: Any
+    tasks: Connection
+    whole: Connection
+    held: list[int] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
+
+    def send(self, index: int) -> None:
+        """Send a token. If the process is dead, the end of its pipe will tell."""
+        self.held.append(index)
+        self.since = time.monotonic()
+        with suppress(BrokenPipeError):
+            self.tasks.send(index)
+
+    def hang_up(self) -> None:
+        """Close the pipes. May be done twice."""
+        self.tasks.close()
+        self.whole.close()
+
+    def end(self, patience: float) -> None:
+        """Hang up; wait some seconds for the process to leave, then kill it."""
+        self.hang_up()
+        self.process.join(patience)
+        self.process.kill()
+        self.process.join()
+
+
+def pickled(make_actor: MakeActor) -> bytes:
+    """Write down how to make an actor, for another process."""
+    problem = (
+        "make_envs must be a function that another process can import, not a lambda, "
+        "one from inside another function, or one from a notebook"
+    )
+    try:
+        recipe = pickle.dumps(make_actor)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(f"{problem}: {error}") from error
+    # A notebook has no file, and neither has `python -c`.
+    if b"__main__" in recipe and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(problem)
+    return recipe
+
+
+# An actor that dies so often, each time before the same unroll, will do so next time.
+# By the unroll's name: its number, how many deaths in a row, and what to look at.
+PATIENCE = {
+    "first": (1, 3, 'is `if __name__ == "__main__":` in the script that starts it?'),
+    "tenth": (10, 20, "its environments seem to end it"),
+}
+
+
+def count_death(census: Census, actor: int, how: object) -> None:
+    """Count the death of an actor, or lose patience."""
+    lives = census.lives[actor]
+    lives.append(census.unrolls[actor])
+    for name, (unroll, deaths, hint) in PATIENCE.items():
+        if len(lives) >= deaths and max(lives[-deaths:]) < unroll:
+            raise ChildProcessError(
+                f"actor {actor} died {deaths} times before its {name} unroll, the last "
+                f"time with {how} ({hint})"
+            )
+    census.unrolls[actor] = 0
+    census.replaced += 1
+
+
+GLANCE = 0.5  # seconds between two looks at actors that are silent
+
+
+class SharedMemory:
+    """Actors in processes of their own, with memory that both sides see.
+
+    Args:
+        make_actor: Function from a seed to an ``Actor``, one that can be pickled.
+        layout: What ``slot_layout`` returned.
+        seed: Decides the seeds of the actors.
+        actors: Number of actors.
+        slots: Slots of each of them.
+        deadline: Seconds of silence after which an actor with a token is replaced.
+    """
+
+    def __init__(
+        self,
+        make_actor: MakeActor,
+        layout: np.dtype[np.void],
+        seed: int,
+        actors: int,
+        slots: int,
+        deadline: float = 300.0,
+    ) -> None:
+        self.recipe, self.layout, self.deadline = pickled(make_actor), layout, deadline
+        self.census = Census(actors, seed)
+        self.context = get_context("forkserver")
+        self.context.set_forkserver_preload(["literate_rl.actors.processes"])
+        # All the memory that there will ever be, {eq}`slot-memory`.
+        size = slots * layout.itemsize
+        self.memory = [self.context.RawArray("B", size) for _ in range(actors)]
+        self.slots = [np.frombuffer(memory, layout) for memory in self.memory]
+        self.whole: deque[Slot] = deque()
+        self.lives: list[ActorProcess] = []
+        try:
+            for actor in range(actors):
+                self.lives.append(self.start(actor))
+        except ChildProcessError:
+            self.close()
+            raise
+
+    @property
+    def waiting(self) -> int:
+        """Whole unrolls that wait for the learner."""
+        return len(self.whole)
+
+    def submit(self, slot: Slot, weights: Weights) -> None:
+        """Write the weights into the slot and send its token."""
+        actor, index = slot
+        fill(self.slots[actor][index]["weights"], weights)
+        self.lives[actor].send(index)
+
+    def receive(self) -> tuple[Slot, Any]:
+        """Wait for a whole unroll, and replace actors that die or hang meanwhile."""
+        closed = not self.lives
+        check_that(not closed, "the actors have ended: this transport is closed")
+        while True:
+            # As long as there is nothing to learn from, sleep. Then hear all there is.
+            while pipes := wait(
+                [life.whole for life in self.lives], 0 if self.whole else GLANCE
+            ):
+                for pipe in pipes:
+                    self.hear(pipe)
+            # Only now is it clear who has been silent.
+            self.replace_silent()
+            if self.whole:
+                actor, index = self.whole.popleft()
+                return (actor, index), self.slots[actor][index]["result"]
+            # Nothing is half done while the learner waits, so Ctrl-C may end the run.
+            check_interrupt()
+
+    def hear(self, pipe: Any) -> None:
+        """Read a message: a token, an error in words, or the end of the pipe."""
+        actor = [life.whole for life in self.lives].index(pipe)
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):
+            self.replace(actor)
+            return
+        if isinstance(message, tuple):
+            words, trace, error = message
+            cause = RuntimeError(f"in actor {actor}:\n{trace}")
+            raise failure(actor, words, cause, read_again(error))
+        # A token: its unroll is whole.
+        life = self.lives[actor]
+        life.held.remove(message)
+        life.since = time.monotonic()
+        self.census.unrolls[actor] += 1
+        self.whole.append((actor, message))
+
+    def replace_silent(self) -> None:
+        """Replace actors that have had a token and been silent for too long."""
+        now = time.monotonic()
+        for actor, life in enumerate(self.lives):
+            if life.held and now - life.since > self.deadline:
+                life.process.kill()
+                how = f"nothing sent before its deadline of {self.deadline:g} s"
+                self.replace(actor, how)
+
+    def replace(self, actor: int, how: str | None = None) -> None:
+        """Start a new actor in the place of a dead one, with the same tokens."""
+        dead = self.lives[actor]
+        dead.end(patience=1.0)
+        count_death(self.census, actor, how or f"exit code {dead.process.exitcode}")
+        self.lives[actor] = self.start(actor)
+        for index in dead.held:
+            self.lives[actor].send(index)
+
+    def start(self, actor: int) -> ActorProcess:
+        """Start a process that becomes the actor of this number."""
+        seed, memory = self.census.new_seed(), self.memory[actor]
+        ends: list[Connection] = []
+        try:
+            for _ in range(2):
+                ends += self.context.Pipe(duplex=False)
+            take, tasks, whole, give = ends
+            process = self.context.Process(
+                target=run_actor,
+                args=(self.recipe, seed, memory, self.layout, take, give),
+                daemon=True,
+            )
+            with interrupts_blocked():
+                process.start()
+        except (EOFError, OSError) as error:
+            # The fork server ends without a word if it cannot fork. File handles may be
+            # what is missing, and to save the learner takes some.
+            for end in ends:
+                end.close()
+            raise ChildProcessError(
+                f"actor {actor} cannot be started: {told(error)}; the machine may lack "
+                "processes, memory or file handles"
+            ) from error
+        # A pipe closes when nobody holds its other end. So the learner keeps no copy of
+        # the actor's ends.
+        take.close()
+        give.close()
+        return ActorProcess(process, tasks, whole)
+
+    def close(self) -> None:
+        """End all processes; one that does not leave within seconds is killed."""
+        # First all hear that it is over, so that they leave at the same time.
+        for life in self.lives:
+            life.hang_up()
+        last_moment = time.monotonic() + 2.0
+        for life in self.lives:
+            life.end(patience=max(0.0, last_moment - time.monotonic()))
+        self.lives, self.whole = [], deque()
+
+
+@checked
+def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
+    """Return the transport that goes by a name in the settings."""
+    return SharedMemory if name == "shared" else InProcess

@@ -1,0 +1,1 @@
+"""Training in one call, the command line, the doctor, trained agents."""

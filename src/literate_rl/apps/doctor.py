@@ -1,0 +1,437 @@
+# Generated from chapters/workshop/doctor.py (edit there); digest 60816eefd1d58e1b
+"""The doctor: which symptoms of the chapter on debugging a run shows."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+import tyro
+from numpy.typing import NDArray
+
+from literate_rl.learners.rainbow import BEYOND
+from literate_rl.runs.runs import read_settings
+
+__all__ = ["Symptom", "diagnose", "look"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the files of a run say.
+
+    Attributes:
+        settings: What ``settings.json`` holds.
+        columns: The metrics by name, a number for each iteration, NaN where none is.
+        largest_reward: The largest reward of one step, or None if it is not known.
+    """
+
+    settings: dict[str, Any]
+    columns: dict[str, NDArray[np.float64]]
+    largest_reward: float | None = None
+
+    def setting(self, name: str, default: float = math.nan) -> float:
+        """Return a setting, if it is a number."""
+        found = (self.settings.get("config") or {}).get(name)
+        return float(found) if isinstance(found, int | float) else default
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a metric, which may have a longer name; NaN where there is none."""
+        nothing = np.full(len(self.step), math.nan)
+        return self.columns.get(name, self.columns.get(f"{name}_loss", nothing))
+
+    @property
+    def step(self) -> NDArray[np.float64]:
+        """The steps taken after each iteration."""
+        return self.columns["step"]
+
+    @property
+    def total_steps(self) -> float:
+        """The steps that were planned, or those taken if nobody knows."""
+        return self.setting("total_steps", float(self.step[-1]))
+
+    @property
+    def largest_value(self) -> float:
+        """The largest value that any policy can have, NaN if it is not known.
+
+        The values of SAC hold a bonus for entropy, so for them nobody knows it.
+        """
+        if "charts/alpha" in self.columns or self.largest_reward is None:
+            return math.nan
+        reward = self.largest_reward * self.setting("reward_scale", 1.0)
+        gamma = self.setting("gamma")
+        # Who pays for each step had better be done after one.
+        if reward <= 0:
+            return reward
+        # {eq}`largest-value`.
+        return reward / (1 - gamma) if gamma < 1 else math.nan
+
+    @property
+    def beyond_values(self) -> float:
+        """A tenth above the largest value."""
+        return self.largest_value + 0.1 * abs(self.largest_value)
+
+    @property
+    def worst_start(self) -> float:
+        """The lowest return of the first tenth of the run, if two are known."""
+        first = self.column(RETURN)[self.step <= 0.1 * self.total_steps]
+        known = first[np.isfinite(first)]
+        return float(known.min()) if len(known) >= 2 else -math.inf
+
+
+RETURN, KL = "charts/episodic_return", "losses/approx_kl"
+# The largest reward of a step where everybody knows it.
+LARGEST_REWARDS = {
+    "CartPole-v1": 1.0,
+    "Acrobot-v1": 0.0,
+    "MountainCar-v0": -1.0,
+    "Pendulum-v1": 0.0,
+    "FrozenLake-v1": 1.0,
+    "Taxi-v4": 20.0,
+    "CliffWalking-v1": -1.0,
+}
+
+
+def read_record(directory: str | Path, largest_reward: float | None = None) -> Record:
+    """Read the files of a run, also of one that is still going on.
+
+    Raises:
+        FileNotFoundError: If the directory holds no run.
+        ValueError: If a file is damaged, or there is no whole row yet.
+    """
+    if not isinstance(directory, str | Path):
+        kind = type(directory).__name__
+        words = "directory must be that of a run, as agent.save(directory) makes one"
+        raise TypeError(f"{words}, got {kind}")
+    directory = Path(directory)
+    settings = read_settings(directory / "settings.json")
+    table = directory / "metrics.csv"
+    # A line without an end is still being written.
+    *lines, _ = table.read_text("utf-8", "replace").split("\n")
+    if len(lines) < 2:
+        raise ValueError(f"{table} has no whole row yet: wait for the next iteration")
+    header, *rows = lines
+    # An empty cell is NaN, and no comma is quoted.
+    cells = np.loadtxt(
+        rows, delimiter=",", converters=lambda x: float(x or "nan"), ndmin=2
+    )
+    columns = dict(zip(header.split(","), cells.T, strict=True))
+    # Something around an environment may change its rewards.
+    if largest_reward is None and not settings.get("wrappers"):
+        largest_reward = LARGEST_REWARDS.get(str(settings.get("env")))
+    return Record(settings, columns, largest_reward)
+
+
+INF = math.inf
+Shown = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a symptom shows, and what to do.
+
+    Attributes:
+        name: What is wrong, in a few words.
+        shows: Between which limits metrics lie in an iteration that shows it; the first
+            is the one that is told. A limit may be the name of one of ``Record``.
+        limit: The same in words.
+        count: How many of ten consecutive iterations must show it.
+        meaning: What it means, and the usual cause.
+        section: Heading of its section in the chapter on debugging.
+        change: One change to try.
+        part: Which part of the planned steps is looked at.
+    """
+
+    name: str
+    shows: dict[str, tuple[float | str, float | str]]
+    limit: str
+    count: int
+    meaning: str
+    section: str
+    change: str
+    part: tuple[float, float] = (0.0, 1.0)
+
+    def shown(self, record: Record) -> tuple[Shown, Shown]:
+        """Return which iterations are looked at, and which of them show it."""
+        first, last = (share * record.total_steps for share in self.part)
+        looked = (first <= record.step) & (record.step <= last)
+        shown = looked
+        for name, ends in self.shows.items():
+            values = record.column(name)
+            low, high = (getattr(record, x) if isinstance(x, str) else x for x in ends)
+            # Where a metric or a limit is not known, nothing can be said.
+            looked = looked & np.isfinite(values) & (low <= high)
+            shown = shown & (low < values) & (values < high)
+        return looked, looked & shown
+
+    def most_of_ten(self, record: Record) -> int:
+        """Return the most that show it among ten consecutive iterations."""
+        looked, shown = self.shown(record)
+        number = shown[looked].astype(int)
+        if len(number) <= 10:
+            return int(number.sum())
+        return int(np.convolve(number, np.ones(10, int), "valid").max())
+
+
+RULES = (
+    Rule(
+        "the policy jumps",
+        {KL: (0.1, INF)},
+        "divergence above 0.1 nats",
+        3,
+        "one iteration carries the policy far beyond what its rollout can tell, so "
+        "good behaviour is lost as fast as it is found; nearly always the learning "
+        "rate is too high",
+        "The entropy falls to zero at once",
+        "a third of the learning rate",
+    ),
+    Rule(
+        "most ratios are clipped",
+        {"losses/clipfrac": (0.5, INF)},
+        "clip fraction above 0.5",
+        6,
+        "after an iteration more than half of the samples lie outside the clip range "
+        "and teach nothing any more: too many or too large steps on one rollout",
+        "Three settings first",
+        "half of the epochs; if it stays, a third of the learning rate",
+    ),
+    Rule(
+        "the policy is certain too early",
+        {"losses/entropy": (-1e-9, 0.01)},
+        "entropy between 0 and 0.01 nats in the first half of the run",
+        8,
+        "the agent does the same in each state and learns of nothing else; if the "
+        "return is low, it was certain before it knew anything",
+        "The entropy falls to zero at once",
+        "a third of the learning rate; if it stays, a larger entropy_weight",
+        part=(0.0, 0.5),
+    ),
+    Rule(
+        "the policy stands still",
+        {KL: (-INF, 3e-6), "losses/clipfrac": (-INF, 1e-9)},
+        "divergence below 0.000003 nats and no ratio clipped in the first half",
+        8,
+        "nothing that is learned reaches the policy: the learning rate is too low, "
+        "another part of the gradient leaves nothing to the actor, or the policy is "
+        "certain already",
+        "The entropy falls to zero at once",
+        "the learning rate times ten, unless another symptom stands here",
+        part=(0.0, 0.5),
+    ),
+    Rule(
+        "the value loss is huge",
+        {"losses/value_loss": (1e4, INF), KL: (-INF, 1e-3)},
+        "value loss above 10,000 while the policy hardly moves",
+        8,
+        "values of thousands take the whole of a gradient that is clipped for actor "
+        "and critic together; the rewards are too large",
+        "The value loss is huge",
+        "scale_reward=True",
+    ),
+    Rule(
+        "the critic explains nothing",
+        {"losses/explained_variance": (-INF, 0.05)},
+        "explained variance below 0.05 after the first third of the run",
+        9,
+        "the values are no better than one constant, so advantages are mostly noise: "
+        "the critic is not trained, its shapes are wrong, or the observations have "
+        "units that saturate it",
+        "The explained variance is negative",
+        "normalize_obs=True; if it stays, print the shape of the value loss",
+        part=(1 / 3, 1.0),
+    ),
+    Rule(
+        "the gradient explodes",
+        {"losses/grad_norm": (500, INF)},
+        "norm of the gradient above 500 before clipping",
+        5,
+        "values or rewards are far from where the networks start, and the direction "
+        "of each step is that of the largest error",
+        "The value loss is huge",
+        "rewards divided by their size, with reward_scale",
+    ),
+    Rule(
+        "a value is above the largest possible one",
+        {"losses/q_value": ("beyond_values", INF)},
+        "mean value more than a tenth above r_max / (1 - gamma)",
+        3,
+        "no policy can earn that much: the values feed on themselves, because the "
+        "discount is missing in the target, or the target moves too fast",
+        "A value is above the largest possible one",
+        "a slower target: a larger target_interval, or a smaller tau",
+        part=(0.15, 1.0),
+    ),
+    Rule(
+        "returns lie beyond the atoms",
+        {"losses/beyond_atoms": (BEYOND, INF)},
+        f"share of the targets beyond the atoms above {BEYOND}",
+        3,
+        "what lies beyond an end counts as the atom there, so loss and values come to "
+        "rest at numbers that are not those of the task",
+        "Returns lie beyond the atoms",
+        "value_min and value_max with all discounted returns in between",
+    ),
+    Rule(
+        "the numbers explode",
+        {"losses/loss": (1000, INF)},
+        "loss of the values above 1000",
+        1,
+        "the values have left every scale, also if they came back to one that means "
+        "nothing: the learning rate is far too high, or the rewards are in hundreds",
+        "A value is above the largest possible one",
+        "a third of the learning rate, or rewards divided by their size",
+    ),
+    Rule(
+        "the return falls",
+        {RETURN: (-INF, "worst_start")},
+        "return below all of the first tenth of the run",
+        8,
+        "the agent gets worse than it began: learning goes the wrong way, or the "
+        "policy has collapsed",
+        "The return falls",
+        "check the signs of the losses, unless another symptom stands here",
+        part=(0.1, 1.0),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """A symptom that a run shows.
+
+    Attributes:
+        name: What is wrong, in a few words.
+        seen: What was seen, with numbers.
+        first: Steps taken when it was first seen.
+        last: Steps taken when it was last seen.
+        meaning: What it means, and the usual cause.
+        section: Section of the chapter ``debugging`` that explains it.
+        change: One change to try.
+    """
+
+    name: str
+    seen: str
+    first: int
+    last: int
+    meaning: str
+    section: str
+    change: str
+
+    @property
+    def link(self) -> str:
+        """The address of the section, below that of the book."""
+        return f"chapters/debugging.html#{self.section.lower().replace(' ', '-')}"
+
+
+def diagnose(
+    directory: str | Path, *, largest_reward: float | None = None
+) -> list[Symptom]:
+    """Return the symptoms that a run shows, the first one first.
+
+    Args:
+        directory: Directory of the run. It may still be going on.
+        largest_reward: The largest reward of one step, if the environment is none of
+            those whose rewards are known. Without it values are not judged.
+
+    Raises:
+        FileNotFoundError: If the directory holds no run.
+        ValueError: If a file is damaged, or there is no whole row yet.
+    """
+    return symptoms_of(read_record(directory, largest_reward))
+
+
+def symptoms_of(record: Record) -> list[Symptom]:
+    """Return the symptoms that the files of a run show."""
+    return [symptom(x, record) for x in RULES if x.most_of_ten(record) >= x.count]
+
+
+def can_judge(rule: Rule, record: Record) -> bool:
+    """Say whether a run has what a rule looks at."""
+    return bool(rule.shown(record)[0].sum() >= rule.count)
+
+
+def judged_by(record: Record) -> list[str]:
+    """Return the names of the rules that can be judged."""
+    return [rule.name for rule in RULES if can_judge(rule, record)]
+
+
+def symptom(rule: Rule, record: Record) -> Symptom:
+    """Return what a rule has found."""
+    looked, shown = rule.shown(record)
+    middle = np.median(record.column(next(iter(rule.shows)))[shown])
+    first, last = (int(record.step[shown][end]) for end in (0, -1))
+    share = f"{shown.sum()} of the {looked.sum()} iterations looked at"
+    seen = f"{rule.limit} (typically {middle:.2g}) in {share}"
+    words = rule.meaning, rule.section, rule.change
+    return Symptom(rule.name, seen, first, last, *words)
+
+
+def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
+    """Name the symptoms that a run shows, in a text.
+
+    Args:
+        directory: Directory of the run. It may still be going on.
+        largest_reward: The largest reward of one step, to judge values.
+
+    Raises:
+        FileNotFoundError: If the directory holds no run.
+        ValueError: If a file is damaged, or there is no whole row yet.
+    """
+    record = read_record(directory, largest_reward)
+    names = [str(record.settings.get(key, "?")) for key in ("algorithm", "env")]
+    taken = f"{record.step[-1]:,.0f} of {record.total_steps:,.0f} steps"
+    lines = [
+        f"{directory}: {' on '.join(names)}, {taken}, {len(record.step)} iterations"
+    ]
+    symptoms = symptoms_of(record)
+    for number, found in enumerate(symptoms, 1):
+        lines += ["", f"{number}. {found.name.capitalize()}", *in_words(found)]
+    judged = judged_by(record)
+    if not symptoms:
+        lines += ["", "No symptom." if judged else "There is nothing to look at yet."]
+    if judged:
+        lines += ["", wrapped(f"Looked for: {'; '.join(judged)}.")]
+    if left_out := [rule.name for rule in RULES if rule.name not in judged]:
+        words = "Not looked for, as the run does not tell or is too short: "
+        lines += [wrapped(f"{words}{'; '.join(left_out)}.")]
+    known = replace(record, largest_reward=1.0)
+    if record.largest_reward is None and judged_by(known) != judged:
+        lines += ["Add --largest-reward R, that of one step, to have values judged."]
+    return "\n".join(lines)
+
+
+def in_words(found: Symptom) -> list[str]:
+    """Return the lines on a symptom."""
+    words = {
+        "seen": f"{found.seen}, from step {found.first:,} to {found.last:,}",
+        "means": found.meaning,
+        "read": f"“{found.section}” in {found.link}",
+        "try": found.change,
+    }
+    return [wrapped(text, f"   {key:8}") for key, text in words.items()]
+
+
+def wrapped(text: str, head: str = "") -> str:
+    """Return a text in lines of a terminal, the first one behind a head."""
+    return fill(
+        text,
+        80,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Carry out ``look`` of the command line."""
+    told = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(look)
+    try:
+        print(tyro.cli(told, prog="literate-rl look", args=arguments))
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,170 @@
+# Generated from chapters/workshop/programs.py (edit there); digest f4bef08aa11d5703
+"""Programs to take along: algorithms on one page, and code that is shown again."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import io
+import json
+import re
+import runpy
+import sys
+import textwrap
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+__all__ = [
+    "Source",
+    "drawn_batches",
+    "program_names",
+    "program_path",
+    "run_program",
+    "source",
+]
+
+
+def program_names() -> list[str]:
+    """Return the names of all programs: those of their chapters."""
+    folder = Path(str(files("literate_rl"))) / "programs"
+    return sorted(path.stem for path in folder.glob("*.py"))
+
+
+def program_path(name: str) -> Path:
+    """Return the file of a program."""
+    if name not in program_names():
+        known = ", ".join(program_names())
+        raise ValueError(f"there is no program {name!r}, choose from {known}")
+    return Path(str(files("literate_rl"))) / "programs" / f"{name}.py"
+
+
+def copied(name: str, **defaults: object) -> str:
+    """Return the text of a program, with other defaults for its options."""
+    text = program_path(name).read_text("utf-8").partition("\n")[2]
+    for option, value in defaults.items():
+        flag = "--" + option.replace("_", "-")
+        start = (
+            f'"{flag}", default='
+            if option == "env"
+            else f'"{flag}", type=int, default='
+        )
+        # It stands in the call that the first lines show, and where it is read.
+        for pattern, new in (
+            (rf"{flag} \S+", f"{flag} {value}"),
+            (rf"{start}.+\)", f"{start}{json.dumps(value)})"),
+        ):
+            text = text.replace(re.findall(pattern, text)[0], new)
+    return text
+
+
+def main(arguments: list[str]) -> None:
+    """Print a program, as ``literate-rl copy`` does."""
+    parser = argparse.ArgumentParser(
+        prog="literate-rl copy",
+        description="Print an algorithm on one page, a script to keep and to change.",
+        epilog="Example: literate-rl copy ppo --env Acrobot-v1 > my_ppo.py",
+    )
+    known = ", ".join(program_names())
+    parser.add_argument("name", metavar="NAME", help=f"one of {known}")
+    parser.add_argument("--env", help="environment of the copy")
+    parser.add_argument("--seed", type=int, help="seed of the copy")
+    parser.add_argument("--total-steps", type=int, help="steps that it trains for")
+    defaults = vars(parser.parse_args(arguments))
+    name = defaults.pop("name").replace("-", "_")
+    try:
+        text = copied(name, **{k: x for k, x in defaults.items() if x is not None})
+    except ValueError as error:
+        parser.error(str(error))
+    print(text, end="")
+
+
+def run_program(
+    name: str,
+    env: str | None = None,
+    seed: int | None = None,
+    total_steps: int | None = None,
+) -> dict[str, Any]:
+    """Run a program, without what it prints; return its global names.
+
+    Args:
+        name: Its name, such as ``"ppo"``.
+        env: Environment; None means the program's own, as for the others.
+        seed: Seed.
+        total_steps: How many steps to train for.
+    """
+    # Who only copies a program need not wait for torch to be imported.
+    from literate_rl.ground.networks import randomness_kept
+
+    path = str(program_path(name))
+    options = {"--env": env, "--seed": seed, "--total-steps": total_steps}
+    given = [(flag, str(value)) for flag, value in options.items() if value is not None]
+    before, sys.argv = sys.argv, [path, *(word for pair in given for word in pair)]
+    try:
+        with redirect_stdout(io.StringIO()), randomness_kept():
+            return runpy.run_path(path)
+    finally:
+        sys.argv = before
+
+
+def drawn_batches(
+    name: str, total_steps: int
+) -> tuple[list[tuple[Any, Any]], dict[str, Any]]:
+    """Run a program that learns from a buffer; return what it drew.
+
+    Args:
+        name: Its name, such as ``"sac"``.
+        total_steps: How many steps to train for.
+
+    Returns:
+        Each batch with the state of the generator right after its draw, and the
+        program's global names at the end.
+    """
+    from literate_rl.data.replay import ReplayBuffer
+
+    drawn, sample = [], ReplayBuffer.sample
+
+    def noted(self: Any, size: int, generator: Any, *rest: Any, **more: Any) -> Any:
+        batch = sample(self, size, generator, *rest, **more)
+        drawn.append((batch, generator.get_state()))
+        return batch
+
+    with mock.patch.object(ReplayBuffer, "sample", noted):
+        names = run_program(name, total_steps=total_steps)
+    return drawn, names
+
+
+class Source(NamedTuple):
+    """A piece of the package's code, which shows itself in a notebook.
+
+    Attributes:
+        name: What it is called there, such as ``OffPolicy.climb``.
+        module: Where it is defined.
+        code: Its lines.
+    """
+
+    name: str
+    module: str
+    code: str
+
+    def __repr__(self) -> str:
+        return self.code
+
+    def _repr_markdown_(self) -> str:
+        where = "`" + "` of `".join([self.name, self.module]) + "`"
+        return "\n".join(["```python", self.code + "```", where])
+
+
+def source(thing: Callable[..., Any]) -> Source:
+    """Return the code of a function, a method or a class of the package."""
+    thing = inspect.unwrap(thing)
+    if not thing.__module__.startswith("literate_rl."):
+        raise ValueError(
+            f"only code of the package can be shown, {thing.__qualname__} is defined "
+            f"in {thing.__module__}"
+        )
+    code = textwrap.dedent(inspect.getsource(thing))
+    return Source(thing.__qualname__, thing.__module__, code)

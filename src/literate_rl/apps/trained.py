@@ -1,0 +1,135 @@
+# Generated from chapters/workshop/trained.py (edit there); digest be1f4928ca45b4b1
+"""Trained agents: those that come with the package, and ``literate-rl show``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.data.episodes import in_one_line
+from literate_rl.runs.runs import (
+    agreed_env,
+    found,
+    has_screen,
+    load,
+    read_settings,
+    record_video,
+    show,
+    trained_folder,
+)
+
+__all__ = ["TrainedAgent", "trained_agents"]
+
+
+class TrainedAgent(NamedTuple):
+    """What is known of an agent that comes with the package.
+
+    Attributes:
+        env: Id of the environment in which it has learned.
+        experiment: Name of the stored runs that it is from, as in ``stored_runs``.
+        variant: Which of their rows.
+        seed: The seed of its run.
+        steps: How many steps it has learned from.
+        score: Mean return of its greedy episodes after the training.
+        returns: That of each of these.
+        evaluation_seed: Their seed, for ``evaluate``.
+    """
+
+    env: str
+    experiment: str
+    variant: str
+    seed: int
+    steps: int
+    score: float
+    returns: tuple[float, ...]
+    evaluation_seed: int
+
+
+def trained_agents() -> dict[str, TrainedAgent]:
+    """Return the agents that come with the package, by their names for ``load``."""
+    agents = {}
+    for folder in sorted(trained_folder().iterdir()):
+        told = read_settings(folder / "settings.json")
+        config = told["config"]
+        agents[folder.name] = TrainedAgent(
+            told["env"],
+            told["experiment"],
+            told["variant"],
+            config["seed"],
+            config["total_steps"],
+            told["return"],
+            tuple(told["returns"]),
+            told["evaluation_seed"],
+        )
+    return agents
+
+
+def listing() -> str:
+    """Return a line for each agent: its task and its score."""
+    lines = [f"{'agent':22s}{'return':>8s}{'steps':>9s}  environment"]
+    for name, agent in trained_agents().items():
+        score = f"{agent.score:.2f}"
+        lines.append(f"{name:22s}{score:>8s}{agent.steps:>9,d}  {agent.env}")
+    return "\n".join(lines)
+
+
+def play(
+    name: str,
+    env: str | None,
+    wrappers: Sequence[str],
+    episodes: int,
+    seed: int,
+    film: bool,
+) -> None:
+    """Evaluate an agent, and show an episode."""
+    path = found(name)
+    settings = read_settings(path / "settings.json")
+    policy, world = load(path), agreed_env(settings, env, wrappers, "--")
+    if not Path(name).exists():  # so it is a name
+        agent = trained_agents()[name]
+        row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
+        print(f"{name}: {agent.env}, {agent.steps:,d} steps ({row})")
+        print(f"return of {len(agent.returns)} episodes then: {agent.score:.2f}")
+    returns = evaluate(policy, world, episodes, seed)
+    mean, deviation = returns.mean(), returns.std()
+    print(
+        f"return of {episodes} episodes now: {mean:.2f} ± {deviation:.2f}", flush=True
+    )
+    if has_screen() and not film:
+        print("a window shows one episode; Ctrl-C closes it", flush=True)
+        show(policy, world, seed)
+    else:
+        video = Path(f"{Path(name).resolve().name}.mp4")
+        record_video(policy, world, video, seed)
+        print(f"one episode: {video}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Carry out ``show`` of the command line."""
+    parser = argparse.ArgumentParser(
+        "literate-rl show",
+        description="Let a trained agent play; without a name, list those that come "
+        "with the package.",
+    )
+    parser.add_argument("name", nargs="?", help="an agent, or the directory of a run")
+    parser.add_argument("--list", action="store_true", help="list the agents")
+    parser.add_argument(
+        "--episodes", type=int, default=20, metavar="N", help="for the mean: 20"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="decides how they start")
+    parser.add_argument("--film", action="store_true", help="write a film in any case")
+    parser.add_argument("--env", help="that of a run, where it has to be named")
+    parser.add_argument("--wrappers", nargs="*", default=(), help="likewise")
+    given = parser.parse_args(arguments)
+    if given.list or given.name is None:
+        print(listing())
+        return
+    try:
+        named = given.name, given.env, given.wrappers
+        play(*named, given.episodes, given.seed, given.film)
+    except Exception as error:
+        sys.exit(f"error: {in_one_line(error)}")

@@ -1,0 +1,1 @@
+"""What only the pages of the book need: pictures, dials, exercises."""

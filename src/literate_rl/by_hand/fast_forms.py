@@ -1,0 +1,632 @@
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 47bf8acc5f50a9d3
+"""Fast forms: functions made for a policy that compute what its plain forms compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl.learners.ddpg import ActorCritics, BoxActions
+from literate_rl.learners.dqn import EpsilonGreedy, QLearning, double_q_target
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.masks import legal
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    GaussianActions,
+    Policy,
+    RunningMoments,
+    WithDeviations,
+)
+from literate_rl.data.replay import Batch
+from literate_rl.learners.sac import GaussianRows, SoftActorCritic, SquashedGaussian
+from literate_rl.learners.td3 import TwinDelayed
+from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
+from literate_rl.ground.protocols import Act, PolicyLike
+from literate_rl.ground.networks import ActionCritic, Critics, Stretch
+from literate_rl.ground.signatures import (
+    Float,
+    Int,
+    check_finite,
+    check_that,
+    checked,
+)
+
+__all__ = [
+    "FlatAdam",
+    "FusedCriticError",
+    "FusedQError",
+    "SharesMemory",
+    "chain_backward",
+    "chain_layers",
+    "chain_outputs",
+    "fused_critic_error",
+    "fused_q_error",
+    "numpy_act",
+]
+
+
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_post_accumulate_grad_hooks",
+)
+
+
+def computes(x: Any, kind: type[Any], *methods: str) -> bool:
+    """Say whether an object has a class's methods, none of its own, and no hooks.
+
+    Of a module they are those that run when it is called, and others by name.
+    """
+    called = ("forward", "__call__") if issubclass(kind, nn.Module) else ()
+    names = (*called, *methods)
+    same = all(getattr(x, name, 0) == getattr(kind, name).__get__(x) for name in names)
+    return same and not listened(x)
+
+
+def listened(x: Any) -> bool:
+    """Say whether a module or a parameter has hooks."""
+    return any(getattr(x, name, None) for name in HOOKS)
+
+
+def as_made(x: Any, *kinds: type[Any]) -> bool:
+    """Say whether an object is of one of the classes and has no method of its own."""
+    return type(x) in kinds and not any(map(callable, vars(x).values()))
+
+
+Step = Callable[[NDArray[Any]], NDArray[Any]]
+CHAIN = "policy.network must be a chain of known layers"
+
+
+def layers_of(module: Any, known: Mapping[type, Callable[[Any], Any]]) -> list[Any]:
+    """Return what is known to compute each layer of a chain, or refuse it."""
+    # A subclass of a chain may add methods, but not compute something else.
+    if computes(module, nn.Sequential):
+        return [step for part in module for step in layers_of(part, known)]
+    kind, names = type(module), ", ".join(layer.__name__ for layer in known)
+    words = f"{CHAIN}, {names}, without hooks, got {kind.__name__}"
+    check_that(kind in known and computes(module, kind), words)
+    return [known[kind](module)]
+
+
+def linear(layer: nn.Linear) -> Step:
+    """Return what a linear layer computes."""
+    given = [p for p in (layer.weight, layer.bias) if p is not None]
+    weight, *bias = (memory(p).T for p in given)
+    return lambda x: x @ weight + bias[0] if bias else x @ weight
+
+
+def stretch(box: Stretch) -> Step:
+    """Return what the stretch to a box computes."""
+    middle, half = box.middle.numpy(), box.half_width.numpy()
+    return lambda x: middle + half * np.tanh(x)
+
+
+ACTING: dict[type, Callable[[Any], Step]] = {
+    nn.Linear: linear,
+    nn.Tanh: lambda _: np.tanh,
+    nn.ReLU: lambda _: lambda x: np.maximum(x, 0),
+    Stretch: stretch,
+    RunningMoments: lambda module: lambda x: module(torch.from_numpy(x)).numpy(),
+}
+numpy_layers = partial(layers_of, known=ACTING)
+
+
+def memory(p: Any) -> NDArray[Any]:
+    """Return a parameter's own memory as an array, or refuse what does not keep it."""
+    # Only a parameter does, and NumPy does not know bfloat16.
+    plain = type(p) is nn.Parameter and p.dtype != torch.bfloat16
+    got = f"got {type(p).__name__}, {getattr(p, 'dtype', None)}"
+    check_that(plain, f"{CHAIN} with parameters that NumPy can share, {got}")
+    shared: NDArray[Any] = p.detach().numpy()
+    return shared
+
+
+BLAS = ThreadpoolController().select(user_api="blas")
+Form = TypeVar("Form", bound=Callable[..., Any])
+
+
+def one_thread(function: Form) -> Form:
+    """Return a function whose products NumPy computes on one thread."""
+
+    @wraps(function)
+    def held(*arguments: Any, **named: Any) -> Any:
+        # To ask costs far less than to set.
+        if all(library.num_threads == 1 for library in BLAS.lib_controllers):
+            return function(*arguments, **named)
+        with BLAS.limit(limits=1):
+            return function(*arguments, **named)
+
+    return cast(Form, held)
+
+
+Choose = Callable[[NDArray[Any], Any], NDArray[Any]]
+Rule = tuple[list[Step], Choose]
+
+
+def listed(rows: Any, actions: Any) -> Rule:
+    """Return the layers of logits or values, and what chooses."""
+    return numpy_layers(rows), lambda row, noise: (row + noise).argmax(-1)
+
+
+def gaussian(rows: WithDeviations, actions: Any) -> Rule:
+    """Return the layers of the means, and what moves them."""
+    log_sigma = memory(rows.log_sigma)
+    return numpy_layers(rows.mean), lambda row, noise: row + np.exp(log_sigma) * noise
+
+
+def hybrid(rows: HybridRows, actions: Any) -> Rule:
+    """Return the layers of logits and means, and what chooses."""
+    net, size = rows.network, rows.network.action_type_shape
+    known = computes(net, HybridPolicyNetwork)
+    check_that(known, f"{CHAIN} without hooks, got {type(net).__name__}")
+    layers, log_sigma = numpy_layers(net.encoder), memory(net.action_args_log_sigma)
+    heads = nn.Sequential(net.action_type_head, net.action_args_mu)
+    parts = layers_of(heads, {nn.Linear: lambda x: (memory(x.weight), memory(x.bias))})
+    weights, biases = zip(*parts, strict=True)
+
+    def both(features: NDArray[Any]) -> NDArray[Any]:
+        # Two heads are one layer, and one product costs less than two.
+        return features @ np.concatenate(weights).T + np.concatenate(biases)
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        # The noise is added to the logits as it is, and to the means times $\sigma$.
+        scale = np.ones(row.shape[-1], row.dtype)
+        scale[size:] = np.exp(log_sigma)
+        moved = row + scale * noise
+        # The type takes the place of the last sum, right before the arguments.
+        moved[..., size - 1] = moved[..., :size].argmax(-1)
+        return moved[..., size - 1 :]
+
+    return [*layers, both], choose
+
+
+def boxed(rows: ActorCritics, actions: Any) -> Rule:
+    """Return the layers of actions in a box, and what moves or replaces them."""
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        if not isinstance(noise, np.ndarray):
+            return cast(NDArray[Any], row + noise)
+        # NaN where the actor's own action stays.
+        added, instead = halves(noise)
+        return np.where(np.isnan(instead), row + added, instead)
+
+    return numpy_layers(rows.actor), choose
+
+
+def squashed(rows: GaussianRows, actions: SquashedGaussian) -> Rule:
+    """Return the layers of means and deviations, and what draws and stretches."""
+    [stretched] = numpy_layers(actions.box)
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        mu, log_sigma = halves(row)
+        # The bounds are those of ``GaussianRows``.
+        return stretched(mu + np.exp(np.clip(log_sigma, -5.0, 2.0)) * noise)
+
+    return numpy_layers(rows.net), choose
+
+
+def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both halves of each row."""
+    middle = row.shape[-1] // 2
+    return row[..., :middle], row[..., middle:]
+
+
+# For each distribution the network that its rows come from, and the rule in NumPy.
+RULES: dict[type, tuple[type[nn.Module], Callable[[Any, Any], Rule]]] = {
+    CategoricalActions: (nn.Sequential, listed),
+    EpsilonGreedy: (nn.Sequential, listed),
+    GaussianActions: (WithDeviations, gaussian),
+    HybridActions: (HybridRows, hybrid),
+    BoxActions: (ActorCritics, boxed),
+    SquashedGaussian: (GaussianRows, squashed),
+}
+
+
+@checked
+def numpy_act(policy: PolicyLike) -> Act:
+    """Return what ``policy.act`` computes, in NumPy: faster for small networks.
+
+    The arrays share their memory with the parameters. So the function acts with the
+    current weights as long as these are changed in place, as an optimiser and
+    ``load_state_dict`` do. After ``load_state_dict(..., assign=True)``,
+    ``share_memory()``, or if somebody sets ``parameter.data``, it has to be made again,
+    and anew for a copy of the policy. The policy is looked at now, not again with each
+    call.
+
+    Args:
+        policy: A policy on the CPU whose network is a chain of linear layers with tanh
+            or ReLU, and whose actions follow the rule of ``make_policy``,
+            ``make_hybrid_policy``, ``make_q_policy``, ``make_ddpg_policy`` (in a box)
+            or ``make_sac_policy``.
+
+    Raises:
+        ValueError: If the policy is another one, or has methods or hooks of its own.
+    """
+    device = next(policy.parameters()).device
+    check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
+    ours = computes(policy, Policy, "act", "legal")
+    words = "policy must act as a Policy does, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
+    known_policy = cast(Policy, policy)
+    rows: Any = known_policy.network
+    normalizer: Any = None
+    if computes(rows, ActorCritic):
+        rows, normalizer = rows.actor, rows.normalizer
+        normalizer = None if computes(normalizer, nn.Identity) else normalizer
+    actions = known_policy.actions
+    known = as_made(actions, *RULES)
+    check_that(known, f"policy.actions must be known, got {actions}")
+    kind, rule = RULES[type(actions)]
+    words = f"{CHAIN} without hooks, got {type(rows).__name__}"
+    check_that(computes(rows, kind), words)
+    layers, choose = rule(rows, actions)
+
+    @one_thread
+    def act(
+        obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
+    ) -> Tensor:
+        given = noise.numpy() if isinstance(noise, Tensor) else noise
+        row = (normalizer(obs) if normalizer else obs).numpy()
+        for layer in layers:
+            row = layer(row)
+        if mask is not None:
+            row = known_policy.legal(torch.from_numpy(row), mask).numpy()
+        return torch.from_numpy(np.asarray(choose(row, given)))
+
+    return act
+
+
+def chain_layers(module: Any) -> list[nn.Module]:
+    """Return a chain's layers in order, or refuse it if its gradient needs autograd.
+
+    It does if a layer is no linear layer or ReLU, and if anybody listens: to modules,
+    to the gradients of their weights, or as autocast does to each operation.
+    """
+    chain = computes(module, nn.Sequential) and all(map(derivable, module))
+    autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    words = "policy must have chains of Linear and ReLU, without hooks or autocast"
+    check_that(chain and not autocast, f"{words}, got {module}")
+    return list(module)
+
+
+def derivable(layer: Any) -> bool:
+    """Say whether a layer can be computed, and differentiated, by hand."""
+    kind = type(layer)
+    if kind not in (nn.Linear, nn.ReLU) or not computes(layer, kind):
+        return False
+    # Another tensor in a parameter's place may come from a computation of its own.
+    parts = (layer.weight, layer.bias) if kind is nn.Linear else ()
+    return all(p is None or quiet(p) for p in parts)
+
+
+def quiet(p: Any) -> bool:
+    """Say whether something is a plain parameter whose gradient nobody listens to."""
+    return type(p) is nn.Parameter and not listened(p)
+
+
+def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
+    """Return what each layer of a chain puts out, without gradient.
+
+    A ReLU behind a linear layer writes over what that layer put out.
+    """
+    outputs = [x]
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            weight = layer.weight.t()
+            x = x @ weight if layer.bias is None else torch.addmm(layer.bias, x, weight)
+        elif x is outputs[0]:
+            x = x.relu()
+        else:
+            x = x.relu_()
+        outputs.append(x)
+    return outputs
+
+
+def chain_backward(
+    layers: list[nn.Module], outputs: list[Tensor], grad: Tensor
+) -> None:
+    """Add to the gradients of a chain's parameters, from that of its last output.
+
+    Args:
+        layers: The chain.
+        outputs: What ``chain_outputs`` returned.
+        grad: The gradient of the last of them, which is written to.
+    """
+    # From the last layer to the first, {eq}`chain-gradient`.
+    for layer, x, y in zip(layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True):
+        if not isinstance(layer, nn.Linear):
+            # What a ReLU puts out has the sign 1 or 0; booleans would be converted.
+            grad.mul_(y.sign())
+            continue
+        if layer.weight.requires_grad:
+            # As in autograd: the transposed product would round differently.
+            add_gradient(layer.weight, grad.t() @ x)
+        if layer.bias is not None and layer.bias.requires_grad:
+            add_gradient(layer.bias, grad.sum(0))
+        if x is not outputs[0]:
+            grad = grad @ layer.weight
+
+
+def add_gradient(parameter: Tensor, grad: Tensor) -> None:
+    """Add to a parameter's gradient, as autograd does."""
+    if parameter.grad is None:
+        parameter.grad = grad
+    else:
+        parameter.grad += grad
+
+
+class FusedQError(NamedTuple):
+    """A ``QError`` with what is needed to compute its gradient by hand."""
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+    layers: list[nn.Module]
+    outputs: list[Tensor]
+    taken: Int[Tensor, "N 1"]
+
+    @torch.no_grad()
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Add the gradient of the weighted mean loss to that of the parameters."""
+        # The derivative of {eq}`huber` over the value is minus the TD error, clipped to
+        # -1..1. It goes to the actions that were taken; the gradient of all others is
+        # zero. In the order of autograd: any other would round differently.
+        slope = weight * (-1 / len(weight)) * self.td_error.clamp(-1.0, 1.0)
+        row = torch.zeros_like(self.outputs[-1])
+        row.scatter_(1, self.taken, slope.unsqueeze(1))
+        chain_backward(self.layers, self.outputs, row)
+
+
+def check_error(algorithm: Any, *plain: Callable[..., Any]) -> None:
+    """Raise if an algorithm's own error is none of those that are computed here."""
+    given = type(algorithm)
+    words = " or ".join(error.__qualname__ for error in plain)
+    got = f"got a {given.__name__} with another one"
+    check_that(given.error in plain, f"algorithm must have {words}, {got}")
+
+
+def fused_q_error(
+    policy: nn.Module,
+) -> Callable[[QLearning, Batch, torch.Generator], FusedQError]:
+    """Return a faster ``QLearning.error`` for a policy, to hand to ``DQN``.
+
+    Raises:
+        ValueError: If the policy's values are not those of a chain of layers. With the
+            first batch, if the algorithm's error is not that of ``QLearning``.
+    """
+    ours = computes(policy, Policy)
+    words = "policy must be a Policy, without hooks"
+    check_that(ours, f"{words}, got {type(policy).__name__}")
+    # Somebody may have another idea of what is legal.
+    actions: Any = policy.actions
+    same = computes(policy, Policy, "legal") and (
+        not hasattr(actions, "legal") or computes(actions, EpsilonGreedy, "legal")
+    )
+    check_that(same, "policy must leave out illegal actions as EpsilonGreedy does")
+    layers = chain_layers(policy.network)
+
+    def error(
+        algorithm: QLearning, batch: Batch, generator: torch.Generator
+    ) -> FusedQError:
+        check_error(algorithm, QLearning.error)
+        older = list(algorithm.target.network.network)
+        with torch.no_grad():
+            chooser = next_q = chain_outputs(older, batch.next_obs)[-1]
+            if algorithm.config.double:
+                chooser = chain_outputs(layers, batch.next_obs)[-1]
+            if batch.next_mask is not None:
+                chooser = legal(chooser, batch.next_mask)
+            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+            outputs = chain_outputs(layers, batch.obs)
+            taken = batch.action.unsqueeze(-1)
+            value = outputs[-1].gather(-1, taken).squeeze(-1)
+            loss = smooth_l1_loss(value, aim, reduction="none")
+        return FusedQError(loss, aim - value, value, layers, outputs, taken)
+
+    return error
+
+
+class FusedCriticError(NamedTuple):
+    """The errors of critics, with what is needed to compute the gradients by hand."""
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+    chains: list[list[nn.Module]]
+    outputs: list[list[Tensor]]
+    distance: Float[Tensor, "K N"]
+
+    @torch.no_grad()
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Add the gradient of the weighted mean loss to that of the parameters."""
+        # In the order of autograd: any other would round differently.
+        rows = weight * (-1 / len(weight)) * self.distance
+        for chain, outputs, row in zip(self.chains, self.outputs, rows, strict=True):
+            chain_backward(chain, outputs, row.unsqueeze(-1))
+
+
+def critic_chains(policy: Any) -> list[list[nn.Module]]:
+    """Return the layers of each critic of a policy, or refuse it."""
+    network = policy if hasattr(policy, "critics") else policy.network
+    critics: Any = getattr(network, "critics", None)
+    words, kind = "policy must have critics of ours", type(critics).__name__
+    ours = computes(critics, Critics)
+    check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
+    chains = []
+    for critic in critics:
+        known = computes(critic, ActionCritic) and not len(critic.front)
+        kind = type(critic).__name__
+        check_that(known, f"{words}, got {kind}, which is another one or has hooks")
+        chains.append(chain_layers(critic.net))
+    return chains
+
+
+def fused_critic_error(
+    policy: nn.Module,
+) -> Callable[[Any, Batch, torch.Generator], FusedCriticError]:
+    """Return a faster ``error`` of ``TD3`` or ``SAC``, for a policy with critics.
+
+    Args:
+        policy: What ``make_ddpg_policy`` or ``make_sac_policy`` has built.
+
+    Raises:
+        ValueError: If a critic is no chain of layers of ours. With the first batch, if
+            the algorithm's error is another one.
+    """
+    chains = critic_chains(policy)
+
+    def error(
+        algorithm: Any, batch: Batch, generator: torch.Generator
+    ) -> FusedCriticError:
+        check_error(algorithm, TwinDelayed.error, SoftActorCritic.error)
+        target = algorithm.aim(batch, generator)
+        with torch.no_grad():
+            x = torch.cat([batch.obs, batch.action], -1)
+            outputs = [chain_outputs(chain, x) for chain in chains]
+            q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+            distance = target - q
+            loss = (0.5 * distance.square()).sum(0)
+            check_finite(loss, q=q, target=target)
+            value = q.mean(0)
+        return FusedCriticError(loss, target - value, value, chains, outputs, distance)
+
+    return error
+
+
+def check_numbers(parameters: list[Any]) -> None:
+    """Raise unless NumPy can compute with parameters where they are."""
+    places = {p.device.type for p in parameters}
+    words = "parameters must be on the CPU"
+    check_that(places == {"cpu"}, f"{words}, got {', '.join(places)}")
+    kinds = {p.dtype for p in parameters}
+    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+    words = "parameters must be float32 or float64 throughout"
+    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
+
+
+class SharesMemory:
+    """What looks at the memory of a policy. A copy would look at copies of it."""
+
+    def __reduce__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} shares the memory of a policy, so it cannot be copied: make a new "
+            "one for the copy"
+        )
+
+
+class FlatAdam(SharesMemory):
+    """The steps of an Adam, taken in NumPy on one vector: faster for small networks.
+
+    The numbers are the same up to rounding. Settings and state are the optimiser's own,
+    to be set, saved and loaded as always; its step hooks are not called. The arrays
+    share their memory with the parameters, as in ``numpy_act``.
+
+    Args:
+        optimizer: Adam on the CPU, with one group of parameters that are all float32 or
+            all float64, without ``weight_decay``, ``amsgrad`` and ``maximize``.
+        grad: Gradients side by side. A step reads them here.
+        parameters: Those to which they belong, in their order.
+
+    Raises:
+        ValueError: If the optimiser is another one, or trains other parameters. With a
+            state that is loaded, if its parameters have not taken the same number of
+            steps.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Adam, grad: NDArray[Any], parameters: list[Any]
+    ) -> None:
+        kind = type(optimizer)
+        words = "optimizer must be a torch.optim.Adam"
+        check_that(kind is torch.optim.Adam, f"{words}, got {kind.__name__}")
+        self.optimizer, self.grad, self.parameters = optimizer, grad, parameters
+        known = [id(p) for p in self.settings()["params"]]
+        same = known == [id(p) for p in parameters]
+        check_that(same, "optimizer must train the policy's parameters, in their order")
+        check_numbers(parameters)
+        self.arrays = [p.detach().numpy() for p in self.parameters]
+        self.ends = np.cumsum([p.size for p in self.arrays])[:-1]
+        self.mean, self.square, self.change, self.root = np.zeros(
+            (4, grad.size), grad.dtype
+        )
+        self.changes = self.parts(self.change)
+        self.lay_out()
+        optimizer.register_load_state_dict_post_hook(lambda _: self.lay_out())
+
+    def parts(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return a view of a vector for each parameter, of its shape."""
+        pairs = zip(np.split(vector, self.ends), self.arrays, strict=True)
+        return [part.reshape(p.shape) for part, p in pairs]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the optimiser's settings, or refuse them."""
+        groups = self.optimizer.param_groups
+        check_that(len(groups) == 1, "optimizer must have one group of parameters")
+        group: dict[str, Any] = groups[0]
+        extras = group["weight_decay"] or group["amsgrad"] or group["maximize"]
+        words = "optimizer must be without weight_decay, amsgrad and maximize"
+        check_that(not extras, words)
+        return group
+
+    def lay_out(self) -> None:
+        """Make the optimiser's state views of the vectors."""
+        self.settings()
+        states = [self.optimizer.state.get(p, {}) for p in self.parameters]
+        steps = {float(state["step"]) for state in states if state}
+        words = "parameters must have taken the same number of steps"
+        check_that(len(steps) < 2, words)
+        # Each parameter counts its steps, as in PyTorch. One that has had no gradient
+        # yet begins with means of zero.
+        counts = torch.full((len(states),), max(steps, default=0.0))
+        means, squares = (
+            map(torch.from_numpy, self.parts(x)) for x in (self.mean, self.square)
+        )
+        news = zip(self.parameters, states, counts, means, squares, strict=True)
+        for p, old, count, mean, square in news:
+            mean.copy_(old.get("exp_avg", torch.zeros(())))
+            square.copy_(old.get("exp_avg_sq", torch.zeros(())))
+            new = {"step": count, "exp_avg": mean, "exp_avg_sq": square}
+            self.optimizer.state[p] = new
+        self.counts = counts.numpy()
+        self.first = self.optimizer.state[self.parameters[0]]
+
+    @np.errstate(all="ignore")
+    def step(self) -> None:
+        """Take one step, as the optimiser's ``step`` does."""
+        group = self.settings()
+        # Somebody may have put other means in the place of these.
+        if self.optimizer.state.get(self.parameters[0]) is not self.first:
+            self.lay_out()
+        (beta1, beta2), lr, eps = group["betas"], group["lr"], group["eps"]
+        # The step {eq}`adam`.
+        self.counts += 1
+        n = int(self.counts[0])
+        # In place: with wide layers, memory for results would cost more than computing.
+        change, root = self.change, self.root
+        squared = np.multiply(self.grad, self.grad, out=root)
+        for mean, new, kept in (
+            (self.mean, self.grad, beta1),
+            (self.square, squared, beta2),
+        ):
+            np.subtract(new, mean, out=change)
+            change *= 1 - kept
+            mean += change
+        np.multiply(self.square, 1 / (1 - beta2**n), out=root)
+        np.sqrt(root, out=root)
+        root += eps
+        np.multiply(lr / (1 - beta1**n), self.mean, out=change)
+        change /= root
+        for p, change in zip(self.arrays, self.changes, strict=True):
+            p -= change

@@ -1,0 +1,314 @@
+# Generated from chapters/workshop/rules.py (edit there); digest a7813b610a240f6d
+"""Rules: the small demands that contracts make of models, one check each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from literate_rl.check.probes import (
+    Finding,
+    Probe,
+    Rule,
+    open_parameters,
+    raised,
+)
+
+__all__ = ["has_gradient", "has_shape", "returns_enough", "sums_to_one"]
+
+
+def copies(probe: Probe) -> Iterator[Finding]:
+    """Can be copied, for target networks."""
+    if probe.copy_error is not None:
+        yield Finding("must be copied by copy.deepcopy", raised(probe.copy_error))
+
+
+def takes_states(probe: Probe) -> Iterator[Finding]:
+    """Takes the states by name; anything else has a default."""
+    named = dict(probe.parameters)
+    if probe.action:
+        named.pop("action", None)
+    required = {k for k, p in named.items() if p.default is p.empty}
+    vague = open_parameters(named)
+    if vague or {*probe.states} - {*named} or required - {*probe.states}:
+        wanted = ", ".join(probe.states)
+        came = ", ".join(map(str, probe.parameters.values()))
+        hint = "write out each argument" if vague else ""
+        yield Finding(f"must take the states ({wanted}) by name", f"got ({came})", hint)
+
+
+def runs_on_batches(probe: Probe) -> Iterator[Finding]:
+    """Runs on any number of rows, in training and in evaluation mode."""
+    # A batch of one in training mode is left out: batch normalisation refuses it.
+    for batch, train in ((5, False), (1, False), (5, True)):
+        try:
+            probe.call(batch, train=train)
+        except Exception as error:
+            mode = " in training mode" if train else ""
+            yield Finding(f"must run on a batch of {batch}{mode}", raised(error))
+            return
+
+
+def returns_enough(number: int) -> Rule:
+    """Return the rule that the first results are tensors."""
+    words = "a tensor" if number == 1 else f"a tuple of {number} tensors"
+
+    def results(probe: Probe) -> Iterator[Finding]:
+        given = probe.call(5)
+        if sum(isinstance(x, Tensor) for x in given[:number]) < number:
+            came = ", ".join(type(x).__name__ for x in given)
+            yield Finding(f"must return {words}, or more", f"got {came}")
+
+    return named(results, "results", f"Returns {words}, or more.")
+
+
+def named(rule: Rule, name: str, text: str) -> Rule:
+    """Give a rule its name and its text."""
+    rule.__name__, rule.__doc__ = name, text
+    return rule
+
+
+def has_shape(text: str, index: int) -> Rule:
+    """Return the rule that the result at an index has the shape in its text."""
+    name, _, dims = text.rstrip("]").partition("[")
+
+    def check(probe: Probe) -> Iterator[Finding]:
+        for batch in (5, 1):
+            got = tuple(probe.call(batch)[index].shape)
+            wanted = probe.shape(dims.split(", "), batch)
+            pairs = [*zip_longest(got, wanted, fillvalue=-1)]
+            # Of atoms there may be any number above 1.
+            if any(size != want and (want or size < 2) for size, want in pairs):
+                sizes = ", ".join(str(size or "atoms") for size in wanted)
+                expected = f"{name} must have shape ({sizes})"
+                yield Finding(expected, f"got {got}", advice(got, wanted))
+                return
+
+    return named(check, name, f"Returns {text}.")
+
+
+def advice(got: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Guess what was forgotten."""
+    if wanted[-1] == 1 and got == wanted[:-1]:
+        return "keepdim, or unsqueeze(-1)"
+    if wanted[-1] == 1 and got[:-1] == wanted[:-1]:
+        return "sum over the dimensions, keepdim"
+    if len(wanted) == 3 and len(got) == 2 and got[0] == wanted[0]:
+        return "unflatten the last dimension"
+    return "" if got[:1] == wanted[:1] else "the first dimension is the batch"
+
+
+def numbers(probe: Probe) -> Iterator[Finding]:
+    """Returns finite floating numbers, but for discrete actions."""
+    for result in probe.judge():
+        if not result.is_floating_point():
+            yield Finding("results must be floating numbers", f"got {result.dtype}")
+        elif not result.isfinite().all():
+            bad = result[~result.isfinite()][0].item()
+            yield Finding("results must be finite", f"got {bad}")
+
+
+def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
+    """Yield a finding if no gradient flows from a result to the parameters."""
+    expected = f"a gradient must flow from {name} to the parameters"
+    result = probe.call(5)[index]
+    # First: nothing is recorded that a gradient could go back through.
+    if not result.requires_grad:
+        yield Finding(expected, "none does", "a detach, or no_grad?")
+        return
+    # The sum over a row of probabilities never changes, so each number gets a weight.
+    weight = torch.randn(result.shape, generator=torch.Generator().manual_seed(0))
+    loss = (result * weight.to(result)).sum()
+    grads = torch.autograd.grad(loss, probe.weights, allow_unused=True)
+    # Second and third: it is not finite, or zero for every parameter.
+    seen = [grad for grad in grads if grad is not None and grad.numel()]
+    largest = [grad.abs().max().item() for grad in seen]
+    if not all(map(math.isfinite, largest)):
+        yield Finding(expected, "it is not finite")
+    elif not any(largest):
+        yield Finding(expected, "it is zero")
+
+
+def has_gradient(name: str, index: int) -> Rule:
+    """Return the rule that the result at an index can be learned from."""
+
+    def check(probe: Probe) -> Iterator[Finding]:
+        return find_no_gradient(probe, index, name)
+
+    text = f"{name} has a gradient with respect to the parameters."
+    return named(check, f"{name} learns", text)
+
+
+def sums_to_one(name: str, text: str) -> Rule:
+    """Return the rule that the first result holds probabilities."""
+
+    def check(probe: Probe) -> Iterator[Finding]:
+        prob = probe.call(5)[0].detach()
+        sums = prob.sum(-1)
+        if (prob >= 0).all() and (sums - 1).abs().max() <= 1e-5:
+            return
+        hint = "softmax over the last dimension"
+        if (prob.exp().sum(-1) - 1).abs().max() <= 1e-4:
+            hint = "these are log-probabilities: exp"
+        elif prob.ndim == 3 and (prob.sum(1) - 1).abs().max() <= 1e-4:
+            hint = "dimension 1 sums to 1: softmax over the last dimension"
+        expected = f"{name} must be at least 0, and sum to 1 over the last dimension"
+        came = (
+            f"got {prob.min():.3g} and sums from {sums.min():.3g} to {sums.max():.3g}"
+        )
+        yield Finding(expected, came, hint)
+
+    return named(check, "sums", text)
+
+
+def in_bounds(probe: Probe) -> Iterator[Finding]:
+    """Action lies in its box, however large the states are."""
+    space: Any = probe.space
+    for scale in (1.0, 100.0):
+        action = probe.call(5, scale=scale)[0].detach().cpu().numpy()
+        slack = 1e-5 * (1 + np.abs(action))
+        outside = (action < space.low - slack) | (action > space.high + slack)
+        if outside.any():
+            # Report the first dimension of the action that leaves its bounds.
+            at = tuple(np.argwhere(outside)[0][1:].tolist())
+            column, place = action[(slice(None), *at)], ", ".join(map(str, at))
+            low, high = space.low[at], space.high[at]
+            expected = f"action[:, {place}] must lie in {low:g} to {high:g}"
+            came = f"got {column.min():.3g} to {column.max():.3g}"
+            yield Finding(expected, came, "tanh, times the range of each dimension")
+            return
+
+
+def is_an_action(probe: Probe) -> Iterator[Finding]:
+    """Action is an integer below action_num, or finite numbers."""
+    drawn, count = probe.call(5)[0], probe.num_actions
+    if count is None:
+        if not drawn.is_floating_point() or not drawn.isfinite().all():
+            yield Finding(
+                "action must be finite floating numbers", f"got {drawn.dtype}"
+            )
+    elif drawn.dtype != torch.int64:
+        yield Finding("action must be int64", f"got {drawn.dtype}")
+    elif not ((drawn >= 0) & (drawn < count)).all():
+        came = f"got {drawn.min()} to {drawn.max()}"
+        yield Finding(f"action must lie in 0 to {count - 1}", came)
+
+
+def as_it_is(probe: Probe) -> Iterator[Finding]:
+    """A given action is returned as it is."""
+    given = probe.call(5)[0].detach()
+    back = probe.call(5, given.clone(), luck=1)[0]
+    if back.shape != given.shape or not torch.equal(back, given):
+        yield Finding("a given action must be returned as it is")
+
+
+def tells_apart(probe: Probe) -> Iterator[Finding]:
+    """The log-probability depends on the action."""
+    (one, log_one, _), (two, log_two, _) = probe.draw(200, 0), probe.draw(200, 1)
+    if not torch.equal(one, two) and torch.equal(log_one, log_two):
+        yield Finding(
+            "the log-probability must depend on the action", "it never changes"
+        )
+
+
+def action_learns(probe: Probe) -> Iterator[Finding]:
+    """A drawn action has a gradient: rsample(), not sample()."""
+    for finding in find_no_gradient(probe, 0, "action"):
+        yield finding._replace(hint="rsample(), not sample()")
+
+
+def lists_log_probs(probe: Probe) -> Iterator[Finding]:
+    """action_log_probs holds the log-probabilities of all actions."""
+    drawn, log_prob, _, every, *_ = probe.call(5)
+    off = (every.gather(1, drawn) - log_prob).abs().max().item()
+    if not off <= 1e-4:
+        expected = "action_log_probs must agree with action_log_prob at the action"
+        yield Finding(expected, f"differs by {off:.3f}", "log_softmax")
+
+
+def entropy_learns(probe: Probe) -> Iterator[Finding]:
+    """distribution_entropy has a gradient (a warning if it is a constant)."""
+    entropy = probe.call(5)[2]
+    if entropy.requires_grad or entropy.std(0).max() > 1e-6:
+        yield from find_no_gradient(probe, 2, "distribution_entropy")
+    else:
+        expected = "distribution_entropy should have a gradient"
+        yield Finding(expected, "it is a constant", harmful=True)
+
+
+def entropy_fits(probe: Probe) -> Iterator[Finding]:
+    """distribution_entropy is that of the actions (a warning)."""
+    draws = [probe.draw(500, luck) for luck in range(8)]
+    surprise = -torch.cat([log_prob for _, log_prob, _ in draws]).detach()
+    told = torch.cat([entropy for _, _, entropy in draws]).detach()
+    gap, difference = (told - surprise).mean().item(), (told - surprise).std().item()
+    if not abs(gap) <= 0.1 + 5 * difference / math.sqrt(len(told)):
+        expected = "distribution_entropy should be the mean of minus log-probabilities"
+        hint = "of the actions before the squash?" if probe.num_actions is None else ""
+        if abs((told + surprise).mean()) < 0.1 * abs(surprise.mean()):
+            hint = "has it the wrong sign? A bonus would then be a penalty"
+        yield Finding(expected, f"differs by {gap:+.2f} nats", hint, harmful=True)
+
+
+def keeps_inputs(probe: Probe) -> Iterator[Finding]:
+    """Does not write to its arguments (a warning)."""
+    probe.call(5)
+    fresh = probe.rows(5)
+    tensors = [name for name, x in fresh.items() if isinstance(x, Tensor)]
+    changed = [x for x in tensors if not torch.equal(fresh[x], probe.seen[x])]
+    if changed:
+        came = f"{', '.join(changed)} changed"
+        yield Finding("arguments should not be written to", came, harmful=True)
+
+
+def same_in_both_modes(probe: Probe) -> Iterator[Finding]:
+    """Is the same network in both modes (a warning)."""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    layers = (x for x in probe.model.modules() if isinstance(x, kinds))
+    found = {type(layer).__name__ for layer in layers if layer.training}
+    if found:
+        expected = "the network that learns should be the one that acts"
+        came = f"{', '.join(sorted(found))} changes with the mode"
+        yield Finding(expected, came, "LayerNorm, or none", harmful=True)
+
+
+def survives_large_states(probe: Probe) -> Iterator[Finding]:
+    """Survives states that are 1,000 times as large (a warning)."""
+    expected = "states 1,000 times as large should do no harm"
+    hint = "a floor for the standard deviation"
+    least = 0.0
+    try:
+        log_prob = probe.call(5, scale=1000.0)[1]
+        for number in range(probe.num_actions or 0):
+            every = torch.full((5, 1), number)
+            least = min(least, probe.call(5, every, scale=1000.0)[1].min().item())
+    except Exception as error:
+        yield Finding(expected, raised(error)[:80], hint, harmful=True)
+        return
+    if not log_prob.isfinite().all():
+        came = "the log-probability is not finite"
+        yield Finding(expected, came, hint, harmful=True)
+    cut = math.log(torch.finfo(torch.float32).eps)
+    if abs(least - cut) < 1e-3:
+        expected, came = (
+            "log-probabilities should not be cut off",
+            f"they stop at {cut:.1f}",
+        )
+        yield Finding(expected, came, "Categorical(logits=…)", harmful=True)
+
+
+def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
+    """Return how many standard errors the mean gradient of terms is away from 0."""
+    grads = [torch.autograd.grad(x, weights, allow_unused=True) for x in terms]
+    flat = [torch.cat([x.flatten() for x in g if x is not None]) for g in grads]
+    grad = torch.stack(flat).double()
+    mean, count = grad.mean(0), len(grad)
+    # The squared standard error of the mean, summed over the parameters.
+    chance = (grad - mean).square().sum() / (count * (count - 1))
+    return float((mean.square().sum() / chance.clamp(min=1e-30)).sqrt())

@@ -1,0 +1,1 @@
+"""Environments, what collects experience in them, and what keeps it."""

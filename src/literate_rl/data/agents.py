@@ -1,0 +1,275 @@
+# Generated from chapters/agents.py (edit there); digest 236a445e2018d2c1
+"""Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from annotated_types import Ge, Lt
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor
+
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    check_finite,
+    checked,
+)
+from literate_rl.data.episodes import (
+    EpisodeCounter,
+    as_argument,
+    check_copies,
+    check_experience,
+    check_final,
+    env_maker,
+    follow_masks,
+    on_cpu,
+    plain_actions,
+    read_masks,
+    resets_later,
+)
+
+__all__ = [
+    "Collector",
+    "Rollout",
+    "best_device",
+    "discounted_returns",
+    "make_envs",
+    "seed_everything",
+    "true_successors",
+]
+
+
+@checked
+def discounted_returns(
+    reward: Float[Tensor, "T B"],
+    next_value: Float[Tensor, "T B"],
+    terminated: Bool[Tensor, "T B"],
+    truncated: Bool[Tensor, "T B"],
+    gamma: Fraction = 0.99,
+) -> Float[Tensor, "T B"]:
+    """Compute the discounted return of every step, without gradient.
+
+    ``next_value`` belongs to the true successor of each step. It counts where an
+    episode is truncated and in the last row; elsewhere it may hold anything.
+
+    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.9.
+    """
+    # Our view ends where an episode does, and in the last row of the batch.
+    view_ends = terminated | truncated
+    view_ends[-1] = True
+    # What we do not see is worth its value. After a termination there is nothing, so
+    # zero is filled in. (A product would not do: $0 \cdot \infty$ is not a number.)
+    bootstrap = torch.where(view_ends & ~terminated, next_value, 0.0)
+
+    # The recursion {eq}`discounted-return`, from the last step to the first.
+    future = bootstrap[-1]
+    returns = []
+    for t in reversed(range(len(reward))):
+        future = reward[t] + gamma * torch.where(view_ends[t], bootstrap[t], future)
+        returns.append(future)
+
+    # A return is a target, something to move towards: no gradient flows through it.
+    result = torch.stack(returns[::-1]).detach()
+    check_finite(result, reward=reward, next_value=bootstrap)
+    return result
+
+
+@checked
+def make_envs(
+    env: str | Callable[[], gym.Env[Any, Any]], num_envs: Count = 1
+) -> SyncVectorEnv:
+    """Make a vector environment that resets in the step that ends an episode.
+
+    Args:
+        env: A registered id such as ``"CartPole-v1"``, or a function that makes a new
+            environment at each call.
+        num_envs: Number of copies.
+
+    Raises:
+        ValueError: If ``env`` cannot be made.
+    """
+    makers = [env_maker(env, copy) for copy in range(num_envs)]
+    envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    check_copies(envs)
+    return envs
+
+
+def true_successors(next_obs: NDArray[Any], infos: dict[str, Any]) -> NDArray[Any]:
+    """Return where each step of a ``SAME_STEP`` environment led, as a new array.
+
+    Args:
+        next_obs: Observations as ``step`` returned them, ``(B, *)``.
+        infos: The last thing that ``step`` returned.
+    """
+    # The copy is {eq}`true-successor` for every row that is not done.
+    successors = np.array(next_obs)
+    # The other rows are few, so a loop over them is quick enough.
+    ended = np.flatnonzero(infos["_final_obs"]) if "_final_obs" in infos else ()
+    for index in ended:
+        last, wanted = np.asarray(infos["final_obs"][index]), successors.shape[1:]
+        if last.shape != wanted:  # NumPy would stretch some shapes without a word
+            raise ValueError(f"final_obs must have shape {wanted}, got {last.shape}")
+        successors[index] = last
+    return successors
+
+
+class Rollout(NamedTuple):
+    """What happened in T steps of B environments.
+
+    Attributes:
+        obs: What the agent saw, ``(T, B, *)``.
+        action: What it did, ``(T, B, *)``.
+        reward: What it was paid, float32.
+        next_obs: Where each step led: true successors, never a reset.
+        terminated: Whether the task ended with this step.
+        truncated: Whether the episode was cut off after this step.
+        real: Whether the step happened. In mode ``NEXT_STEP`` the one after an end did
+            not: its action was ignored.
+        episode_return: At the last step of an episode its undiscounted return, NaN at
+            all other steps.
+        episode_length: Likewise, the number of steps of the episode.
+        mask: Which actions were legal, ``(T, B, N)``, or None where nobody says so.
+        next_mask: Which are legal in ``next_obs``; all of them after a termination.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Float[Tensor, "T B"]
+    next_obs: Tensor
+    terminated: Bool[Tensor, "T B"]
+    truncated: Bool[Tensor, "T B"]
+    real: Bool[Tensor, "T B"]
+    episode_return: Float[Tensor, "T B"]
+    episode_length: Float[Tensor, "T B"]
+    mask: Bool[Tensor, "T B N"] | None = None
+    next_mask: Bool[Tensor, "T B N"] | None = None
+
+    def to(self, device: torch.device) -> Rollout:
+        """Return the rollout on a device."""
+        fields: Any = [x if x is None else x.to(device) for x in self]
+        return Rollout(*fields)
+
+
+class Collector:
+    """Lets an agent act in a vector environment and writes down what happens.
+
+    Args:
+        envs: A vector environment in one of the two modes; its observations are arrays.
+        to_env: Turns the agent's actions into what ``envs.step`` takes. The default
+            takes tensors that fit the action space.
+        dtype: NumPy's type for the stored observations; the environment's own if None.
+
+    Attributes:
+        obs: Observations from which to continue, None before the first ``reset``.
+        mask: Which actions are legal there, ``(B, N)``, or None.
+        step: Steps taken so far, all environments together.
+    """
+
+    @checked
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        to_env: Callable[[Tensor], Any] | None = None,
+        dtype: Any = None,
+    ) -> None:
+        self.envs, self.dtype = envs, dtype
+        self.to_env = to_env or partial(plain_actions, envs)
+        self.resets_later = resets_later(envs)
+        self.obs: Any = None
+        self.step = 0
+
+    @checked
+    def reset(self, seed: int) -> None:
+        """Start new episodes in all environments, from a seed."""
+        self.obs, infos = self.envs.reset(seed=int(seed))
+        self.ended = np.zeros(self.envs.num_envs, dtype=bool)
+        self.mask = read_masks(infos, ~self.ended)
+        self.episodes = EpisodeCounter(self.envs.num_envs)
+
+    @torch.no_grad()
+    @checked
+    def collect(self, act: Callable[..., Tensor], num_steps: Count) -> Rollout:
+        """Let an agent act for T steps, without gradient.
+
+        It gets observations ``(B, *)`` on the CPU and returns actions ``(B, *)``. Where
+        the environments say which actions are legal, it gets them as ``mask``.
+
+        Raises:
+            ValueError: If ``reset`` was not called before, if the environments answer
+                with a number that is not finite, or if their masks are none.
+        """
+        if self.obs is None:
+            raise ValueError("collect needs a start: call reset first")
+        # Step by step, then one array for each field, with time first.
+        rows = [self.take_step(act) for _ in range(num_steps)]
+        obs, action, reward, next_obs, *flags = map(np.stack, zip(*rows, strict=True))
+        # An environment that breaks should say so here, not in a loss an hour later.
+        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
+        self.step += reward.size
+
+        # Which episodes ended, what they were paid in all, and how long they were.
+        terminated, truncated, real, *masks = flags
+        ended = self.episodes.add(reward, terminated | truncated, real)
+        fields = (obs, action, reward, next_obs, *flags[:3], *ended, *masks)
+        return Rollout(*map(torch.from_numpy, fields))
+
+    def take_step(self, act: Callable[..., Tensor]) -> tuple[NDArray[Any], ...]:
+        """Go round the loop once; return a row of each field up to ``real``.
+
+        Where there are masks, they come last.
+        """
+        # What is written down is copied: agents and environments have arrays of their
+        # own, which they may write to and use again.
+        obs, mask = np.array(self.obs, self.dtype), self.mask
+        # The agent looks and acts.
+        action = on_cpu(act(torch.from_numpy(obs.copy()), **as_argument(mask)))
+        taken = action.numpy().copy()
+        # The environments answer.
+        self.obs, reward, terminated, truncated, infos = self.envs.step(
+            self.to_env(action)
+        )
+
+        done, real = terminated | truncated, ~self.ended
+        check_final(infos, done, self.resets_later)
+        if self.resets_later:
+            # The last observation comes as it is, and the step after it did not happen.
+            next_obs = self.obs
+            self.ended = done & real
+        else:
+            # At an end `obs` belongs to the next episode already.
+            next_obs = true_successors(self.obs, infos)
+
+        reward = np.array(reward, np.float32)
+        next_obs = np.array(next_obs, obs.dtype)
+        flags = terminated.copy(), truncated.copy(), real
+        # Which actions are legal next, and which are where the step led.
+        ends = terminated, truncated, self.resets_later
+        self.mask, next_mask = follow_masks(mask, infos, *ends)
+        masks = () if mask is None else (mask, next_mask)
+        return obs, taken, reward, next_obs, *flags, *masks
+
+
+@checked
+def seed_everything(seed: Annotated[int, Ge(0), Lt(2**32)]) -> None:
+    """Seed the global generators of Python, NumPy and PyTorch (on all devices).
+
+    Environments have their own generators: pass a seed to their ``reset`` as well.
+    """
+    random.seed(int(seed))
+    np.random.seed(seed)
+    torch.manual_seed(int(seed))
+
+
+def best_device() -> torch.device:
+    """Return the CUDA device if there is one, the CPU otherwise."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,333 @@
+# Generated from chapters/replay.py (edit there); digest 9a60e1a88f33e3e6
+"""Replay: priorities in a tree of sums, and a buffer of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from numpy.typing import NDArray
+from torch import Tensor
+
+from literate_rl.data.agents import Rollout
+from literate_rl.data.windows import MASKS, STORED, Rings
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    Int,
+    NonNegative,
+    check_finite,
+    check_that,
+    checked,
+)
+
+__all__ = ["Batch", "ReplayBuffer", "SumTree", "importance_weights"]
+
+
+class SumTree:
+    """Masses, the sums of their groups, the sums of those groups, and so on.
+
+    Args:
+        capacity: Number of masses, all zero at first.
+        branching: Members of a group.
+        root: The most members that the top group, the root, may have.
+
+    Attributes:
+        levels: Groups ``(groups, members)``: the root, which is one group, and so on
+            down to the masses.
+    """
+
+    @checked
+    def __init__(
+        self,
+        capacity: Count,
+        branching: Annotated[int, Ge(2)] = 16,
+        root: Count = 4096,
+    ) -> None:
+        self.branching = branching
+        self.levels: list[NDArray[np.float64]] = []
+        # From the masses up, until a level is small enough to be the root. The last
+        # group of a level is filled up with zeros.
+        size: int = capacity
+        while size > root:
+            size = -(-size // branching)
+            self.levels.insert(0, np.zeros((size, branching)))
+        self.levels.insert(0, np.zeros((1, size)))
+
+    @property
+    def mass(self) -> NDArray[np.float64]:
+        """The masses, as a view, with some zeros after the last."""
+        return self.levels[-1].reshape(-1)
+
+    @property
+    def total(self) -> float:
+        """The sum of all masses."""
+        return float(self.levels[0].sum())
+
+    @checked
+    def update(self, index: Int[np.ndarray, "N"], mass: Float[np.ndarray, "N"]) -> None:
+        """Change some masses; where an index comes twice, the last one counts."""
+        # From the masses up to the root, every group that has changed is added up again
+        # {eq}`replay-sums`. (Adding only the difference would save little and let
+        # rounding errors build up in the sums.)
+        sums: Any = mass
+        for level in self.levels[:0:-1]:
+            level.reshape(-1)[index] = sums
+            index = index // self.branching
+            sums = level.take(index, 0).sum(1)
+        self.levels[0][0, index] = sums
+
+    @checked
+    def find(self, mark: Float[np.ndarray, "N"]) -> NDArray[Any]:
+        """Return which mass each mark falls on, from 0 to a ``total`` above 0."""
+        # In the root all marks look at the same ends, so one binary search will do.
+        # Rounding may put a mark at the very end, where no mass is; move it just below.
+        ends = self.levels[0][0].cumsum()
+        mark = np.minimum(mark, np.nextafter(ends[-1], 0.0))
+        index: NDArray[Any] = ends.searchsorted(mark, side="right")
+        mark = mark - np.where(index > 0, ends.take(index - 1), 0.0)
+
+        # One step of the walk {eq}`replay-walk` for each level below, now with a
+        # group for each mark.
+        first = np.arange(len(mark)) * self.branching
+        for level in self.levels[1:]:
+            ends = level.take(index, 0).cumsum(1)
+            mark = np.minimum(mark, np.nextafter(ends[:, -1], 0.0))
+            member = (ends > mark[:, None]).argmax(1)
+            begin = ends.take(first + member - 1)
+            mark = mark - np.where(member > 0, begin, 0.0)
+            index = index * self.branching + member
+        return index
+
+
+@checked
+def importance_weights(
+    probability: Float[Tensor, "N"], count: Count, beta: Fraction = 1.0
+) -> Float[Tensor, "N"]:
+    """Return the weights that undo a preference, the largest of them 1.
+
+    Args:
+        probability: The probability of each of these entries in one draw.
+        count: Number of entries in the memory.
+        beta: How far the preference is undone; 1 is fully.
+
+    Source: Schaul et al. 2016, section 3.4.
+    """
+    # Here is {eq}`replay-weight`. An entry of probability zero cannot have been drawn;
+    # its infinite weight would give it away here.
+    weight = (count * probability) ** -beta
+    weight = weight / weight.max()
+    check_finite(weight, probability=probability)
+    return weight
+
+
+class Batch(NamedTuple):
+    """Windows of a buffer: where each began, what it paid, where it led.
+
+    Attributes:
+        obs: What the agent saw, ``(N, *)``, in the dtype that was pushed.
+        action: What it did, ``(N, *)``.
+        reward: Discounted sum of the window's rewards.
+        next_obs: Where its last step led, ``(N, *)``.
+        discount: The factor on the value of ``next_obs``: a power of gamma, or 0 where
+            the window ended in a termination.
+        weight: Importance weight; 1 without a preference.
+        place: Where in the buffer it began, for ``ReplayBuffer.update``.
+        mask: Which actions are legal in ``obs``, or None where nobody says so.
+        next_mask: Which are legal in ``next_obs``.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Float[Tensor, "N"]
+    next_obs: Tensor
+    discount: Float[Tensor, "N"]
+    weight: Float[Tensor, "N"]
+    place: Int[Tensor, "N"]
+    mask: Bool[Tensor, "N A"] | None = None
+    next_mask: Bool[Tensor, "N A"] | None = None
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on a device."""
+        fields: Any = [x if x is None else x.to(device) for x in self]
+        return Batch(*fields)
+
+
+class ReplayBuffer:
+    """The last steps of some environments, sampled uniformly or by priority.
+
+    Args:
+        capacity: The most steps it holds, over all environments.
+        priority_exponent: How strongly large priorities are preferred; 0 is not at
+            all.
+
+    Attributes:
+        rings: The steps.
+        tree: Their masses, None without a preference.
+        largest: The largest priority ever given.
+    """
+
+    @checked
+    def __init__(self, capacity: Count, priority_exponent: NonNegative = 0.0) -> None:
+        self.rings, self.priority_exponent = Rings(capacity), priority_exponent
+        self.tree: SumTree | None = None
+        self.largest = 1.0
+
+    def __len__(self) -> int:
+        return int(self.rings.count.sum())
+
+    def push(
+        self,
+        rollout: Rollout,
+        priority: Float[Tensor, "T B"] | None = None,
+        among: tuple[int, int] | None = None,
+    ) -> None:
+        """Write steps over the oldest ones.
+
+        A rollout goes on where the last one ended; call ``cut`` first if it does not.
+
+        Args:
+            rollout: The steps.
+            priority: Their first priorities; None stands for the largest so far.
+            among: As in ``Rings.push``.
+        """
+        if priority is not None:
+            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
+            check_that(came == wanted, f"priority must be {wanted}, got {came}")
+        place, steps = self.rings.push(rollout, among)
+        if not len(place):
+            return  # no row is a step: each stands behind the end of an episode
+        if self.priority_exponent > 0:
+            self.tree = self.tree or SumTree(self.rings.places)
+            mass = self.largest**self.priority_exponent
+            self.tree.update(place, np.full(len(place), mass))
+        if priority is not None:
+            self.update(torch.from_numpy(place), priority[steps])
+
+    def cut(self, envs: slice = slice(None)) -> None:
+        """Mark the newest steps of some rings as truncated, as a reset does."""
+        self.rings.cut(envs)
+
+    @checked
+    def sample(
+        self,
+        batch_size: Count,
+        generator: torch.Generator,
+        num_steps: Count = 1,
+        gamma: Fraction = 0.99,
+        beta: Fraction = 1.0,
+    ) -> Batch:
+        """Draw windows, with replacement.
+
+        Args:
+            batch_size: Number of windows.
+            generator: The source of randomness.
+            num_steps: The length of a window that meets no end.
+            gamma: Discount of each step.
+            beta: How far the weights undo the preference; 1 is fully.
+
+        Raises:
+            ValueError: If the buffer is empty.
+        """
+        if not self.rings.count.any():
+            raise ValueError("the buffer must hold a step, got an empty one")
+        weight: Any = np.ones(batch_size)
+        if self.tree is None:
+            place = self.rings.draw(batch_size, generator)
+        else:
+            # One mark in each piece of the row of masses.
+            chance = torch.rand(batch_size, generator=generator, dtype=torch.float64)
+            mark = (np.arange(batch_size) + chance.numpy()) / batch_size
+            total = self.tree.total
+            place = self.tree.find(mark * total)
+            # The probabilities {eq}`replay-preference` of what was drawn.
+            probability = torch.from_numpy(self.tree.mass[place] / total)
+            weight = importance_weights(probability, len(self), beta).numpy()
+
+        return self.windows(place, num_steps, gamma, weight)
+
+    def windows(
+        self, place: NDArray[Any], num_steps: int, gamma: float, weight: Any = 1.0
+    ) -> Batch:
+        """Return the windows that begin at some places."""
+        # Look ahead from each place; observation and action are those of the start.
+        weight = np.broadcast_to(weight, len(place))
+        reward, last, discount = self.rings.window(place, num_steps, gamma)
+        fields = self.rings.fields
+        numbers = [x.astype(fields["reward"].dtype) for x in (reward, discount, weight)]
+        arrays = (
+            fields["obs"].take(place, 0),
+            fields["action"].take(place, 0),
+            numbers[0],
+            fields["next_obs"].take(last, 0),
+            *numbers[1:],
+            place,
+        )
+        masks = zip(MASKS, (place, last), strict=True)
+        legal = [fields[name].take(at, 0) for name, at in masks if name in fields]
+        return Batch(*map(torch.from_numpy, (*arrays, *legal)))
+
+    @checked
+    def update(self, place: Int[Tensor, "N"], priority: Float[Tensor, "N"]) -> None:
+        """Give steps new priorities, such as TD errors; their sign does not matter.
+
+        Without a preference nothing happens.
+        """
+        if self.tree is None:
+            return
+        inside = (place >= 0) & (place < self.rings.places)
+        words = f"place must be below {self.rings.places}, got {place.tolist()}"
+        check_that(inside.all(), words)
+        check_finite(priority, priority=priority)
+        # A step without error today may have one tomorrow, so no priority is quite 0.
+        size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
+        self.largest = max(self.largest, float(size.max(initial=0.0)))
+        self.tree.update(place.cpu().numpy(), size**self.priority_exponent)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is stored. The tensors share the buffer's memory."""
+        rings = self.rings
+        if not rings.fields:
+            return {}
+        # Rows that nothing was written to need not be saved.
+        used = int(rings.count.max()) * rings.num_envs
+        state = {name: torch.from_numpy(x[:used]) for name, x in rings.fields.items()}
+        if self.tree is not None:
+            state["mass"] = torch.from_numpy(self.tree.mass[:used])
+        numbers = {"capacity": rings.capacity, "largest": self.largest}
+        marks = {"head": rings.head.tolist(), "count": rings.count.tolist()}
+        return {**state, **numbers, **marks}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold what ``state_dict`` returned, and nothing else."""
+        rings, tree = Rings(self.rings.capacity), None
+        if state:
+            wanted = {
+                "capacity": rings.capacity,
+                "preference": self.priority_exponent > 0,
+            }
+            came = {"capacity": state["capacity"], "preference": "mass" in state}
+            if came != wanted:
+                raise ValueError(
+                    f"state must be that of a buffer with {wanted}, got {came}"
+                )
+            names = [name for name in (*STORED, *MASKS) if name in (*STORED, *state)]
+            stored = {name: state[name].cpu().numpy() for name in names}
+            envs = len(state["head"])
+            rings.reserve(
+                {name: ((envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}
+            )
+            for name, x in stored.items():
+                rings.fields[name][: len(x)] = x
+            rings.head, rings.count = (np.array(state[x]) for x in ("head", "count"))
+        if "mass" in state:
+            mass = state["mass"].cpu().numpy()
+            tree = SumTree(rings.places)
+            tree.update(np.arange(len(mass)), mass)
+        # Nothing of the old content goes before all of the new is there.
+        self.rings, self.tree, self.largest = rings, tree, state.get("largest", 1.0)

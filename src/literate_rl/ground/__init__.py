@@ -1,0 +1,1 @@
+"""What all stand on: checked signatures, protocols, trees of arrays, networks."""

@@ -1,0 +1,586 @@
+# Generated from chapters/workshop/alf.py (edit there); digest 06a20dc8e7d129f0
+"""ALF's interface: its names for a step, for what is handed on, and for PPG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, kl_divergence
+
+from literate_rl.maths.advantages import lambda_returns
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.nets.policies import Policy
+from literate_rl.learners.ppg import (
+    AuxiliaryPhase,
+    Chunks,
+    PPGAuxPhaseLossInfo,
+    PPGConfig,
+    auxiliary_loss,
+    element_wise_squared_loss,
+    in_chunks,
+)
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.nests import ends, map_nest
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    NonNegative,
+    at_least,
+    check_finite,
+    check_that,
+    checked,
+)
+
+__all__ = [
+    "AlgStep",
+    "LossInfo",
+    "PPGAuxAlgorithm",
+    "PPGAuxOptions",
+    "PPGAuxPhaseLoss",
+    "PPGRolloutInfo",
+    "PPGTrainInfo",
+    "TimeStep",
+    "ppg_network_forward",
+]
+
+
+FIRST, MID, LAST = 0, 1, 2
+
+
+class TimeStep(NamedTuple):
+    """A step of B environments.
+
+    ``step_type`` is 0 for the first step of an episode, 2 for the last one, whether it
+    terminated or was truncated, and 1 for all others. ``discount`` is 0 where the task
+    ended with this step, else 1. The observation is a nest of tensors, and the reward
+    is that of the action which was chosen for it; in ALF it is that of the one before.
+    """
+
+    step_type: Any
+    reward: Any
+    discount: Any
+    observation: Any
+
+
+class AlgStep(NamedTuple):
+    """What an algorithm makes of a step: output, next state, information for a loss."""
+
+    output: Any
+    state: Any
+    info: Any
+
+
+class LossInfo(NamedTuple):
+    """A loss for each step, (T, B), and its parts."""
+
+    loss: Tensor
+    extra: Any
+
+
+class PPGRolloutInfo(NamedTuple):
+    """What the network said about a step, and what happened then.
+
+    ``action_distribution`` and ``action`` are nests. ``log_prob`` and ``aux`` are ()
+    where they were not needed, and ``reward_weights`` may be: they weigh rewards for
+    the policy, and the auxiliary phase reads none. ``next_value``, the value of the
+    true successor, is not among the documented fields, and may be ().
+    """
+
+    action_distribution: Any
+    action: Any
+    log_prob: Any
+    value: Any
+    aux: Any
+    step_type: Any
+    discount: Any
+    reward: Any
+    reward_weights: Any
+    next_value: Any = ()
+
+
+class PPGTrainInfo(NamedTuple):
+    """What the network says of a step now, beside what it said in the rollout.
+
+    ``rollout_next_value`` is not among the documented fields.
+    """
+
+    action_distribution: Any = ()
+    action: Any = ()
+    log_prob: Any = ()
+    value: Any = ()
+    aux: Any = ()
+    step_type: Any = ()
+    discount: Any = ()
+    reward: Any = ()
+    reward_weights: Any = ()
+    rollout_action_distribution: Any = ()
+    rollout_value: Any = ()
+    rollout_log_prob: Any = ()
+    rollout_next_value: Any = ()
+
+    def absorbed(self, rollout_info: PPGRolloutInfo) -> PPGTrainInfo:
+        """Return a new tuple that has taken over what a network says of the same steps.
+
+        The action, its log-probability and all that belongs to the rollout stay.
+        """
+        new = rollout_info._asdict()
+        for kept in ("action", "log_prob", "next_value"):
+            del new[kept]
+        return self._replace(**new)
+
+
+@checked
+def ppg_network_forward(
+    network: DisjointPolicyValueNetwork,
+    inputs: TimeStep,
+    state: Any = (),
+    require_aux: bool = True,
+    epsilon_greedy: Fraction | None = None,
+) -> AlgStep:
+    """Pass one step through the network and choose an action.
+
+    Args:
+        network: The network.
+        inputs: The step of B environments.
+        state: The network's state, or () at a start or without memory.
+        require_aux: Whether the auxiliary value is wanted.
+        epsilon_greedy: None to draw the action; else the probability of drawing it.
+
+    Returns:
+        The action, the next state and a ``PPGRolloutInfo``. Action and log-probability
+        carry no gradient. With ``epsilon_greedy`` the log-probability is ().
+    """
+    output, state = network(inputs.observation, state, require_aux)
+    distribution, value, aux = output
+    log_prob: Any = ()
+    if epsilon_greedy is None:
+        action = map_nest(lambda leaf: leaf.sample(), distribution)
+        terms = map_nest(lambda leaf, a: leaf.log_prob(a), distribution, action)
+        log_prob = sum(ends(terms)).detach()
+    else:
+        action = map_nest(partial(draw_or_mode, q=epsilon_greedy), distribution)
+    step_type, reward, discount, _ = inputs
+    info = PPGRolloutInfo(
+        distribution, action, log_prob, value, aux, step_type, discount, reward, ()
+    )
+    return AlgStep(action, state, info)
+
+
+def draw_or_mode(leaf: Any, q: float) -> Tensor:
+    """Draw from a distribution with probability q, row by row, else take its mode."""
+    # The mixture {eq}`greedy-mixture`. To be greedy always needs no random number.
+    mode: Tensor = leaf.mode.detach()
+    if q == 0:
+        return mode
+    drawn = torch.rand(leaf.batch_shape, device=mode.device) < q
+    choice = drawn.view(*drawn.shape, *[1] * len(leaf.event_shape))
+    return torch.where(choice, leaf.sample(), mode)
+
+
+def divergence(old: Any, new: Any) -> Tensor:
+    """Return the divergence between nests of distributions, without gradient in old."""
+    # `kl_divergence` would stretch one of them.
+    came, wanted = shapes(old), shapes(new)
+    words = f"the rollout's action_distribution must have shape {wanted}, got {came}"
+    check_that(came == wanted, words)
+    # Leaf by leaf, {eq}`nested-divergence`.
+    each = map_nest(lambda p, q: kl_divergence(frozen(p), q), old, new)
+    total: Tensor = sum(ends(each))
+    return total
+
+
+def shapes(nest: Any) -> Any:
+    """Return the shapes of all parameters of a nest of distributions."""
+    return map_nest(lambda x: tuple(x.shape), map_nest(taken_apart, nest))
+
+
+# Parameters that only say in another way what others say.
+TWICE = {"probs", "covariance_matrix", "precision_matrix"}
+
+
+def taken_apart(leaf: Any) -> Any:
+    """Return the parameters of a distribution, by the name of its kind and their own.
+
+    What is no distribution stays as it is.
+    """
+    if isinstance(leaf, Independent):
+        return taken_apart(leaf.base_dist)
+    if not isinstance(leaf, Distribution):
+        return leaf
+    kind, names = type(leaf).__name__, sorted(leaf.arg_constraints.keys() - TWICE)
+    if not names:
+        raise TypeError(
+            "a distribution must have parameters of its own, such as Normal, Beta or "
+            f"Categorical, also as Independent, got {kind}"
+        )
+    return {kind: {name: getattr(leaf, name) for name in names}}
+
+
+def put_together(like: Any, parts: Any) -> Any:
+    """Return a distribution of the same kind as another one from parameters."""
+    if isinstance(parts, Distribution):
+        return parts
+    if isinstance(like, Independent):
+        base = put_together(like.base_dist, parts)
+        return Independent(base, like.reinterpreted_batch_ndims, validate_args=False)
+    return type(like)(**parts[type(like).__name__], validate_args=False)
+
+
+def frozen(leaf: Any) -> Any:
+    """Return a distribution without gradient."""
+    return put_together(leaf, map_nest(torch.detach, taken_apart(leaf)))
+
+
+@checked
+def successors(
+    value: Float[Tensor, "T B *D"], step_type: Shaped[Tensor, "T B"]
+) -> Float[Tensor, "T B *D"]:
+    """Return the values of successors, as far as the steps themselves tell them."""
+    # That is the value of the next step. Where an episode or the data end, the
+    # successor is not among the steps, and the step's own value stands in.
+    following = torch.cat([value[1:], value[-1:]]).detach()
+    last = (step_type == LAST).reshape(*step_type.shape, *[1] * (value.dim() - 2))
+    return torch.where(last, value.detach(), following)
+
+
+@checked
+def two_flags(
+    discount: Shaped[Tensor, "*B"], step_type: Shaped[Tensor, "*B"]
+) -> tuple[Bool[Tensor, "*B"], Bool[Tensor, "*B"]]:
+    """Return which steps terminated an episode and which truncated it."""
+    terminated, going_on = discount == 0, discount == 1
+    other = discount[~(terminated | going_on)]
+    if len(other):
+        raise ValueError(f"discount must be 0 or 1, got {other[0]:g}")
+    return terminated, (step_type == LAST) & ~terminated
+
+
+class PPGAuxPhaseLoss(nn.Module):
+    """The loss of the auxiliary phase.
+
+    Rewards and values of D rewards have one dimension more, (T, B, D). The loss is
+    (T, B) all the same.
+
+    Args:
+        td_error_loss_fn: Function of targets and estimates, in this order, that returns
+            errors. With D rewards it is called for each of them.
+        policy_kl_loss_weight: Weight of the divergence.
+        gamma: Discount, or a list of D discounts, one for each reward.
+        td_lambda: Decay of the weights of longer returns.
+        name: Name of the loss.
+    """
+
+    @checked
+    def __init__(
+        self,
+        td_error_loss_fn: Callable[[Tensor, Tensor], Tensor] = (
+            element_wise_squared_loss
+        ),
+        policy_kl_loss_weight: NonNegative = 1.0,
+        gamma: (
+            Fraction | Annotated[Sequence[Fraction], at_least(1, "one discount")]
+        ) = 0.999,
+        td_lambda: Fraction = 0.95,
+        name: str = "PPGAuxPhaseLoss",
+    ) -> None:
+        super().__init__()
+        self.td_error_loss_fn, self.weight = td_error_loss_fn, policy_kl_loss_weight
+        self.gamma, self.td_lambda, self.name = gamma, td_lambda, name
+
+    def target(self, info: PPGTrainInfo) -> Tensor:
+        """Return the targets of the rewards, made from what the rollout has seen."""
+        gamma: Any = self.gamma
+        next_value = info.rollout_next_value
+        if isinstance(next_value, tuple):
+            next_value = successors(info.rollout_value, info.step_type)
+        flags, reward = two_flags(info.discount, info.step_type), info.reward
+        if reward.dim() != 3:
+            return lambda_returns(reward, next_value, *flags, gamma, self.td_lambda)
+        count = reward.shape[-1]
+        gammas = gamma if isinstance(gamma, Sequence) else [gamma] * count
+        words = (
+            f"gamma must be a number or a list of {count}, one for each reward, got "
+        )
+        check_that(len(gammas) == count, f"{words}{gamma}")
+        each = zip(reward.unbind(-1), next_value.unbind(-1), gammas, strict=True)
+        returns = [lambda_returns(r, v, *flags, g, self.td_lambda) for r, v, g in each]
+        return torch.stack(returns, -1)
+
+    def terms(
+        self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
+    ) -> tuple[Tensor, PPGAuxPhaseLossInfo]:
+        """Return the loss and its three parts, as ``auxiliary_loss`` does."""
+
+        def error(value: Tensor, target: Tensor) -> Tensor:
+            return self.td_error_loss_fn(target, value)
+
+        if target.dim() != 3:
+            return auxiliary_loss(value, aux, target, kl, self.weight, error)
+        # {eq}`loss-of-rewards`.
+        each = zip(*(x.unbind(-1) for x in (value, aux, target)), strict=True)
+        losses = [auxiliary_loss(v, a, g, kl, self.weight, error) for v, a, g in each]
+        loss, parts = map_nest(lambda *x: torch.stack(x).mean(0), *losses)
+        return loss, parts
+
+    @checked
+    def forward(self, info: PPGTrainInfo) -> LossInfo:
+        """Return the loss (T, B) of steps in time order, and its parts."""
+        kl = divergence(info.rollout_action_distribution, info.action_distribution)
+        return LossInfo(*self.terms(info.value, info.aux, self.target(info), kl))
+
+
+class PPGAuxOptions(NamedTuple):
+    """Options of the auxiliary phase.
+
+    ``interval`` counts policy phases, ``mini_batch_length`` the steps of a chunk (None:
+    those of a rollout), ``mini_batch_size`` the chunks of a minibatch, at most, and
+    ``num_updates_per_train_iter`` the epochs of a phase.
+    """
+
+    enabled: bool = True
+    interval: Count = 32
+    mini_batch_length: Count | None = None
+    mini_batch_size: Count = 8
+    num_updates_per_train_iter: Count = 6
+
+
+AUX_OPTIONS = PPGAuxOptions()
+REWARD = spaces.Box(-np.inf, np.inf, ())
+
+
+class NestedPolicy(nn.Module):
+    """The disjoint network as network and action distribution of a ``Policy``.
+
+    Instead of rows there are nests of distributions, and of what they are made of.
+    """
+
+    def __init__(self, network: DisjointPolicyValueNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, observation: Any) -> Any:
+        """Return the parameters of the policy's distributions."""
+        (distribution, _, _), _ = self.network(observation, (), False)
+        return map_nest(taken_apart, distribution)
+
+    def three_heads(self, observation: Any) -> Any:
+        """Return distributions, values and auxiliary values."""
+        output, _ = self.network(observation)
+        return output
+
+    def kl(self, old: Any, new: Any) -> Tensor:
+        """Return the divergences of distributions from stored parameters."""
+        return divergence(map_nest(put_together, new, old), new)
+
+
+class PPGAuxAlgorithm:
+    """The auxiliary phase: both values learn from old experience; the policy is held.
+
+    Args:
+        observation_spec: Space of one observation.
+        action_spec: Space of one action.
+        reward_spec: Space of a reward: a box without dimensions for a number, or with
+            one dimension for several rewards.
+        config: Settings; if None the defaults, with a discount of 0.999. Where both
+            have a setting of the auxiliary phase, that of ``aux_options`` counts.
+        optimizer: Optimiser of the auxiliary phase, or None for Adam.
+        dual_actor_value_network: The network of the policy that acts, or None. Its
+            ``reward_shape`` must be that of ``reward_spec``.
+        aux_options: Options. If not enabled, nothing is stored or trained.
+        debug_summaries: Whether ``train_iter`` also tells the norm of the gradient.
+        name: Name of the algorithm.
+
+    Attributes:
+        buffer: Experience since the last phase, a list of steps.
+        loss: The loss, in which all rewards have the discount of ``config``. Put a
+            ``PPGAuxPhaseLoss`` with a list of them in its place for several.
+    """
+
+    @checked
+    def __init__(
+        self,
+        observation_spec: spaces.Space[Any],
+        action_spec: spaces.Space[Any],
+        reward_spec: spaces.Space[Any] = REWARD,
+        config: PPGConfig | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        dual_actor_value_network: DisjointPolicyValueNetwork | None = None,
+        aux_options: PPGAuxOptions = AUX_OPTIONS,
+        debug_summaries: bool = False,
+        name: str = "PPGAuxAlgorithm",
+    ) -> None:
+        shape: Any = reward_spec.shape
+        if shape is None or len(shape) > 1 or 0 in shape:
+            raise ValueError(
+                f"reward_spec must be a number or a row of them, got {reward_spec}"
+            )
+        self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
+            observation_spec, action_spec, reward_shape=shape
+        )
+        if self.network.reward_shape != shape:
+            raise ValueError(
+                f"reward_spec must have the shape {self.network.reward_shape} of the "
+                f"network's reward_shape, got {reward_spec}"
+            )
+        self.options, self.name = aux_options, name
+        self.debug_summaries = debug_summaries
+        self.config = replace(
+            config or PPGConfig(gamma=0.999),
+            aux_batch_size=aux_options.mini_batch_size,
+            aux_epochs=aux_options.num_updates_per_train_iter,
+        )
+        self.loss = PPGAuxPhaseLoss(
+            policy_kl_loss_weight=self.config.clone_weight,
+            gamma=self.config.gamma,
+            td_lambda=self.config.lambda_,
+        )
+        nested: Any = NestedPolicy(self.network)  # which has what the phase uses
+        self.phase = AuxiliaryPhase(Policy(nested, nested), self.config, optimizer)
+        self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
+        self.form: Any = None  # shapes and types of an experience
+
+    @property
+    def interval(self) -> int:
+        """Policy phases between two auxiliary phases."""
+        return self.options.interval
+
+    @property
+    def training(self) -> bool:
+        """Whether the network is in training mode."""
+        return self.network.training
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the parameters that the auxiliary phase trains."""
+        return self.network.parameters()
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of the auxiliary phase."""
+        return self.phase.optimizer
+
+    def observe_for_aux_replay(self, exp: tuple[Any, PPGRolloutInfo]) -> None:
+        """Store a copy of an observation and of the rollout's information on it.
+
+        Nothing is stored if the network cannot learn from it, or if it differs in form
+        from the first experience.
+        """
+        if not self.options.enabled:
+            return
+        observation, info = exp
+        parts = map_nest(taken_apart, info.action_distribution)
+        new = observation, info._replace(action_distribution=parts)
+        form = map_nest(lambda x: f"{tuple(x.shape)} {x.dtype}", new)
+        if self.form is None:
+            self.check_first(*new)
+        elif form != self.form:
+            raise ValueError(f"exp must have the form {self.form}, got {form}")
+        two_flags(info.discount, info.step_type)
+        for x in ends((observation, info.reward, info.value, info.next_value)):
+            check_finite(x, exp=x)
+        self.buffer.append(map_nest(lambda x: x.detach().clone(), new))
+        self.form = form
+
+    @torch.no_grad()
+    def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
+        """Raise unless the network can learn from experience of this form."""
+        with eval_mode(self.network):
+            if list(ends(self.network(observation)[1])):
+                raise ValueError(
+                    "dual_actor_value_network must have encoders without memory: the "
+                    "auxiliary phase passes the steps of a chunk all at once"
+                )
+            # A chunk of one step has a loss, or it says what does not fit.
+            observation, info = map_nest(lambda x: x[None], (observation, info))
+            inputs = TimeStep(info.step_type, info.reward, info.discount, observation)
+            self.calc_loss(self.train_step(inputs, (), info).info)
+
+    def chunks(self) -> Chunks:
+        """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""
+        length = self.options.mini_batch_length or self.config.num_steps
+        count = len(self.buffer) // length
+        if count == 0:
+            raise ValueError(
+                f"the buffer must hold at least one chunk of {length} steps, got "
+                f"{len(self.buffer)}: call observe_for_aux_replay first"
+            )
+        observation, info = map_nest(lambda *x: torch.stack(x), *self.buffer)
+        # The value of a successor that nobody has stored is that of the next step.
+        if isinstance(info.next_value, tuple):
+            info = info._replace(next_value=successors(info.value, info.step_type))
+        # Targets are computed rollout by rollout, before anything is cut: no episode
+        # ends at the edge of a chunk.
+        seen = PPGTrainInfo(rollout_next_value=info.next_value).absorbed(info)
+        steps = self.config.num_steps
+        rollouts = (slice(t, t + steps) for t in range(0, len(self.buffer), steps))
+        target = torch.cat(
+            [self.loss.target(map_nest(itemgetter(part), seen)) for part in rollouts]
+        )
+        chunks: Chunks = map_nest(
+            lambda x: in_chunks(x[: count * length], length),
+            Chunks(observation, target, info.action_distribution),
+        )
+        return chunks
+
+    def train_iter(self) -> dict[str, float]:
+        """Run one auxiliary phase, empty the buffer, and return metrics."""
+        if not self.options.enabled:
+            return {}
+        data = self.chunks()
+        self.phase.loss, self.phase.buffer = self.loss.terms, [data]
+        metrics = self.phase.run()
+        self.buffer.clear()
+        if not self.debug_summaries:
+            del metrics["aux/grad_norm"]
+        return metrics
+
+    def train_step(
+        self, inputs: TimeStep, state: Any, plain_rollout_info: PPGRolloutInfo
+    ) -> AlgStep:
+        """Judge steps of the buffer with the network as it is now, for ``calc_loss``.
+
+        What comes out is an ``AlgStep`` with a ``PPGTrainInfo``. ``plain_rollout_info``
+        is what was stored of the steps.
+        """
+        # The network chooses an action too, but what counts is the one that was done.
+        new = ppg_network_forward(self.network, inputs, state, True, 0.0)
+        old = plain_rollout_info
+        policies = new.info.action_distribution, old.action_distribution
+        info = PPGTrainInfo(
+            action=old.action,
+            log_prob=old.log_prob,
+            rollout_action_distribution=map_nest(put_together, *policies),
+            rollout_value=old.value,
+            rollout_log_prob=old.log_prob,
+            rollout_next_value=old.next_value,
+        )
+        return AlgStep(new.output, new.state, info.absorbed(new.info))
+
+    def calc_loss(self, info: PPGTrainInfo) -> LossInfo:
+        """Return the loss (T, B) of steps that ``train_step`` has judged."""
+        return self.loss.forward(info)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs, the network's weights aside."""
+        steps = [(observation, tuple(info)) for observation, info in self.buffer]
+        return {"phase": self.phase.state_dict(), "buffer": steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a state that ``state_dict`` returned."""
+        self.phase.load_state_dict(state["phase"])
+        self.buffer = []
+        device = self.phase.parameters[0].device
+        for observation, info in map_nest(
+            lambda x: x.to(device), tuple(state["buffer"])
+        ):
+            self.observe_for_aux_replay((observation, PPGRolloutInfo(*info)))

@@ -1,0 +1,254 @@
+# Generated from chapters/discrete_sac.py (edit there); digest 4ee38fd47773271b
+"""Discrete SAC: the same agent for actions from a list, with sums for draws."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
+from literate_rl.learners.loop import OffPolicy, td_target
+from literate_rl.nets.policies import (
+    CategoricalActions,
+    Policy,
+    mean_surprise,
+    normalizing,
+)
+from literate_rl.data.replay import Batch
+from literate_rl.learners.sac import SACConfig, SoftActorCritic
+from literate_rl.ground.protocols import Envs, PolicyLike
+from literate_rl.ground.nests import (
+    as_discrete,
+    as_space,
+    remembered,
+)
+from literate_rl.ground.networks import eval_mode, layers
+from literate_rl.ground.signatures import Count, Float, checked
+
+__all__ = [
+    "DiscreteCritics",
+    "DiscreteSAC",
+    "DiscreteSoftActorCritic",
+    "DiscreteSoftPolicy",
+    "DiscreteSoftPolicyLike",
+    "discrete_sac_settings",
+    "expected_soft_value",
+    "make_discrete_sac_policy",
+]
+
+
+@checked
+def expected_soft_value(
+    q: Float[Tensor, "K B N"],
+    log_prob: Float[Tensor, "B N"],
+    alpha: float | Float[Tensor, ""],
+) -> Float[Tensor, "B"]:
+    """Return what states are worth to a policy that is paid for its entropy.
+
+    Args:
+        q: What K critics think of each of the N actions.
+        log_prob: Log-probabilities of the actions.
+        alpha: The temperature: what a nat of entropy is worth.
+
+    Source: Christodoulou 2019, section 3, with the minimum of Fujimoto et al. 2018.
+    """
+    # For each action the least optimistic critic counts. An action of probability 0
+    # adds nothing, although its log-probability is −∞, and whatever its value.
+    prob = log_prob.exp()
+    q, log_prob = (x.masked_fill(prob == 0, 0.0) for x in (q, log_prob))
+    # The sum of {eq}`exact-soft-value`.
+    return (prob * (q.amin(0) - alpha * log_prob)).sum(-1)
+
+
+class DiscreteSoftPolicy(Policy):
+    """A policy over a list of actions, with critics and a temperature.
+
+    Args:
+        network: Module from observations to logits.
+        actions: A ``CategoricalActions``.
+        critics: The critics.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: CategoricalActions,
+        critics: DiscreteCritics,
+    ) -> None:
+        super().__init__(network, actions)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
+
+    def log_probs(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the log-probabilities of all actions; nothing is drawn."""
+        return self.legal(self(obs), mask).log_softmax(-1)
+
+
+class DiscreteSoftPolicyLike(PolicyLike, Protocol):
+    """A policy with critics of all actions, a temperature and log-probabilities."""
+
+    critics: DiscreteCritics
+    log_alpha: nn.Parameter
+
+    def log_probs(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the log-probabilities of all actions, with gradient."""
+        ...
+
+
+def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
+    """Return the entropy at which a tuned temperature aims."""
+    # Half of the largest entropy, {eq}`list-entropy`.
+    return math.log(int(action_space.n)) / 2 if target is None else target
+
+
+class DiscreteSoftActorCritic(SoftActorCritic):
+    """Critics of soft values of a list of actions, and an actor that climbs them.
+
+    Args:
+        policy: The policy to train.
+        config: The settings.
+        action_space: The list of the environment's actions.
+    """
+
+    policy: DiscreteSoftPolicyLike  # type: ignore[assignment]
+
+    @staticmethod
+    def scale(action_space: Any, target: float | None) -> tuple[float, float]:
+        """Return 0, because a list has no unit, and the entropy to aim at."""
+        return 0.0, list_entropy(action_space, target)
+
+    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return what the critics should think of the actions in a batch."""
+        policy = self.policy
+        with torch.no_grad(), eval_mode(policy):
+            # How likely is each action next, and what is the next state worth?
+            log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
+            next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
+            value = expected_soft_value(next_q, log_prob, alpha)
+            return td_target(batch.reward, batch.discount, value)
+
+    def ascent(
+        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
+    ) -> Tensor:
+        """Return minus the soft values of states, and the temperature's loss."""
+        policy = self.policy
+        log_prob = policy.log_probs(obs, generator, mask=mask)
+        # The gradient goes through the probabilities. To them the values are constants.
+        with torch.no_grad(), eval_mode(policy.critics):
+            q = policy.critics(obs)
+        value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
+        entropy, target = mean_surprise(log_prob.detach()), None
+        # Where little is legal, little can be left to chance: {eq}`list-entropy` with
+        # the number of what is legal in each state.
+        if mask is not None and self.temperature.wanted is None:
+            target = mask.sum(-1).log().mean().item() / 2
+        return -value.mean() + self.temperature.loss(entropy, target)
+
+
+def DiscreteSAC(  # noqa: N802 (the field's name)
+    policy: DiscreteSoftPolicyLike,
+    envs: Envs,
+    config: SACConfig,
+    **forms: Any,
+) -> OffPolicy:
+    """Return a learner like ``SAC``, for actions from a list.
+
+    Args:
+        policy: What ``make_discrete_sac_policy`` returns, on any device.
+        envs: A vector environment with ``config.num_envs`` copies.
+        config: The settings.
+        forms: Faster forms, as ``OffPolicy`` takes them.
+    """
+    given: Any = policy  # SAC's own protocol asks for draws
+    algorithm = DiscreteSoftActorCritic(given, config, envs.single_action_space)
+    return OffPolicy(algorithm, envs, config, **forms)
+
+
+class DiscreteCritics(nn.ModuleList):
+    """Critics that judge all actions of a list."""
+
+    def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
+        """Return each critic's values of all actions, or of those that were taken."""
+        q = torch.stack([critic(obs) for critic in self])
+        if action is None:
+            return q
+        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
+        return q.gather(-1, index).squeeze(-1)
+
+
+@checked
+@remembered
+def make_discrete_sac_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 64,
+    num_critics: Count = 2,
+    *,
+    normalize: bool = False,
+    share_encoder: bool = False,
+    encoder: OwnEncoder | None = None,
+) -> DiscreteSoftPolicy:
+    """Build an actor and critics for the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers.
+        num_critics: Number of critics.
+        normalize: Whether the policy normalises its observations; vectors only.
+        share_encoder: Whether actor and critics share an encoder, which the critics'
+            loss alone moves.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
+
+    Raises:
+        ValueError: If the spaces do not fit.
+    """
+    space, states = as_discrete(action_space), as_space(observation_space)
+    number = int(space.n)
+
+    # The policy's row holds a logit for each action, a critic's row a value.
+    first = normalizing(normalize, states, encoder)
+    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
+    network, *critics = (
+        nn.Sequential(*front, *layers(inputs, hidden, number))
+        for front, inputs in entrances
+    )
+    actions = CategoricalActions(number, int(space.start))
+    return DiscreteSoftPolicy(network, actions, DiscreteCritics(critics))
+
+
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 20_000,
+        "num_envs": 4,
+        "hidden": 128,
+        "num_steps": 20,
+        "anneal": True,
+        "batch_size": 128,
+        "train_interval": 4,
+        "buffer_size": 4000,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+        "iteration_steps": 1000,
+        "temperature": 0.05,
+    },
+}
+
+
+def discrete_sac_settings(env: str) -> SACConfig:
+    """Return settings for an environment: its own if we know some, else the defaults.
+
+    Args:
+        env: Id of the environment.
+    """
+    return SACConfig(**SETTINGS.get(env, {}))

@@ -1,0 +1,1 @@
+"""Mathematics, tensors in and tensors out: errors, returns, targets, their kernels."""

@@ -1,0 +1,219 @@
+# Generated from chapters/workshop/fast.py (edit there); digest 671e1dab6bfb723e
+"""Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Integer
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from literate_rl.ground.signatures import Float, below, check_finite, checked
+
+__all__ = [
+    "categorical_terms",
+    "project_atoms",
+    "reverse_scan",
+]
+
+
+@checked
+def reverse_scan(
+    increment: Float[Tensor, "T B"], factor: Float[Tensor, "T B"]
+) -> Float[Tensor, "T B"]:
+    """Solve a linear recursion that runs backward in time, without gradient.
+
+    The result obeys ``x[t] = increment[t] + factor[t] * x[t + 1]``; after the last row
+    comes zero.
+
+    Source:
+        Blelloch 1990, Prefix Sums and Their Applications, section 1.4 (recurrences),
+        with chunks instead of a tree.
+    """
+    num_steps, num_envs = increment.shape
+    length = max(1, round(math.sqrt(num_steps / 2)))
+
+    # Zeros behind the last row fill up the last chunk and change nothing. `pad` always
+    # copies, so what follows may write in place.
+    rows = (0, 0, 0, -num_steps % length)
+    x = pad(increment.detach(), rows).view(-1, length, num_envs)
+    product = pad(factor.detach(), rows).view(-1, length, num_envs)
+
+    # The local answers of {eq}`scan-chunk`, for all chunks at once. Row by row the
+    # factors become the products $F_t$.
+    x_rows, product_rows = x.unbind(1), product.unbind(1)
+    for k in reversed(range(length - 1)):
+        x_rows[k].addcmul_(product_rows[k], x_rows[k + 1])
+        product_rows[k].mul_(product_rows[k + 1])
+
+    # The heads, from the last chunk to the first. This is {eq}`reverse-scan` again,
+    # with chunks for steps.
+    heads, head_products = x_rows[0].unbind(), product_rows[0].unbind()
+    for c in reversed(range(len(heads) - 1)):
+        heads[c].addcmul_(head_products[c], heads[c + 1])
+
+    # All rows that are no head, each with the head of the chunk after its own.
+    x[:-1, 1:].addcmul_(product[:-1, 1:], x[1:, :1])
+    result = x.flatten(0, 1)[:num_steps]
+
+    # A product of large factors can overflow where the recursion does not. It is rare,
+    # and step by step there is no product.
+    if not math.isfinite(result.sum().item()):
+        result = increment.detach().clone()
+        for t in reversed(range(num_steps - 1)):
+            result[t].addcmul_(factor[t].detach(), result[t + 1])
+    return result
+
+
+class CategoricalTerms(torch.autograd.Function):
+    """Log-probability and entropy as one node of the graph, with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both for logits (B, N) and actions (B,)."""
+        log_prob = turned(logit).log_softmax(0)
+        taken = action.long().unsqueeze(0)
+        chosen = log_prob.gather(0, taken).squeeze(0)
+        prob = log_prob.exp()
+        # The logarithm of a probability zero becomes a finite number, because zero
+        # times infinity is not zero.
+        plogp = log_prob.clamp_min_(-1e4).mul_(prob)
+        entropy = plogp.sum(0).neg_()
+        ctx.save_for_backward(prob, plogp, entropy, taken)
+        return chosen, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the logits."""
+        prob, plogp, entropy, taken = ctx.saved_tensors
+        by_log_prob, by_entropy = grads
+        # Both derivatives {eq}`categorical-gradient`, sorted: what has the factor $p_j$
+        # in common is subtracted at once.
+        common = torch.addcmul(by_log_prob, by_entropy, entropy)
+        grad = (plogp * by_entropy).addcmul_(prob, common).neg_()
+        return grad.scatter_add_(0, taken, by_log_prob.unsqueeze(0)).t(), None
+
+
+def turned(logit: Tensor) -> Tensor:
+    """Return logits (B, N) in the memory layout of (N, B), quicker than ``t()``."""
+    return torch.stack(logit.unbind(1))
+
+
+@checked
+def categorical_terms(
+    logit: Float[Tensor, "B N"],
+    action: Annotated[Integer[Tensor, "B"], below("N")],
+) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+    """Return log-probabilities of actions and entropies, with gradient, fast.
+
+    They are the numbers of ``categorical_log_prob`` and ``categorical_entropy``, and
+    can be differentiated once. A logit of minus infinity takes an action away.
+    """
+    log_prob, entropy = CategoricalTerms.apply(logit, action)
+    return log_prob, entropy
+
+
+def log_softmax(logit: Tensor) -> Tensor:
+    """Compute the logarithm of the softmax of each row, (B, K)."""
+    if len(logit) < 1024:
+        return torch.log_softmax(logit, -1)
+    shifted = logit - logit.detach().amax(-1, keepdim=True)
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
+# Entropy of a normal distribution with standard deviation 1.
+UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
+
+# Stands for the logarithm of zero where it is multiplied by zero. Any $p$ that is not 0
+# in floating point has a logarithm far above it.
+LOG_OF_NOTHING = -1e9
+
+
+def hybrid_terms(
+    type_logit: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    mask: Tensor,
+    action_type: Tensor,
+    action_args: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Compute the log-probabilities and entropies of hybrid actions, (B,) each.
+
+    Args:
+        type_logit: Logits of the types, (B, K).
+        mu: Means of the arguments, (B, A).
+        sigma: Their standard deviations, (B, A).
+        mask: Which type uses which argument, (K, A) bool.
+        action_type: Types, (B,) int64.
+        action_args: Arguments, (B, A).
+    """
+    # The table of $E_k$ {eq}`hybrid-level`. The matrix product adds up, for each type,
+    # the entropies of its arguments.
+    type_log_prob = log_softmax(type_logit)
+    args_entropy = sigma.log() + UNIT_ENTROPY
+    level = type_log_prob - args_entropy @ mask.to(mu.dtype).T
+
+    # The first line of {eq}`hybrid-short`. An argument that does not count is replaced
+    # by its mean before anything is computed.
+    used = mask.index_select(0, action_type)
+    zeta = (torch.where(used, action_args, mu) - mu) / sigma
+    spread = torch.addcmul(used.to(zeta.dtype), zeta, zeta, value=-1).sum(-1)
+    own = level.gather(1, action_type.unsqueeze(1)).squeeze(1)
+    log_prob = torch.add(own, spread, alpha=0.5)
+
+    # The second line. For a type that was taken away $p_k$ is 0 and $E_k$ is minus
+    # infinity; the product has to be 0.
+    prob = type_log_prob.exp()
+    entropy = -(prob * level.clamp(min=LOG_OF_NOTHING)).sum(-1)
+    check_finite(entropy, logits=prob, mu=mu, sigma=args_entropy)
+    return log_prob, entropy
+
+
+@lru_cache(maxsize=16)
+def scaled_atoms(
+    num_atoms: int, low: float, high: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return evenly spaced atoms, and minus the first one.
+
+    They are made once, so nobody may write to them.
+    """
+    atoms = torch.linspace(low, high, num_atoms, dtype=dtype, device=device)
+    return atoms, -atoms[0]
+
+
+def project_atoms(
+    prob: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    value_min: float,
+    value_max: float,
+) -> Tensor:
+    """Compute what ``project_distribution`` returns; it checks finiteness only."""
+    batch, num_atoms = prob.shape
+    scale = (num_atoms - 1) / (value_max - value_min)  # one over the spacing
+    low, high = value_min * scale, value_max * scale
+    atoms, minus_first = scaled_atoms(num_atoms, low, high, prob.dtype, prob.device)
+
+    # Where each piece lands, {eq}`atom-position`.
+    start = torch.add(minus_first, reward, alpha=scale)
+    place = torch.outer(discount, atoms).add_(start.unsqueeze(1))
+    place.clamp_(0, num_atoms - 1)
+    # The atom below it, and what goes to the atom above.
+    below = place.int().long()
+    above = place.frac_().mul_(prob)
+    # What was too far out lies on an edge atom now, so look at where it came from.
+    seen = above.sum(1) + start + discount
+    check_finite(seen, prob=prob, reward=reward, discount=discount)
+
+    # Both halves are added up, the upper one a column further on. The lower one is what
+    # is left, so no mass is lost.
+    result = prob.new_zeros(batch, num_atoms + 1)
+    result[:, 1:].scatter_add_(1, below, above)
+    result.scatter_add_(1, below, torch.sub(prob, above, out=above))
+    return result[:, :num_atoms]

@@ -1,0 +1,1 @@
+"""Encoders, masks, action distributions and policies."""

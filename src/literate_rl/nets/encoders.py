@@ -1,0 +1,513 @@
+# Generated from chapters/encoders.py (edit there); digest 7d1bb33eaf126505
+"""Encoders: from what an agent sees to features, chosen by the space."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple, TypeGuard
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from literate_rl.ground.nests import as_vectors, refused
+from literate_rl.ground.networks import eval_mode, orthogonal
+from literate_rl.ground.signatures import Count, Fault, check_that, checked
+
+__all__ = [
+    "MINATAR_LAYERS",
+    "NATURE_LAYERS",
+    "ConvolutionalEncodingNetwork",
+    "Layers",
+    "PartsEncoder",
+    "PictureEncoder",
+    "RowEncoder",
+    "ShapedEncoder",
+    "entrance",
+    "make_encoder",
+]
+
+
+class Layers(NamedTuple):
+    """Layers for pictures.
+
+    Attributes:
+        convolutions: Channels, kernel and stride of each, and perhaps a padding.
+        features: Number of features that a linear layer makes of the last maps.
+    """
+
+    convolutions: tuple[tuple[int, ...], ...]
+    features: int
+
+
+# Young and Tian 2019.
+MINATAR_LAYERS = Layers(((16, 3, 1),), 128)
+# Mnih et al. 2015, "Model architecture" in the methods.
+NATURE_LAYERS = Layers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)
+
+
+def is_convolution(name: str, numbers: Sequence[int], sizes: Any) -> Fault | None:
+    """Find a fault in the numbers of a convolution."""
+    if len(numbers) in (3, 4) and min(numbers[:3]) > 0 and min(numbers) >= 0:
+        return None
+    expected = "hold channels, kernel and stride, from 1 on, and perhaps a padding"
+    return Fault(ValueError, name, expected, numbers)
+
+
+Convolutions = Sequence[Annotated[Sequence[int], is_convolution]]
+
+
+def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
+    """Return how many places are left of a side, 0 if it is too short."""
+    for _, kernel, stride, *padding in convolutions:
+        # A padding adds a rim on both sides.
+        side += 2 * sum(padding)
+        if side < kernel:
+            return 0
+        # {eq}`convolution-size`.
+        side = (side - kernel) // stride + 1
+    return side
+
+
+def front(obs: Tensor, shape: tuple[int, ...]) -> torch.Size:
+    """Return the leading dimensions of observations that have a shape or are flat."""
+    shape = shape or (1,)  # every shape ends with none, and one number is a row of one
+    for ending in (shape, (math.prod(shape),)):
+        place = obs.ndim - len(ending)
+        if place >= 0 and obs.shape[place:] == ending:
+            return obs.shape[:place]
+    wanted = ", ".join(map(str, ("*", *shape)))
+    given = tuple(obs.shape)
+    raise ValueError(
+        f"obs must have shape ({wanted}) or (*, {math.prod(shape)}), got {given}"
+    )
+
+
+def as_floats(obs: Tensor, module: nn.Module) -> Tensor:
+    """Return observations in the precision of a module's weights, if it has any."""
+    weight = next(module.parameters(), None)
+    if weight is not None:
+        return obs.to(weight.dtype)
+    return obs if obs.is_floating_point() else obs.to(torch.get_default_dtype())
+
+
+class PictureEncoder(nn.Module):
+    """Convolutions and a linear layer, each followed by a ReLU.
+
+    Args:
+        space: A picture with channels first or last, a picture without channels, or a
+            stack of pictures. Of a picture's first and last axis the shorter one holds
+            the channels, or the first if they are equal. Bytes are scaled to [0, 1].
+        hidden: Number of features, kept as ``output_size``.
+        convolutions: Channels, kernel and stride of each, and perhaps a padding.
+
+    What is None is taken from ``NATURE_LAYERS`` if they fit the picture, and else from
+    ``MINATAR_LAYERS``.
+    """
+
+    @checked
+    def __init__(
+        self,
+        space: spaces.Box,
+        hidden: Count | None = None,
+        convolutions: Convolutions | None = None,
+    ) -> None:
+        super().__init__()
+        self.shape = shape = space.shape
+        words = f"space must have two to four dimensions, got {shape}"
+        check_that(2 <= len(shape) <= 4, words)
+        # The space says whether there are bytes, and where the channels are.
+        self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
+        self.channels_last, self.planes = read_planes(shape)
+        channels, *sides = self.planes
+        # The larger layers are taken wherever they fit.
+        large = side_after(min(sides), NATURE_LAYERS.convolutions) > 0
+        usual = NATURE_LAYERS if large else MINATAR_LAYERS
+        if convolutions is None:
+            convolutions = usual.convolutions
+        left = [side_after(side, convolutions) for side in sides]
+        # What is too small would fail in PyTorch, in words about tensors.
+        check_that(
+            min(left) > 0,
+            f"space must have pictures larger than {sides[0]} x {sides[1]} for "
+            f"convolutions {convolutions}",
+        )
+
+        # Each layer reads all maps of the one before it.
+        depths = [channels, *(made for made, *_ in convolutions)]
+        layers = [
+            nn.Conv2d(before, after, kernel, stride, sum(padding))
+            for before, (after, kernel, stride, *padding) in zip(
+                depths, convolutions, strict=False
+            )
+        ]
+        # All weights start orthogonal, with the gain that suits a ReLU.
+        for layer in layers:
+            orthogonal(layer)
+        # Behind each stands a ReLU. All maps become one row, and a linear layer makes
+        # features of it.
+        rectified = [part for layer in layers for part in (layer, nn.ReLU())]
+        self.convolutions = nn.Sequential(*rectified, nn.Flatten())
+        self.output_size = hidden or usual.features
+        self.features = orthogonal(
+            nn.Linear(depths[-1] * math.prod(left), self.output_size)
+        )
+
+    def project(self, obs: Tensor) -> Tensor:
+        """Return the features before the last ReLU."""
+        lead = front(obs, self.shape)
+        # A part at a time: as floats, the pictures of a whole rollout would be slow to
+        # move through memory.
+        parts = obs.reshape(-1, *self.shape).split(256)
+        # The convolutions, {eq}`convolution`.
+        maps = torch.cat([self.convolutions(self.to_planes(part)) for part in parts])
+        features: Tensor = self.features(maps)
+        return features.view(*lead, self.output_size)
+
+    def to_planes(self, pictures: Tensor) -> Tensor:
+        """Return what the convolutions read, ``(N, channels, height, width)``."""
+        pictures = pictures.to(self.features.weight.dtype)
+        # Bytes are scaled once, and here.
+        if self.scale != 1:
+            pictures = pictures * self.scale
+        if self.channels_last:
+            pictures = pictures.movedim(-1, -3)
+        # The channels of all frames in a stack stand one after another.
+        return pictures.reshape(-1, *self.planes)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``(*B, F)`` of pictures, shaped or flat."""
+        return self.project(obs).relu()
+
+
+def read_planes(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+    """Say whether channels come last; return their number, the height and the width."""
+    *stack, height, width = shape
+    last = len(shape) > 2 and shape[-1] < shape[-3]
+    if last:
+        *stack, height, width, channels = shape
+        stack = [*stack, channels]
+    return last, (math.prod(stack), height, width)
+
+
+class RowEncoder(nn.Module):
+    """Whatever is a row already, or is best read as one, as it is.
+
+    Args:
+        space: A Box, Discrete, MultiDiscrete or MultiBinary.
+    """
+
+    @checked
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__()
+        self.output_size = spaces.flatdim(space)
+        self.shape: tuple[int, ...] = (self.output_size,)
+        if isinstance(space, spaces.Box):
+            self.shape = space.shape
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return rows ``(*B, D)`` of floats."""
+        lead = front(obs, self.shape)
+        return as_floats(obs, self).reshape(*lead, self.output_size)
+
+
+class PartsEncoder(nn.Module):
+    """An encoder for each part; their features stand one after another.
+
+    Args:
+        space: A Dict or Tuple, which may be nested.
+        hidden: Number of features of each picture; None as in ``PictureEncoder``.
+        convolutions: Those of each picture, likewise.
+    """
+
+    @checked
+    def __init__(
+        self,
+        space: spaces.Dict | spaces.Tuple[Any],
+        hidden: Count | None = None,
+        convolutions: Convolutions | None = None,
+    ) -> None:
+        super().__init__()
+        parts = readable_parts(space)
+        encoders: Any = [make_encoder(part, hidden, convolutions) for part in parts]
+        self.sizes = [spaces.flatdim(part) for part in parts]
+        self.encoders = nn.ModuleList(encoders)
+        self.output_size: int = sum(encoder.output_size for encoder in encoders)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``(*B, F)`` of flat observations."""
+        front(obs, (sum(self.sizes),))
+        # The parts stand in the row in the order of the space.
+        rows = as_floats(obs, self).split(self.sizes, -1)
+        features = [part(row) for part, row in zip(self.encoders, rows, strict=True)]
+        return torch.cat(features, -1)
+
+
+def named_parts(
+    space: spaces.Space[Any], name: str
+) -> Iterator[tuple[str, spaces.Space[Any]]]:
+    """Yield the innermost spaces of a nest, each with its way from the outside."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inside = space.spaces
+        keyed = inside.items() if isinstance(inside, dict) else enumerate(inside)
+        for key, part in keyed:
+            yield from named_parts(part, f"{name}[{key!r}]")
+    else:
+        yield name, space
+
+
+ROWS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+@checked
+def make_encoder(
+    space: spaces.Space[Any],
+    hidden: Count | None = None,
+    convolutions: Convolutions | None = None,
+) -> RowEncoder | PictureEncoder | PartsEncoder:
+    """Return the encoder that fits a space.
+
+    Args:
+        space: What one environment shows.
+        hidden: Number of features of each picture; None as in ``PictureEncoder``.
+        convolutions: Those of each picture, likewise.
+
+    Returns:
+        A module from flat observations to features, with their number as
+        ``output_size``.
+
+    Raises:
+        ValueError: If a part cannot be read. The message names it.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return PartsEncoder(space, hidden, convolutions)
+    readable_parts(space)
+    if is_picture(space, convolutions is not None):
+        return PictureEncoder(space, hidden, convolutions)
+    return RowEncoder(space)
+
+
+def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+    """Return the innermost spaces of a nest, or raise if one cannot be read."""
+    parts = dict(named_parts(space, "observation_space"))
+    if not parts:
+        raise refused("observation_space must have a part", space, "numbers")
+    for name, part in parts.items():
+        if not isinstance(part, ROWS):
+            wanted = f"{name} must be a Box, Discrete, MultiDiscrete or MultiBinary"
+            raise refused(wanted, part, "numbers")
+    return list(parts.values())
+
+
+def is_picture(space: Any, asked: bool) -> TypeGuard[spaces.Box]:
+    """Say whether to look for neighbours in a space."""
+    if not isinstance(space, spaces.Box):
+        return False
+    # A table of numbers has rows and columns too, but no neighbours.
+    if len(space.shape) not in ((2, 3, 4) if space.dtype == np.uint8 else (3, 4)):
+        return False
+    _, (channels, *sides) = read_planes(space.shape)
+    if not channels:
+        return False
+    # Without a wish, what is too small for three cells by three stays a row.
+    return asked or min(sides) >= 3
+
+
+def has_pictures(space: spaces.Space[Any]) -> bool:
+    """Say whether a space is a picture or has one among its parts."""
+    return any(is_picture(part, False) for _, part in named_parts(space, ""))
+
+
+OwnEncoder = nn.Module | Callable[[spaces.Space[Any]], nn.Module]
+
+
+class ShapedEncoder(nn.Module):
+    """Gives observations their shape back for an encoder of your own.
+
+    Args:
+        space: What one environment shows. What is no Box stays a flat row.
+        encoder: Module from ``(N, *shape)`` to features, with their number as
+            ``output_size``; or a function from the space to such a module.
+    """
+
+    def __init__(self, space: spaces.Space[Any], encoder: OwnEncoder) -> None:
+        super().__init__()
+        self.encoder = own_encoder(space, encoder)
+        self.output_size: Any = getattr(self.encoder, "output_size", None)
+        fits = isinstance(self.output_size, int) and self.output_size > 0
+        words = "encoder must have its number of features as output_size, an int"
+        kind = type(self.encoder).__name__
+        check_that(fits, f"{words}, got {kind} with {self.output_size!r}")
+        self.shape: tuple[int, ...] = (spaces.flatdim(space),)
+        if isinstance(space, spaces.Box):
+            self.shape = space.shape
+        # Here, and not after the first steps. It also gives lazy layers their weights.
+        weight = next(self.parameters(), torch.empty(0))
+        with torch.no_grad(), eval_mode(self):
+            try:
+                self(torch.zeros(2, *self.shape, device=weight.device))
+            except Exception as error:
+                shape = (2, *self.shape)
+                words = f"encoder must read observations of shape {shape}, got {kind}"
+                raise ValueError(f"{words}: {type(error).__name__}: {error}") from error
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features ``(*B, F)`` of observations, shaped or flat."""
+        lead = front(obs, self.shape)
+        features: Tensor = self.encoder(as_floats(obs, self).reshape(-1, *self.shape))
+        wanted = math.prod(lead), self.output_size
+        tensor = isinstance(features, Tensor)
+        given = tuple(features.shape) if tensor else type(features).__name__
+        check_that(given == wanted, f"encoder must return {wanted}, got {given}")
+        return features.view(*lead, self.output_size)
+
+
+def own_encoder(space: spaces.Space[Any], encoder: OwnEncoder) -> Any:
+    """Return a copy of an encoder, or what a function makes of the space."""
+    if isinstance(encoder, nn.Module):
+        return copy.deepcopy(encoder)
+    try:
+        return encoder(space)
+    except Exception as error:
+        words = "encoder must be a module, or make one from the space"
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{words}, got {encoder!r}: {reason}") from error
+
+
+def entrance(
+    space: spaces.Space[Any],
+    convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
+) -> tuple[list[nn.Module], int]:
+    """Return what observations go through first, and the size of what comes out.
+
+    Args:
+        space: A box of vectors, or a space with pictures.
+        convolutions: Those of each picture, as in ``make_encoder``.
+        encoder: One of your own, as in ``ShapedEncoder``; then any space will do.
+
+    Raises:
+        ValueError: If it is another space.
+    """
+    if encoder is not None:
+        words = "convolutions must be None with an encoder of your own"
+        check_that(convolutions is None, words)
+        own = ShapedEncoder(space, encoder)
+        return [own], own.output_size
+    if has_pictures(space):
+        encoder = make_encoder(space, convolutions=convolutions)
+        return [encoder], encoder.output_size
+    check_that(
+        convolutions is None, f"convolutions must be None without pictures, got {space}"
+    )
+    readable_parts(space)
+    return [], as_vectors(space).shape[0]
+
+
+class Detached(nn.Sequential):
+    """What somebody else trains: its outputs carry no gradient."""
+
+    @torch.no_grad()
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return what its modules make of observations."""
+        features: Tensor = super().forward(obs)
+        return features
+
+
+def off_policy_entrances(
+    space: spaces.Space[Any],
+    num_critics: int,
+    share_encoder: bool,
+    encoder: OwnEncoder | None = None,
+    first: Sequence[nn.Module] = (),
+) -> Iterator[tuple[list[nn.Module], int]]:
+    """Yield what ``entrance`` returns, for an actor and then for each of its critics.
+
+    A shared encoder is that of the critics, and detached for the actor. What is
+    ``first`` stands before all of them.
+    """
+    front, size = entrance(space, encoder=encoder)
+    check_shared(share_encoder, front, space)
+    yield [*first, *([Detached(*front)] if share_encoder else front)], size
+    for _ in range(num_critics):
+        if not share_encoder:
+            front, _ = entrance(space, encoder=encoder)
+        yield [*first, *front], size
+
+
+def check_shared(
+    share_encoder: bool, front: Sequence[nn.Module], space: spaces.Space[Any]
+) -> None:
+    """Raise if an encoder is to be shared, and there is none."""
+    words = f"share_encoder must be False without an encoder, got {space}"
+    check_that(bool(front) or not share_encoder, words)
+
+
+def check_normalize(normalize: bool, encoded: bool, space: spaces.Space[Any]) -> None:
+    """Raise if features were to be normalised, and warn of zeros and ones."""
+    words = f"normalize must be False with an encoder, got {space}"
+    check_that(not (encoded and normalize), f"{words}: leave out normalize_obs")
+    if not (normalize and isinstance(space, spaces.Box) and space.dtype.kind in "iub"):
+        return
+    if space.low.min() >= 0 and space.high.max() <= 1:
+        words = "normalize makes large numbers of ones that are rare"
+        warnings.warn(f"{words}, got zeros and ones: {space}", stacklevel=2)
+
+
+class ConvolutionalEncodingNetwork(PictureEncoder):
+    """Two convolutions and a linear layer with tanh, called as ALF calls its encoders.
+
+    In a picture of more than 16 cells in each direction the first convolution looks at
+    every fourth place only.
+
+    Args:
+        observation_spec: A Box with channels, height and width, as in
+            ``PictureEncoder``.
+        hidden: Number of features, kept as ``output_size``.
+    """
+
+    @checked
+    def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
+        shape = observation_spec.shape
+        words = f"observation_spec must have channels, height and width, got {shape}"
+        check_that(len(shape) == 3, words)
+        _, (_, *sides) = read_planes(shape)
+        first = (16, 8, 4) if min(sides) > 16 else (16, 3, 1, 1)
+        super().__init__(observation_spec, hidden, (first, (32, 3, 2, 1)))
+
+    def forward(  # type: ignore[override]
+        self, observation: Tensor, state: Any = ()
+    ) -> tuple[Tensor, Any]:
+        """Return features ``(*B, F)`` of pictures, and the state as it came."""
+        return self.project(observation).tanh(), state
+
+
+class PartsEncodingNetwork(nn.Module):
+    """An encoder of flat rows with pictures in them, called as ALF calls its encoders.
+
+    Args:
+        space: What the environment shows.
+        hidden: Number of features, kept as ``output_size``.
+        encoder: An encoder of your own, or None.
+        row: The space of the flat rows, which says nothing else.
+    """
+
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        hidden: int,
+        encoder: OwnEncoder | None,
+        row: spaces.Box,
+    ) -> None:
+        super().__init__()
+        front, size = entrance(space, encoder=encoder)
+        last = orthogonal(nn.Linear(size, hidden))
+        self.layers, self.output_size = nn.Sequential(*front, last, nn.Tanh()), hidden
+
+    def forward(self, observation: Tensor, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(*B, F)``, and the state as it came."""
+        return self.layers(observation), state

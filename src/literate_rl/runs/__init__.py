@@ -1,0 +1,1 @@
+"""Runs on disk, what plays them, and evaluation."""

@@ -1,0 +1,1291 @@
+# Generated from chapters/workshop/runs.py (edit there); digest d0e815f9ddb90254
+"""Runs: learners, metrics, checkpoints that resume, video, stored runs."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+import json
+import math
+import os
+import pickle
+import re
+import shlex
+import shutil
+import sys
+import threading
+import time
+import warnings
+import zipfile
+from collections import deque
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    suppress,
+)
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
+from uuid import uuid4
+
+import gymnasium as gym
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import FlattenObservation
+from numpy.typing import NDArray
+from torch import nn
+from tqdm import tqdm
+
+from literate_rl.data.agents import make_envs
+from literate_rl.nets.encoders import OwnEncoder
+from literate_rl.runs.evaluation import play
+from literate_rl.data.episodes import (
+    Make,
+    Mean,
+    flat_env,
+    known_env,
+    without_folder,
+)
+from literate_rl.ground.networks import randomness_kept
+from literate_rl.ground.protocols import Learner, PolicyLike
+from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
+from literate_rl.data.makers import (
+    Wrapper,
+    make_wrapped,
+    name_of_maker,
+)
+from literate_rl.ground.nests import (
+    as_space,
+    plain_space,
+)
+from literate_rl.ground.signatures import (
+    Count,
+    NotFiniteError,
+    checked,
+)
+
+__all__ = [
+    "OwnModels",
+    "Run",
+    "StoredRuns",
+    "fit",
+    "load",
+    "load_checkpoint",
+    "load_env",
+    "record_video",
+    "save_checkpoint",
+    "show",
+    "stored_runs",
+    "video_html",
+]
+
+
+class Bar(tqdm):  # type: ignore[misc]
+    """A progress bar that waits for no other process and needs no thread."""
+
+    monitor_interval = 0  # no thread
+
+
+Bar.set_lock(threading.RLock())
+
+
+class Log:
+    """The rows of a log, each about all iterations since the row before.
+
+    Args:
+        run: Where rows and, at checkpoints, what is gathered are kept; or None.
+        step: Steps taken so far.
+    """
+
+    def __init__(self, run: Run | None, step: int) -> None:
+        self.run, self.step = run, step
+        self.gathered = {} if run is None else run.gathered
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Gather the metrics of an iteration, which ended at a step."""
+        self.step = step
+        for name, x in metrics.items():
+            mean, weight = self.gathered.get(name, (0.0, 0.0))
+            more = 0.0 if math.isnan(x) else float(getattr(x, "weight", 1.0))
+            total = weight + more
+            # What is the same stays so to the last bit, and infinity too.
+            if more and x != mean:
+                mean += (float(x) - mean) * (more / total)
+            self.gathered[name] = mean, total
+
+    def end_row(self) -> None:
+        """Write a row, if anything has been gathered for it."""
+        if not self.gathered:
+            return
+        row = {name: x if n else math.nan for name, (x, n) in self.gathered.items()}
+        self.rows.append({"step": self.step, **row})
+        if self.run is not None:
+            self.run.log(self.step, row)
+        self.gathered.clear()
+
+
+def fit(
+    learner: Learner, run: Run | None = None, progress: bool = True
+) -> list[dict[str, float]]:
+    """Run a learner until it has taken all of its steps, or until Ctrl-C.
+
+    Args:
+        learner: The learner, new or resumed.
+        run: Where to keep metrics and checkpoints, or None to keep nothing.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The rows of the log, each with the step at its end as ``"step"``.
+
+    Raises:
+        BlockingIOError: If another process writes to the directory of the run.
+        ChildProcessError: If actors fail for good. The learner is saved before.
+        ValueError: What the learner raises, for instance if a reward is not a number.
+            The last checkpoint stays.
+    """
+    if run is not None:
+        run.begin()  # better now than after the first iteration
+    log = Log(run, learner.step)
+    returns: deque[float] = deque(maxlen=20)
+    total = learner.config.total_steps
+    bar = Bar(
+        total=total,
+        initial=learner.step,
+        unit=" steps",
+        disable=not progress,
+        mininterval=0.5,
+        miniters=1,
+    )
+    with bar, catch_interrupt() as interrupted:
+        while learner.step < total and not interrupted.is_set():
+            if run is not None and learner.checkpoint_due:
+                run.save(learner)
+            start, before = time.perf_counter(), learner.step
+            try:
+                metrics = learner.iterate()
+            except StopWaiting:
+                break
+            except BaseException as error:
+                keep_what_is_whole(error, learner, run, log)
+                raise
+            taken, seconds = learner.step - before, time.perf_counter() - start
+            metrics["charts/SPS"] = Mean(taken / seconds, seconds)
+            log.add(learner.step, metrics)
+            if getattr(learner, "log_due", True):
+                log.end_row()
+            # In many iterations no episode ends, and a mean of no return is NaN.
+            mean = metrics.get("charts/episodic_return", math.nan)
+            returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
+            bar.set_postfix(shown(metrics, returns), refresh=False)
+            bar.update(min(taken, total - bar.n))
+        # Whether it is finished or interrupted: nothing that was learned is lost.
+        log.end_row()
+        if run is not None:
+            run.save(learner)
+    if learner.step < total:
+        print(f"interrupted at step {learner.step} of {total}")
+    return log.rows
+
+
+def keep_what_is_whole(
+    error: BaseException, learner: Learner, run: Run | None, log: Log
+) -> None:
+    """Keep what was learned and measured before an iteration failed."""
+    if isinstance(error, NotFiniteError):
+        error.add_note(advice(error, learner))
+    if run is None:
+        return
+    others_failed = ChildProcessError in (type(error), type(error.__cause__))
+    # What the last checkpoint has gathered is written by the run that goes on there.
+    if others_failed or log.step > run.saved:
+        log.end_row()
+    if others_failed:
+        run.save(learner)
+
+
+def advice(error: NotFiniteError, learner: Learner) -> str:
+    """Say what may help where numbers have exploded."""
+    large, at = error.large, f"near step {learner.step}"
+    # Where values are of the usual size and what they should become is not, the
+    # rewards are to blame.
+    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
+        return f"the numbers exploded {at}: try a third of learning_rate"
+    ways = {
+        "scale_reward": "scale_reward=True",
+        "reward_scale": "a smaller reward_scale",
+    }
+    known = (way for name, way in ways.items() if hasattr(learner.config, name))
+    name = max(large, key=large.__getitem__)
+    return (
+        f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
+        f"a float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+    )
+
+
+def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
+    """Pick what the progress bar shows, with the mean of the last returns."""
+    names = {
+        "losses/approx_kl": "KL",
+        "charts/actors": "actors",
+        "charts/queue": "queue",
+        "charts/lag": "lag",
+        "charts/replaced": "replaced",
+    }
+    found = {short: metrics.get(name, math.nan) for name, short in names.items()}
+    if returns:
+        found = {"return": math.fsum(returns) / len(returns)} | found
+    return {name: f"{x:.3g}" for name, x in found.items() if math.isfinite(x)}
+
+
+class Run:
+    """A directory that keeps the settings, metrics and checkpoints of one run.
+
+    Use it as a context manager, so that all metrics are on the disk at the end and
+    the next process may write.
+
+    Args:
+        directory: Where to keep the files. It is made if it does not exist.
+        settings: What to write to ``settings.json``. With ``resume`` it is not used:
+            the directory has its own.
+        resume: Whether to go on in a directory that has a checkpoint. The directory
+            stays as it is until ``begin``.
+
+    Attributes:
+        saved: Step of the last checkpoint, 0 if there is none.
+
+    Raises:
+        BlockingIOError: If another process writes to the directory.
+        FileExistsError: If the directory holds a run already and ``resume`` is false.
+        FileNotFoundError: If there is no checkpoint to resume from.
+        TypeError: If ``settings`` holds something that JSON cannot write.
+        ValueError: If the checkpoint or the table is damaged, if the checkpoint is not
+            one of this package, or if it comes from another run.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        settings: dict[str, Any] | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.directory = Path(directory)
+        self.checkpoint = self.directory / "checkpoint.pt"
+        # The columns of the table, and the metrics that this process writes.
+        self.columns: list[str] = []
+        self.names: list[str] | None = None
+        self.rows: list[str] = []
+        self.gathered: dict[str, tuple[float, float]] = {}  # for the next row
+        self.state: dict[str, Any] | None = None
+        self.held: ExitStack | None = None
+        self.closed = False
+        self.saved = self.logged = 0  # the last checkpoint's step, and rows so far
+        if resume:
+            self.seen = self.checkpoint.exists() and self.checkpoint.stat().st_mtime_ns
+            self.state = load_checkpoint(self.checkpoint)
+            self.settings = read_settings(self.directory / "settings.json")
+            self.check_origin(self.state)
+            self.saved = self.state["step"]
+            # A checkpoint of an older version does not say how many rows there were.
+            self.rows = self.rows_up_to(self.saved, self.state.get("rows", 0))
+            self.logged = len(self.rows[1:])
+            self.gathered = self.state.get("gathered", {})
+        else:
+            # Plain values, so that a checkpoint may hold them too.
+            self.settings = json.loads(json.dumps(settings or {}))
+            self.check_free()
+            self.begin()
+
+    def check_free(self) -> None:
+        """Raise if the directory holds a run."""
+        # A run that died before its first checkpoint has left nothing to lose.
+        kept = (self.checkpoint, previous_of(self.checkpoint), self.metrics)
+        if any(path.exists() for path in kept):
+            raise FileExistsError(
+                f"{self.directory} holds a run: resume it or choose another name"
+            )
+
+    def check_origin(self, state: dict[str, Any]) -> None:
+        """Raise unless the checkpoint comes from a run with these settings."""
+        if "step" not in state:
+            raise ValueError(f"{self.checkpoint} comes from no run")
+        # Other settings may be edited, for instance to train for longer.
+        settings = state.get("settings", {})
+        for name in ("algorithm", "env"):
+            there, here = settings.get(name), self.settings.get(name)
+            if there != here:
+                raise ValueError(
+                    f"{self.checkpoint} comes from another run: its {name} is "
+                    f"{there!r}, that of settings.json is {here!r}"
+                )
+
+    def begin(self) -> None:
+        """Lock the directory and prepare it for writing; later calls do nothing.
+
+        Raises:
+            BlockingIOError: If another process writes to the directory.
+            ValueError: If another process has written to it since it was read, or if
+                the run is closed.
+        """
+        if self.closed:  # the lock is gone, and somebody else may have it
+            raise ValueError(
+                f"the run in {self.directory} is closed: open it with resume=True"
+            )
+        if self.held is not None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.enter_context(lock_of(self.directory))
+            # Before we had the lock, another process may have been here.
+            if self.state is None:
+                self.check_free()
+                text = json.dumps(self.settings, indent=2)
+                write_atomically(self.directory / "settings.json", text.encode())
+            elif self.checkpoint.stat().st_mtime_ns != self.seen:
+                raise ValueError(f"{self.directory} has gone on since it was read")
+            else:
+                write_atomically(self.metrics, "".join(self.rows).encode())
+            # What killed processes have left half written: nobody else is writing now.
+            for half in self.directory.glob(f"*.{'[0-9a-f]' * 32}.new"):
+                half.unlink()
+            step = 0 if self.state is None else self.state["step"]
+            self.events = events_from(self.directory, step)
+            stack.callback(self.events.close)
+            self.held = stack.pop_all()  # all went well: kept until `close`
+
+    @property
+    def metrics(self) -> Path:
+        """Where the metrics are."""
+        return self.directory / "metrics.csv"
+
+    def rows_up_to(self, step: int, number: int) -> list[str]:
+        """Return the table's header and its whole rows up to a step.
+
+        Raises:
+            ValueError: If the table has fewer rows than this number.
+        """
+        text = self.metrics.read_text("utf-8") if self.metrics.exists() else ""
+        whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
+        self.columns = next(csv.reader(whole[:1]), [])
+        # What stands behind the checkpoint goes, in whatever state it is.
+        rows = [x for x in whole[1:] if int(x.split(",", 1)[0]) <= step]
+        if len(rows) < number:
+            raise ValueError(
+                f"{self.metrics} must have {number} rows up to step {step}, got "
+                f"{len(rows)}; restore it or begin a new run"
+            )
+        return whole[:1] + rows
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Append metrics to the table and to TensorBoard's events.
+
+        Args:
+            step: Steps taken so far.
+            metrics: Numbers by name, the same names each time. NaN stands for "nothing
+                to tell" and leaves the cell empty.
+
+        Raises:
+            ValueError: If the names differ from those of the first row, if a resumed
+                table has none of them, or if the run is closed.
+        """
+        self.begin()
+        names = list(metrics)
+        if self.names is None:
+            self.add_columns(names)
+        if names != self.names:
+            raise ValueError(f"metrics must be {self.names}, got {names}")
+        cells = {k: "" if math.isnan(x) else f"{x:.8g}" for k, x in metrics.items()}
+        row = [str(step), *(cells.get(name, "") for name in self.columns[1:])]
+        with self.metrics.open("a", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerow(row)
+        self.logged += 1
+        for name, x in metrics.items():
+            if math.isfinite(x):
+                self.events.add_scalar(name, x, step)
+
+    def add_columns(self, names: list[str]) -> None:
+        """Give the table a column for each metric; older rows have no number of it."""
+        known = self.columns[1:]
+        if known and not {*known} & {*names}:
+            raise ValueError(f"metrics must be {known}, got {names}")
+        new = [name for name in names if name not in known]
+        if new or not self.columns:
+            self.columns = ["step", *known, *new]
+            table = io.StringIO()
+            csv.writer(table, lineterminator="\n").writerow(self.columns)
+            empty = "," * len(new) + "\n"
+            table.writelines(row[:-1] + empty for row in self.rows[1:])
+            write_atomically(self.metrics, table.getvalue().encode())
+        self.names = names
+
+    def save(self, learner: Learner) -> None:
+        """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``.
+
+        Raises:
+            ValueError: If the run is closed.
+        """
+        self.begin()
+        self.events.flush()  # a run that resumes here finds all events up to here
+        if self.metrics.exists():
+            sync(self.metrics)  # and all rows, even after a power cut
+        policy = learner.policy
+        state = {
+            "step": learner.step,
+            "rows": self.logged,
+            "gathered": dict(self.gathered),
+            "settings": self.settings,
+            "learner": learner.state_dict(),
+            "policy": {
+                "recipe": policy.recipe,
+                "weights": policy.state_dict(),
+                **world_of(policy),
+            },
+        }
+        save_checkpoint(self.checkpoint, state)
+        self.saved = learner.step
+
+    def restore(self, learner: Learner) -> None:
+        """Bring a fresh learner to where a resumed run was saved.
+
+        Raises:
+            ValueError: If the checkpoint does not fit the learner.
+        """
+        if self.state is None:
+            return
+        policy = learner.policy
+        # What comes from another learner fails in as many ways as there are learners.
+        try:
+            saved = self.state["policy"]
+            if (*saved["recipe"],) != (*policy.recipe,):
+                words = "its policy is that of another algorithm or environment"
+                raise ValueError(words)
+            policy.load_state_dict(saved["weights"])
+            learner.load_state_dict(self.state["learner"])
+            if saved.get("masked"):
+                vars(policy)["masked"] = True
+        except Exception as error:
+            raise ValueError(
+                f"{self.checkpoint} does not fit the settings: {reason(error)}"
+            ) from error
+
+    def close(self) -> None:
+        """Finish the files and let another process write; this run writes no more."""
+        self.closed = True
+        if self.held is not None:
+            self.held.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class NoQueue:
+    """What takes the place of an event writer's queue: each event goes to the file.
+
+    Args:
+        file: Writes an event.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.put = file.write_event
+
+    def close(self) -> None:
+        """Do nothing: nothing is waiting."""
+
+
+def events_from(directory: Path, step: int) -> Any:
+    """Return a writer of events in a new file, for what comes after a step."""
+    # Who only reads runs need not wait for TensorBoard's writer to be imported.
+    from tensorboardX import SummaryWriter
+
+    # Each attempt writes events of its own. The first of them tells TensorBoard to
+    # forget what an earlier attempt wrote from this step on.
+    events = SummaryWriter(
+        str(directory), purge_step=step + 1, filename_suffix=f".{step}"
+    )
+    writer = events.file_writer.event_writer
+    writer._worker.stop()  # once it has written what came first
+    writer._event_queue = NoQueue(writer._ev_writer)
+    return events
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a run.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds no JSON.
+    """
+    try:
+        settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    return settings
+
+
+SIZE = "PPO and its relatives have networks of their own: hand over others, with "
+RENAMED: dict[str, tuple[str, str]] = {
+    "alpha": (
+        "priority_exponent",
+        "priority_exponent is the replay buffer's alpha, temperature is SAC's",
+    ),
+    "decay": ("rmsprop_decay", "RMSProp's decay is rmsprop_decay"),
+    "epsilon": (
+        "rmsprop_epsilon",
+        "RMSProp's epsilon is rmsprop_epsilon, and no action is epsilon-greedy",
+    ),
+    "hidden": ("", SIZE + "actor and critic, or as PPO(make_policy(…, hidden=64), …)"),
+} | {
+    name: (ours, "")
+    for ours, others in {
+        "learning_rate": "lr actor_lr critic_lr lr_actor lr_critic step_size",
+        "total_steps": "total_timesteps num_timesteps timesteps n_timesteps max_steps",
+        "num_envs n_sample": "n_envs num_env nenvs num_envs collector_env_num",
+        "num_steps unroll_len": "n_steps nsteps n_step rollout_fragment_length",
+        "num_epochs": "n_epochs noptepochs update_epochs num_sgd_iter",
+        "num_minibatches batch_size": "nminibatches minibatch_size batch_size",
+        "gamma discount_factor": "gamma discount discount_factor",
+        "lambda_": "lambda gae_lambda lam",
+        "clip_ratio": "clip_range clip_coef clip_param clip_epsilon cliprange",
+        "value_clip": "clip_range_vf vf_clip_param",
+        "entropy_weight temperature": "ent_coef entropy_coef entropy_coeff",
+        "value_weight": "vf_coef value_coef vf_loss_coeff",
+        "max_grad_norm": "grad_clip grad_norm",
+        "normalize_advantage": "norm_adv adv_norm",
+        "anneal": "anneal_lr",
+        "epsilon_start": "exploration_initial_eps start_e",
+        "epsilon_end": "exploration_final_eps end_e",
+        "epsilon_steps": "exploration_fraction",
+        "learning_starts": "random_collect_size start_steps warmup_steps",
+        "train_interval": "train_freq train_frequency",
+        "target_interval": "target_update_interval target_network_frequency",
+        "target_interval tau": "target_update_freq polyak target_update_theta",
+        "buffer_size replay_buffer_size": "buffer_size replay_buffer_size replay_size",
+        "num_atoms": "n_atoms n_atom",
+        "value_min": "v_min",
+        "value_max": "v_max",
+        "hidden": "hidden_size net_arch policy_kwargs fcnet_hiddens",
+    }.items()
+    for name in others.split()
+}
+
+
+def ours_of(name: str, known: Container[str]) -> str:
+    """Return what a setting is called here, or an empty text."""
+    names = RENAMED.get(name, ("", ""))[0].split()
+    return next((ours for ours in names if ours in known), "")
+
+
+def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Return stored settings by the names that their class knows today."""
+
+    def name_of(old: str) -> str:
+        new = ours_of(old, known) if RENAMED.get(old, ("", ""))[1] else ""
+        return new if new and old not in known and new not in values else old
+
+    today = {name_of(name): value for name, value in values.items()}
+    new, old = "iteration_steps", "log_interval"
+    if new in known and new not in today and old in today:
+        today[new] = today.pop(old)
+    return today
+
+
+def about(name: str, known: Container[str], dash: str = "") -> str:
+    """Return what to say of a setting that is not known: what it is called here."""
+    names, words = RENAMED.get(name, ("", ""))
+    ours = ours_of(name, known)
+    if names == "hidden" and not ours:
+        return about(names, known)
+    if names and not ours:
+        return ""
+    words = words or (f"is it {as_typed(ours, dash)}?" if ours else "")
+    return f" ({words})" if words else ""
+
+
+def as_typed(name: str, dash: str) -> str:
+    """Return the name of a setting as it is typed, in Python or behind dashes."""
+    return dash + (name.replace("_", "-") if dash and name[-1] != "_" else name)
+
+
+def lock_of(directory: Path) -> AbstractContextManager[Any]:
+    """Take the lock of a directory, to hold it in a block.
+
+    Raises:
+        BlockingIOError: If another process holds it.
+    """
+    try:
+        # A lock that belongs to one thread could not be released by another.
+        return FileLock(directory / "lock", thread_local=False).acquire(timeout=0)
+    except Timeout:
+        raise BlockingIOError(f"{directory} is in use by another process") from None
+
+
+FORMAT = "literate_rl checkpoint, version 2"
+
+
+@contextmanager
+def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
+    """Open a file so that readers see the old content or all of the new one.
+
+    Args:
+        path: The file. It changes when all is written, and not if an error comes first.
+        previous: Where to keep what it held before, or None to keep nothing.
+    """
+    new, old = beside(path), beside(path)
+    try:
+        with new.open("w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            try:
+                os.link(path, old)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(path, old)
+                sync(old)
+            os.replace(old, previous)
+        os.replace(new, path)
+    finally:
+        # Whatever still has its first name here was not needed, or something failed.
+        new.unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a small file so that readers see the old content or all of the new one."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def beside(path: Path) -> Path:
+    """Return a name in the same directory that nobody else has."""
+    return path.with_name(f"{path.name}.{uuid4().hex}.new")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a directory is on the disk."""
+    if os.name == "posix":  # Windows opens no directory
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def previous_of(path: Path) -> Path:
+    """Return where the checkpoint before this one is."""
+    return path.with_stem(path.stem + ".previous")
+
+
+def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint atomically.
+
+    Args:
+        path: The file. One that exists is kept under another name,
+            ``checkpoint.previous.pt`` for ``checkpoint.pt``.
+        state: Tensors and plain values, nested in dictionaries and lists.
+
+    Raises:
+        TypeError: If ``state`` holds something that could not be loaded safely. Nothing
+            is written then.
+    """
+    path = Path(path)
+    try:
+        with replacing(path, previous_of(path)) as file:
+            torch.save({"format": FORMAT, **state}, file)
+            # Better to learn now than when the run is gone that it cannot be loaded.
+            # Mapped, the numbers are not read again.
+            file.flush()
+            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"state must hold tensors and plain values only: {reason(error)}"
+        ) from error
+    except RuntimeError as error:
+        # Torch has its own words for a full disk.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint without running any code from it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What ``save_checkpoint`` was given, by the names of today. All tensors are on
+        the CPU.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged or not a checkpoint of this package. The
+            message names the checkpoint before it, if that one is whole.
+    """
+    path = Path(path)
+    try:
+        return read_checkpoint(path)
+    except (FileNotFoundError, ValueError) as error:
+        previous = previous_of(path)
+        try:
+            step = read_checkpoint(previous).get("step")
+        except (OSError, ValueError):
+            raise error from None
+        raise type(error)(
+            f"{error}; to go on from step {step}, rename {previous} to {path.name}"
+        ) from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read and check one file, as ``load_checkpoint`` does."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    # There is no end to the ways in which somebody else's file fails.
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            if broken := archive.testzip():  # torch does not look at the checksums
+                raise ValueError(f"the checksum of {broken} is wrong")
+            file.seek(0)
+            state = todays_form(torch.load(file, map_location="cpu", weights_only=True))
+    except Exception as error:
+        message = f"{path} is damaged or no checkpoint: {reason(error)}"
+        raise ValueError(message) from error
+    if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
+        raise ValueError(f"{path} is not a literate_rl checkpoint ({FORMAT})")
+    return state
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong in one sentence, without torch's advice to trust it."""
+    first = error.__context__ or error
+    sentence = str(first).partition("\n")[0].partition(". ")[0]
+    return f"{type(first).__name__}: {sentence}"
+
+
+class OwnModels(TypedDict, total=False):
+    """Models of your own, by their names in the contract, or an encoder."""
+
+    qnet: nn.Module
+    actor: nn.Module
+    critic: nn.Module | Sequence[nn.Module]
+    encoder: OwnEncoder
+
+
+@contextmanager
+def built_from(path: Path) -> Iterator[None]:
+    """Say in one sentence why a file holds no policy that can be built."""
+    try:
+        yield
+    except Exception as error:
+        words = f"{path} holds no policy that can be built: {reason(error)}"
+        raise ValueError(words) from error
+
+
+@randomness_kept()
+def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
+    """Return the policy that a checkpoint holds, ready to act.
+
+    Args:
+        path: A checkpoint, the directory of a run, or the name of an agent that comes
+            with the package, such as ``"pendulum-sac"``.
+        models: Models of your own that the policy was trained with, by their names, for
+            instance ``qnet``. They get their weights back.
+
+    Returns:
+        The policy, an ``nn.Module`` in evaluation mode on the CPU. It acts as the saved
+        one does; call ``train()`` on it before it learns on.
+
+    Raises:
+        FileNotFoundError: If there is no such file, or no agent of that name.
+        ValueError: If the file is damaged or not a checkpoint of this package, or
+            holds no policy that it can build, or not with these models.
+    """
+    path = found(path)
+    state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
+    # What a model of one's own is cannot be read from a file: the user brings it.
+    with built_from(path):
+        saved = state["policy"]
+        name, arguments = saved["recipe"]
+        wanted = arguments.get("models", {}).items()
+        rest = {key: x for key, x in arguments.items() if key != "models"}
+    # Only functions that build policies may be called by a file.
+    package = import_module("literate_rl")
+    if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
+        raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+    if models.keys() != dict(wanted).keys():
+        pass_ = ", ".join(f"{key}={model}(...)" for key, model in wanted) or "no models"
+        given = ", ".join(models) or "none"
+        raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
+    with built_from(path):
+        policy = getattr(package, name)(**rest, **models)
+        policy.load_state_dict(saved["weights"])
+        know_world(policy, path, state)
+    loaded: PolicyLike = policy.eval()
+    return loaded
+
+
+def world_of(policy: Any) -> dict[str, Any]:
+    """Return what a checkpoint keeps of a policy's world beside the recipe."""
+    shown = policy.recipe[1].get("observation_space")
+    seen = getattr(policy, "observation_space", None)
+    told = None if shown is None or seen is None else plain_space(seen)
+    return {
+        "masked": bool(getattr(policy, "masked", False)),
+        "observation_space": None if told == shown else told,
+    }
+
+
+def know_world(policy: Any, path: Path, state: dict[str, Any]) -> None:
+    """Tell a policy what its environment shows, and whether that has masks."""
+    if "masked" in state["policy"]:
+        masked, shown = state["policy"]["masked"], state["policy"]["observation_space"]
+        seen = None if shown is None else as_space(shown)
+    else:
+        seen, masked = look_at_env(path, state)
+    # An id may stand for another environment by now.
+    size = spaces.flatdim(policy.observation_space)
+    if seen is not None and spaces.flatdim(seen) == size:
+        policy.observation_space = seen
+    policy.masked = bool(masked)
+
+
+def look_at_env(
+    path: Path, state: dict[str, Any]
+) -> tuple[spaces.Space[Any] | None, bool]:
+    """Return what the environment of an older run shows, and whether it has masks.
+
+    It is None where the environment cannot be made, or not without code of others.
+    """
+    # Then only flat rows are known, and `predict` says so.
+    with suppress(Exception), warnings.catch_warnings(action="ignore"):
+        file = path / "settings.json"
+        settings = read_settings(file) if path.is_dir() else state["settings"]
+        with closing(flat_env(agreed_env(settings))) as env:
+            inner = env.env if isinstance(env, FlattenObservation) else env
+            masked = "action_mask" in env.reset(seed=0)[1]
+            return as_space(plain_space(inner.observation_space)), masked
+    return None, False
+
+
+def trained_folder() -> Path:
+    """Return where the agents are that come with the package."""
+    return Path(str(files("literate_rl"))) / "trained"
+
+
+def found(path: str | Path) -> Path:
+    """Return a path as it is, or that of the agent which has this name.
+
+    Raises:
+        FileNotFoundError: If it is a name, of nothing here and of no agent.
+    """
+    path = Path(path)
+    if path.exists() or len(path.parts) != 1:
+        return path
+    names = sorted(each.name for each in trained_folder().iterdir())
+    if path.name in names:
+        return trained_folder() / path
+    close = get_close_matches(path.name.lower(), names, n=1)
+    hint = f" (is it {close[0]}?)" if close else ""
+    raise FileNotFoundError(
+        f"there is no checkpoint {path}, nor an agent of that name{hint}; these come "
+        f"with the package: {', '.join(names)}"
+    )
+
+
+# What the names of weights have become, by what made the policy.
+CRITICS = r"^(critics\.)?critics\.(\d+)\.model\."
+MOVED = {
+    "make_ddpg_policy": {
+        r"^network\.actor\.model\.net\.": "network.actor.0.",
+        r"^network\.actor\.model\.box\.": "network.actor.1.",
+        r"^network\.critics\.(\d+)\.model\.": r"network.critics.\1.",
+    },
+    "make_sac_policy": {CRITICS: r"\1\2."},
+    "make_discrete_sac_policy": {CRITICS + r"net\.": r"\1\2."},
+}
+# And where it was given models of one's own.
+OWN = {
+    r"^network\.(actor|critics\.\d+)\.model\.": r"network.\1.by_name.model.",
+    CRITICS: r"\1\2.by_name.model.",
+}
+
+
+def todays_form(state: Any) -> Any:
+    """Return a checkpoint as it is written today, whichever version wrote it."""
+    try:
+        maker, arguments = state["policy"]["recipe"]
+        own = {"qnet", "actor", "critic"} & {*arguments.get("models", ())}
+        names = MOVED[maker]
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return state
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        return {name_of(key): moved(value) for key, value in part.items()}
+
+    def name_of(key: Any) -> Any:
+        for old, new in (OWN if own else names).items() if isinstance(key, str) else ():
+            key = re.sub(old, new, key)
+        return key
+
+    whole: dict[str, Any] = moved(state)
+    if own:
+        # Models of one's own have sizes of their own.
+        rest = {x: arguments[x] for x in arguments if x not in ("hidden", "hold")}
+        today = maker.replace("make_discrete_", "make_").replace("make_", "make_own_")
+        whole["policy"]["recipe"] = today, rest
+    return whole
+
+
+def check_named(
+    option: str, stored: str | None, named: str | None, runs_code: bool
+) -> None:
+    """Raise unless the user stands behind what the directory of a run says.
+
+    Args:
+        option: What is typed before the value, for instance ``--env``.
+        stored: The value in the directory's settings.
+        named: The value that the user has typed, or None.
+        runs_code: Whether the stored value must be named before it is used.
+    """
+    if runs_code and named is None:
+        words = "a directory may not choose whose code runs: hand over again"
+        raise ValueError(f"{words} {option} {stored}")
+    if named not in (None, stored):
+        raise ValueError(f"the run has {option} {stored}, not {named}")
+
+
+def agreed_env(
+    settings: dict[str, Any],
+    env: Any = None,
+    wrappers: Sequence[Wrapper] = (),
+    dash: str = "",
+) -> Any:
+    """Return a run's environment and wrappers, once the user stands behind them.
+
+    Args:
+        settings: Those of the run.
+        env: What the user has named or made, or None for that of the run.
+        wrappers: Likewise, none for those of the run.
+        dash: What stands before the name of an option.
+    """
+    stored, around, env = settings["env"], settings.get("wrappers", []), known_env(env)
+    given = [] if env is None else [env]
+    for option, old, new in (("env", [stored], given), ("wrappers", around, wrappers)):
+        named = shlex.join(map(as_stored, new, [*old, *("",) * len(new)]))
+        must = any(map(is_command, old))
+        check_named(dash + option, shlex.join(old), named or None, must)
+    world = stored if env is None else env
+    if isinstance(world, VectorEnv):
+        return world
+    return make_wrapped(world, wrappers or around)
+
+
+def as_stored(thing: Any, stored: str) -> str:
+    """Return the name of what was given, by the stored name if it means the same."""
+    # What has no name cannot be compared. The same file, wherever it lies now.
+    name = name_of_maker(thing)
+    same = without_folder(name) == without_folder(stored)
+    return stored if same or stored.startswith("<") else name
+
+
+def is_command(stored: str) -> bool:
+    """Say whether a name leads to other people's code or nowhere, or writes files."""
+    return ":" in stored or ".py" in stored or stored.startswith(("RecordVideo", "<"))
+
+
+def load_env(
+    path: str | Path,
+    env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    wrappers: Sequence[Wrapper] = (),
+) -> str | EnvSpec | Callable[..., gym.Env[Any, Any]]:
+    """Return the environment of a run, with its wrappers, for ``evaluate`` or ``show``.
+
+    Args:
+        path: The directory of the run, or the name of an agent, as for ``load``.
+        env: What the run was given, where its name imports a module or leads nowhere.
+        wrappers: Likewise.
+
+    Returns:
+        An id, or a function that makes the environment.
+
+    Raises:
+        FileNotFoundError: If there is no such run.
+        ValueError: If the environment has to be named, or is not that of the run.
+    """
+    path = found(path)
+    settings = read_settings(path / "settings.json")
+    world: Make = agreed_env(settings, env, wrappers)
+    return world
+
+
+@checked
+@randomness_kept()
+def record_video(
+    policy: Any,
+    env: str | Callable[..., gym.Env[Any, Any]],
+    path: str | Path,
+    seed: int = 0,
+    max_episode_steps: Count = 3_000,
+) -> float:
+    """Film one greedy episode.
+
+    Args:
+        policy: The policy, on any device.
+        env: A registered id, or a function that makes an environment and takes
+            ``render_mode``.
+        path: The mp4 file to write.
+        seed: Decides the start, as in ``evaluate``.
+        max_episode_steps: After how many steps the episode is cut off, with a warning.
+
+    Returns:
+        The undiscounted return of the episode, as far as it was played.
+
+    Raises:
+        OSError: If the film cannot be written. A film that was there before stays.
+        ValueError: If ``env`` cannot be made or cannot be drawn.
+    """
+    if not has_screen():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would complain
+    with closing(make_visible(env, "rgb_array")) as envs:
+        fps = envs.metadata.get("render_fps", 30)
+        with video_writer(Path(path), fps) as write:
+
+            def look() -> None:
+                write(np.asarray(envs.render())[0])
+
+            total = play(policy, envs, seed, max_episode_steps, look=look)
+    return float(total[0])
+
+
+def has_screen() -> bool:
+    """Say whether a window can be opened."""
+    return bool(os.environ.get("DISPLAY")) or sys.platform in ("darwin", "win32")
+
+
+@randomness_kept()
+def show(
+    policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
+) -> float:
+    """Play one greedy episode in a window, and return its return.
+
+    An episode without an end goes on until Ctrl-C, which closes the window.
+
+    Args:
+        policy: The policy, on any device.
+        env: As in ``record_video``.
+        seed: Decides the start, as in ``evaluate``.
+
+    Raises:
+        ValueError: If ``env`` cannot be made or cannot be shown.
+    """
+    with closing(make_visible(env, "human")) as envs:
+        return float(play(policy, envs, seed, sys.maxsize)[0])
+
+
+def make_visible(
+    env: str | Callable[..., gym.Env[Any, Any]], mode: str
+) -> SyncVectorEnv:
+    """Make one copy of an environment that draws itself."""
+    envs = make_envs(partial(flat_env, env, render_mode=mode))
+    if mode not in envs.metadata.get("render_modes", ()):
+        envs.close()
+        raise ValueError(f"env {env!r} has no render mode {mode!r}")
+    return envs
+
+
+@contextmanager
+def video_writer(path: Path, fps: int) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
+    """Give a function that adds a frame (H, W, 3) to an mp4 file that browsers play.
+
+    The file has its name once the block has ended, and all of its frames.
+
+    Raises:
+        OSError: If it cannot be written. A file that was there before stays.
+    """
+    import imageio_ffmpeg
+
+    new, written = beside(path), 0
+    writer: Any = None
+
+    def write(frame: NDArray[np.uint8]) -> None:
+        nonlocal writer, written
+        with one_sentence(path):
+            writer = writer or open_ffmpeg(new, frame, fps)
+            writer.send(np.ascontiguousarray(frame))
+        written += 1
+
+    try:
+        yield write
+        with one_sentence(path):
+            writer.close()
+            # It does not tell whether ffmpeg has failed: look at what is there.
+            found, _ = imageio_ffmpeg.count_frames_and_secs(str(new))
+            if found < written:
+                raise OSError(f"ffmpeg has written {found} of {written} frames")
+        os.replace(new, path)
+    finally:
+        if writer:
+            writer.close()
+        new.unlink(missing_ok=True)
+
+
+def open_ffmpeg(path: Path, frame: NDArray[np.uint8], fps: int) -> Any:
+    """Start ffmpeg for a film of frames like this one."""
+    import imageio_ffmpeg
+
+    height, width, _ = frame.shape
+    writer = imageio_ffmpeg.write_frames(
+        str(path),
+        (width, height),
+        fps=fps,
+        macro_block_size=2,
+        ffmpeg_log_level="error",
+        # The new name does not say that it is an mp4. Its index comes first, so that a
+        # page plays it while it still arrives.
+        output_params=["-f", "mp4", "-movflags", "+faststart"],
+    )
+    writer.send(None)
+    return writer
+
+
+@contextmanager
+def one_sentence(path: Path) -> Iterator[None]:
+    """Say in a sentence that a film cannot be written; ffmpeg fills pages."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise OSError(
+            f"{path} could not be written; is the disk full, or the directory missing?"
+        ) from error
+
+
+def video_html(path: str | Path, description: str) -> str:
+    """Return HTML that plays an mp4 file from within the page itself.
+
+    Args:
+        path: The file.
+        description: What can be seen, for those who cannot see it.
+    """
+    data = base64.b64encode(Path(path).read_bytes()).decode()
+    text = html.escape(description)
+    return (
+        f'<video controls loop muted playsinline aria-label="{text}" '
+        f'style="max-width: 100%"><source src="data:video/mp4;base64,{data}" '
+        f'type="video/mp4">{text}</video>'
+    )
+
+
+class StoredRuns(NamedTuple):
+    """Training runs of one kind that differ in their seed only.
+
+    Attributes:
+        steps: Where the bins end, in environment steps, (N,).
+        curves: Mean return of the episodes that ended in each bin, (seeds, N).
+        final: Mean greedy return after the training, (seeds,).
+        area: Mean of the training returns over the whole run, (seeds,).
+        cpu_seconds: CPU time of the training, (seeds,).
+        judged: What else was measured after the training, by name, (seeds,) each.
+        watched: Curves of what else was measured while training, by name.
+    """
+
+    steps: NDArray[np.float64]
+    curves: NDArray[np.float64]
+    final: NDArray[np.float64]
+    area: NDArray[np.float64]
+    cpu_seconds: NDArray[np.float64]
+    judged: dict[str, NDArray[np.float64]]
+    watched: dict[str, NDArray[np.float64]]
+
+
+def results_folder() -> Path:
+    """Return the folder of the stored measurements.
+
+    It is ``benchmarks/results`` in the working directory or above it. An installed
+    package has a copy.
+    """
+    package = Path(str(files("literate_rl")))
+    places = (Path.cwd(), *Path.cwd().parents, package, *package.parents)
+    folders = (place / "benchmarks" / "results" for place in places)
+    return next(filter(Path.is_dir, folders), Path.cwd())
+
+
+def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
+    """Read the training runs that a benchmark of this book has stored.
+
+    Args:
+        name: Name of the experiment, for example ``"cartpole"``.
+        folder: Where the files are; None means ``learning`` in ``results_folder()``.
+
+    Returns:
+        The runs by variant. In a bin in which no episode ended, the curve is the line
+        between its neighbours.
+
+    Raises:
+        FileNotFoundError: If there is no such experiment.
+    """
+    folder = folder or results_folder() / "learning"
+    ends, bins = (read_rows(folder / f"{name}{part}.csv") for part in ("", "_curves"))
+    runs = {}
+    for variant in dict.fromkeys(row["variant"] for row in ends):
+        mine = [row for row in ends if row["variant"] == variant]
+        columns = {
+            name: np.array([row[name] for row in mine], float)
+            for name in mine[0]
+            if name not in ("variant", "seed")
+        }
+        final = columns.pop("return")
+        mine = [row for row in bins if row["variant"] == variant]
+        curves = {
+            name: np.array([row[name] for row in mine], float).reshape(len(final), -1)
+            for name in mine[0]
+            if name not in ("variant", "seed")
+        }
+        steps = curves.pop("step")[0]
+        for curve in (row for table in curves.values() for row in table):
+            known = np.isfinite(curve)
+            curve[:] = np.interp(steps, steps[known], curve[known])
+        runs[variant] = StoredRuns(
+            steps,
+            curves.pop("return"),
+            final,
+            columns.pop("area"),
+            columns.pop("cpu_seconds"),
+            columns,
+            curves,
+        )
+    return runs
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read a stored table without the lines about its origin."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"no stored runs in {path}: they come with the book's repository"
+        )
+    lines = path.read_text("utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
