@@ -78,7 +78,7 @@ def step_on(
 def training_on(device: str, algorithm: str, env: str) -> Callable[[], object]:
     """Return a function that acts and learns for an iteration of an agent."""
 
-    def place(policy: Any, space: Any, config: Any) -> Any:
+    def place(policy: Any, config: Any) -> Any:
         return policy.to(device)
 
     config = replace(ALGORITHMS[algorithm].settings(env), total_steps=10**9)

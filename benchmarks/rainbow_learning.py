@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from benchmarks.ppg_learning import MAZE, TRAINING_LEVELS, UNSEEN_LEVELS
-from literate_rl.apps.training import make_learner, rainbow_policy
+from literate_rl.apps.training import make_learner
 from literate_rl.data.worlds import Maze, MazeLevels
 from literate_rl.ground.protocols import Learner
-from literate_rl.learners.rainbow import Rainbow, RainbowConfig, rainbow_settings
+from literate_rl.learners.rainbow import ROW, Rainbow, RainbowConfig, rainbow_settings
 
 # Without noisy layers an agent explores with random actions until the end.
 RANDOM = {"noisy": False, "epsilon_end": 0.05, "epsilon_steps": 5000}
@@ -96,9 +96,7 @@ def maze_agent(config: RainbowConfig) -> Rainbow:
     """Build the agent on the training levels."""
     envs = ByteMazes(config.num_envs, TRAINING_LEVELS)
     torch.manual_seed(config.seed)
-    policy = rainbow_policy(
-        envs.single_observation_space, envs.single_action_space, config
-    )
+    policy = ROW.policy(envs.single_observation_space, envs.single_action_space, config)
     return Rainbow(policy, envs, config)
 
 

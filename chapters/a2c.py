@@ -31,18 +31,9 @@ from literate_rl.maths.advantages import gae
 from literate_rl.data.agents import Rollout
 from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
 from literate_rl.maths.policy_gradient import policy_gradient_error
-from literate_rl.data.episodes import (
-    check_num_envs,
-    mean_return,
-)
+from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import (
-    Act,
-    ActorCriticLike,
-    Envs,
-    Kept,
-    RunConfig,
-)
+from literate_rl.ground.protocols import Act, ActorCriticLike, Envs, Kept, RunConfig
 from literate_rl.ground.signatures import (
     Count,
     Float,
@@ -53,6 +44,8 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
+from literate_rl.nets.hybrid_policy import actor_critic
+from literate_rl.ground.rows import ANY, Row, register
 
 __all__ = [
     "A2C",
@@ -626,6 +619,24 @@ def named(losses: dict[str, float]) -> dict[str, float]:
     """Return losses by the names under which they are reported."""
     return {f"losses/{name}": number for name, number in losses.items()}
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "A2C",
+        "PPO without its clip, small",
+        ANY,
+        A2CConfig,
+        actor_critic,
+        A2C,
+        settings=a2c_settings,
+        contract="ppo",
+        forms=("act",),
+    )
+)
 
 # %% [markdown]
 # ## Why runs forget

@@ -53,6 +53,8 @@ from literate_rl.nets.policies import normalizer_of, take_in
 from literate_rl.data.episodes import check_num_envs
 from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike
 from literate_rl.ground.signatures import Count, checked
+from literate_rl.nets.hybrid_policy import actor_critic
+from literate_rl.ground.rows import ANY, Row, register
 
 __all__ = [
     "A3C",
@@ -364,6 +366,7 @@ class A3CConfig(TransportConfig, GradientConfig):
 
     actors: Count = 2
     slots: Count = 1
+    rows_per_update = 0  # the workers compute the gradients, on the CPU
 
 
 def a3c_settings(env: str) -> A3CConfig:
@@ -547,6 +550,23 @@ class A3C(RemoteLearner):
         ended = torch.from_numpy(result["episode_return"])
         return {**returned(ended), **taken, **named(losses)}
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "A3C",
+        "A2C with workers that send gradients",
+        ANY,
+        A3CConfig,
+        actor_critic,
+        actors=A3C,
+        settings=a3c_settings,
+        contract="ppo",
+    )
+)
 
 # %% [markdown]
 # ### A2C once more

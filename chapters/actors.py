@@ -39,6 +39,7 @@ from literate_rl.learners.impala import (
     VTraceLearner,
     impala_settings,
     to_unroll,
+    IMPALA,
 )
 from literate_rl.nets.policies import kept_dtype, take_in
 from literate_rl.data.episodes import (
@@ -58,6 +59,8 @@ from literate_rl.ground.protocols import (
 )
 from literate_rl.ground.interrupts import StopWaiting
 from literate_rl.ground.signatures import Count, Positive, check_that, checked
+from literate_rl.nets.hybrid_policy import actor_critic
+from literate_rl.ground.rows import ANY, Row, register
 
 __all__ = [
     "Actor",
@@ -841,6 +844,25 @@ class ActorLearner(RemoteLearner):
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "IMPALA",
+        "many actors that do not wait",
+        ANY,
+        ActorsConfig,
+        actor_critic,
+        IMPALA,
+        ActorLearner,
+        settings=actors_settings,
+        contract="ppo",
+        chapter="impala",
+    )
+)
 
 # %% [markdown]
 # ## What the delay does

@@ -19,7 +19,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,20 +40,9 @@ from literate_rl.nets.policies import Policy, normalizing
 from literate_rl.data.replay import Batch
 from literate_rl.ground.protocols import Envs
 from literate_rl.ground.nests import as_space, bounded_box, remembered
-from literate_rl.ground.networks import (
-    ActionCritic,
-    Critics,
-    Stretch,
-    climbing,
-    layers,
-)
-from literate_rl.ground.signatures import (
-    Count,
-    Float,
-    Fraction,
-    NonNegative,
-    checked,
-)
+from literate_rl.ground.networks import ActionCritic, Critics, Stretch, climbing, layers
+from literate_rl.ground.signatures import Count, Float, Fraction, NonNegative, checked
+from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 
 __all__ = [
     "DDPG",
@@ -862,6 +851,33 @@ def ddpg_settings(env: str) -> DDPGConfig:
     """
     return DDPGConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "DDPG",
+        "an actor that climbs its critic",
+        BOUNDED,
+        DDPGConfig,
+        by_settings(make_ddpg_policy),
+        DDPG,
+        settings=ddpg_settings,
+        contract="ddpg",
+    )
+)
+# The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
+register(
+    replace(
+        ROW,
+        name="DDPGPer",
+        purpose="DDPG, errors are replayed more often",
+        settings=lambda env: replace(ddpg_settings(env), priority_exponent=0.6),
+        chapter="replay",
+    )
+)
 
 # %% [markdown]
 # With these pieces `DDPG` learns as the program at the top does. The folded cell gives it ten

@@ -35,15 +35,18 @@ from literate_rl.nets.policies import (
     normalizing,
 )
 from literate_rl.data.replay import Batch
-from literate_rl.learners.sac import SACConfig, SoftActorCritic
-from literate_rl.ground.protocols import Envs, PolicyLike
-from literate_rl.ground.nests import (
-    as_discrete,
-    as_space,
-    remembered,
+from literate_rl.learners.sac import (
+    SACConfig,
+    SoftActorCritic,
+    SAC,
+    make_sac_policy,
+    sac_settings,
 )
+from literate_rl.ground.protocols import Envs, PolicyLike
+from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.networks import eval_mode, layers
 from literate_rl.ground.signatures import Count, Float, checked
+from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 
 __all__ = [
     "DiscreteCritics",
@@ -696,6 +699,51 @@ def discrete_sac_settings(env: str) -> SACConfig:
     """
     return SACConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+
+# %% tags=["export"]
+def settings_of_sac(env: str) -> SACConfig:
+    """Return settings of SAC for an environment, whichever actions it has."""
+    return discrete_sac_settings(env) if env in SETTINGS else sac_settings(env)
+
+
+def soft_policy(seen: Any, actions: Any, config: SACConfig, **models: Any) -> Policy:
+    """Build a policy for numbers in a box or for actions from a list."""
+    listed = isinstance(actions, spaces.Discrete)
+    make = make_discrete_sac_policy if listed else make_sac_policy
+    policy: Policy = by_settings(make)(seen, actions, config, **models)
+    return policy
+
+
+def soft_learner(
+    policy: Any,
+    envs: Envs,
+    config: SACConfig,
+    act_in_list: Any = None,
+    error: Any = None,
+) -> OffPolicy:
+    """Return SAC for numbers in a box or for actions from a list."""
+    if isinstance(envs.single_action_space, spaces.Discrete):
+        return DiscreteSAC(policy, envs, config, act=act_in_list)
+    return SAC(policy, envs, config, error=error)
+
+
+ROW = register(
+    Row(
+        "SAC",
+        "continuous control in few steps",
+        BOUNDED,
+        SACConfig,
+        soft_policy,
+        soft_learner,
+        settings=settings_of_sac,
+        contract="sac",
+        forms=("act_in_list", "error"),
+    )
+)
 
 # %% [markdown]
 # `DiscreteSAC` learns as the program at the top does. The folded cell gives it ten batches of the

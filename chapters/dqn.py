@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,13 +52,8 @@ from literate_rl.data.replay import Batch
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Algorithm, Envs
 from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.signatures import (
-    Count,
-    Float,
-    Fraction,
-    Int,
-    checked,
-)
+from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
+from literate_rl.ground.rows import LISTED, Row, by_settings, register
 
 __all__ = [
     "DQN",
@@ -1056,6 +1051,34 @@ def dqn_settings(env: str) -> DQNConfig:
     """
     return DQNConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "DQN",
+        "a value for each action, from memory",
+        LISTED,
+        DQNConfig,
+        by_settings(make_q_policy),
+        DQN,
+        settings=dqn_settings,
+        contract="dqn",
+        forms=("act", "error"),
+    )
+)
+# The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
+register(
+    replace(
+        ROW,
+        name="DQNPer",
+        purpose="DQN, errors are replayed more often",
+        settings=lambda env: replace(dqn_settings(env), priority_exponent=0.6),
+        chapter="replay",
+    )
+)
 
 # %% [markdown]
 # ## Traps

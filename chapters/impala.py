@@ -31,10 +31,7 @@ from torch import Tensor
 from literate_rl.data.agents import Rollout
 from literate_rl.nets.policies import Runner, normalizer_of, take_in
 from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.data.episodes import (
-    check_num_envs,
-    mean_return,
-)
+from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.ground.protocols import (
     ActorCriticLike,
@@ -43,12 +40,7 @@ from literate_rl.ground.protocols import (
     PolicyLike,
     RunConfig,
 )
-from literate_rl.data.memory import (
-    BufferConfig,
-    UnrollBuffer,
-    check_fits,
-    distances,
-)
+from literate_rl.data.memory import BufferConfig, UnrollBuffer, check_fits, distances
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -990,10 +982,22 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
     n_sample: Count = 16
     reward_scale: Scale = 1.0
     lag: Annotated[int, Ge(0)] = 0
+    copies_named = "n_sample"
 
     def __post_init__(self) -> None:
         BufferConfig.__post_init__(self)
         check_clips(self.rho_clip_ratio, self.c_clip_ratio)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of one iteration, all environments together."""
+        return self.copies * self.unroll_len
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows of one update: with actors it is one unroll of each environment."""
+        samples = self.batch_size if self.actors is None else self.n_sample
+        return samples * self.unroll_len
 
 
 # %% tags=["export"]

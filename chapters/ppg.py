@@ -66,6 +66,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.ground.rows import ANY, Row, by_settings, register
 
 __all__ = [
     "AuxiliaryPhase",
@@ -1073,6 +1074,37 @@ class PPGAlgorithm(Kept):
         """Whether the next iteration starts with fresh environments."""
         return self.ppo.checkpoint_due
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+
+# %% tags=["export"]
+def ppg(
+    policy: Policy,
+    envs: Envs,
+    config: PPGConfig,
+    heads: Callable[[Any], Any] | None = None,
+) -> PPGAlgorithm:
+    """Return PPG, perhaps with another form of its auxiliary phase."""
+    learner = PPGAlgorithm(policy, envs, config)
+    if heads:
+        vars(learner.aux)["learn"] = heads(learner.aux)
+    return learner
+
+
+ROW = register(
+    Row(
+        "PPG",
+        "PPO with phases for its values",
+        ANY,
+        PPGConfig,
+        by_settings(make_phasic_policy),
+        ppg,
+        settings=ppg_settings,
+        forms=("heads",),
+    )
+)
 
 # %% [markdown]
 # ## See it: a run

@@ -42,10 +42,7 @@ from literate_rl.maths.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
-from literate_rl.data.episodes import (
-    check_num_envs,
-    mean_return,
-)
+from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
     Act,
@@ -64,6 +61,8 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.nets.hybrid_policy import actor_critic
+from literate_rl.ground.rows import ANY, Row, register
 
 __all__ = [
     "PPO",
@@ -697,6 +696,24 @@ def ppo_settings(env: str) -> PPOConfig:
     """
     return PPOConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "PPO",
+        "where to start: steady, few settings",
+        ANY,
+        PPOConfig,
+        actor_critic,
+        PPO,
+        settings=ppo_settings,
+        contract="ppo",
+        forms=("act", "by_hand"),
+    )
+)
 
 # %% tags=["claims"]
 assert sum("gamma" in entry for entry in SETTINGS.values()) == 4

@@ -55,6 +55,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.ground.rows import LISTED, Row, by_settings, register
 
 __all__ = [
     "DistributionalQLearning",
@@ -952,6 +953,23 @@ def rainbow_settings(env: str) -> RainbowConfig:
     """
     return RainbowConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+ROW = register(
+    Row(
+        "Rainbow",
+        "DQN with all of its improvements",
+        LISTED,
+        RainbowConfig,
+        by_settings(make_rainbow_policy),
+        Rainbow,
+        settings=rainbow_settings,
+        contract="rainbow",
+    )
+)
 
 # %% [markdown]
 # `Rainbow` does what the program at the top does. The folded cell runs the program for a hundred

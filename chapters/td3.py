@@ -19,25 +19,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from literate_rl.learners.ddpg import SETTINGS, DDPGConfig, DeterministicPolicyGradient
+from literate_rl.learners.ddpg import (
+    SETTINGS,
+    DDPGConfig,
+    DeterministicPolicyGradient,
+    ROW,
+)
 from literate_rl.learners.loop import OffPolicy, QError, squared_error, td_target
 from literate_rl.nets.policies import Policy
 from literate_rl.data.replay import Batch
 from literate_rl.ground.protocols import Envs
-from literate_rl.ground.signatures import (
-    Count,
-    Float,
-    NonNegative,
-    check_that,
-    checked,
-)
+from literate_rl.ground.signatures import Count, Float, NonNegative, check_that, checked
+from literate_rl.ground.rows import register
 
 __all__ = [
     "HDDPG",
@@ -712,6 +712,34 @@ def hddpg_settings(env: str) -> HDDPGConfig:
     """Return settings of hysteretic DDPG, likewise."""
     return HDDPGConfig(**SETTINGS.get(env, {}))
 
+
+# %% [markdown]
+# What `train` knows of it, in a row ({doc}`workshop/rows`):
+
+# %% tags=["export"]
+register(
+    replace(
+        ROW,
+        name="HDDPG",
+        purpose="DDPG that learns less from bad news",
+        config=HDDPGConfig,
+        learner=HDDPG,
+        settings=hddpg_settings,
+        chapter="td3",
+    )
+)
+register(
+    replace(
+        ROW,
+        name="TD3",
+        purpose="DDPG with doubts about its critics",
+        config=TD3Config,
+        learner=TD3,
+        settings=td3_settings,
+        forms=("error",),
+        chapter="td3",
+    )
+)
 
 # %% [markdown]
 # `TD3` learns as the program above does. The folded cell gives it ten batches of the program, and

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from literate_rl.apps import commands
 from literate_rl.apps.commands import OFFERED, OTHERS, main, overview
-from literate_rl.apps.training import ALGORITHMS, View
+from literate_rl.apps.training import ALGORITHMS
 
 
 def test_each_algorithm_is_offered_with_a_chapter() -> None:
@@ -38,11 +38,12 @@ def test_the_actions_are_those_that_an_algorithm_takes(name: str) -> None:
     known, taken = ALGORITHMS[name], set()
     for kind, actions in KINDS.items():
         try:
-            known.policy(View(SEEN, SEEN, actions), known.config(), {})
+            known.policy(SEEN, actions, known.config())
             taken.add(kind)
         except (TypeError, ValueError):
             pass
-    words = OFFERED[name].actions
+    assert OFFERED[name] == (known.purpose, known.actions, known.chapter)
+    words = known.actions
     assert taken == (KINDS.keys() if words == "all kinds" else {*words.split(", ")})
 
 

@@ -66,14 +66,15 @@ class Reusing(gym.Env[Any, Any]):
     ],
 )
 def test_a_text_is_read_as_a_call(text: str, args: Any, named: Any) -> None:
-    call = read_wrapper(text)
-    assert call.make is getattr(gym.wrappers, text.partition("(")[0].strip())
-    assert (call.args, call.named) == (args, named)
+    make, given, by_name = read_wrapper(text)
+    assert make is getattr(gym.wrappers, text.partition("(")[0].strip())
+    assert (tuple(given), by_name) == (args, named)
 
 
 def test_a_wrapper_of_ones_own_has_its_module_in_front() -> None:
-    call = read_wrapper("test_makers:Shaped(0.5)")
-    assert call(gym.make("CartPole-v1")).factor == 0.5  # type: ignore[attr-defined]
+    make, args, _ = read_wrapper("test_makers:Shaped(0.5)")
+    made: Any = make(gym.make("CartPole-v1"), *args)
+    assert made.factor == 0.5
 
 
 @pytest.mark.parametrize(

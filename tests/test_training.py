@@ -47,14 +47,12 @@ from literate_rl.apps.training import (
     Options,
     algorithm_named,
     ended,
-    handed_in,
+    made,
     make_learner,
+    opening,
     placing,
-    rows_of_update,
     settings_of_run,
-    steps_of_iteration,
     train,
-    work_of_update,
 )
 from literate_rl.book.contract_models import (
     ActionValue,
@@ -276,7 +274,7 @@ def test_the_check_may_be_skipped() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: train("SARSA", CARTPOLE), "algorithm must be one of ppo.*'SARSA'"),
+        (lambda: train("SARSA", CARTPOLE), "algorithm must be one of .*ppo.*'SARSA'"),
         (lambda: train("DQN", CARTPOLE, steps=3), "no setting 'steps', but seed"),
         (lambda: train("DQN", CARTPOLE, actor=QNet()), "for dqn must be qnet, got act"),
         (lambda: train("PPO", CARTPOLE, actor=QNet()), "must be actor and critic, got"),
@@ -467,6 +465,16 @@ for name, space in WHOLE.items():
             gym.register(f"tests/Seen-{name}-{other}-v0", world)
 world = partial(Sampled, spaces.Box(0, 255, (3, 8, 8), np.uint8), Moving().action_space)
 gym.register("tests/Hybrid-v0", world)
+
+
+def handed_in(name: str, env: str, **models: Any) -> str:
+    """Say which fast forms a learner is handed."""
+    settings = ALGORITHMS[name].settings(env)
+    learner, forms = made(name, env, settings, models, check=False)
+    with ended(learner):
+        return opening(learner, forms).splitlines()[0]
+
+
 ON_POLICY = ("ppo", "ppg", "impala", "a2c", "a3c")
 FILLING = ("sac", *DDPG_LIKE)
 
@@ -491,7 +499,7 @@ def test_our_own_policies_get_fast_forms_that_compute_the_same(
         assert (learner.act != learner.policy.act) == act
         assert (learner.error != learner.algorithm.error) == error
         words = [w for w, x in (("acting", act), ("the error", error)) if x]
-        assert handed_in(learner) == f"fast forms: {' and '.join(words) or 'none'}"
+        assert handed_in(name, env) == f"fast forms: {' and '.join(words) or 'none'}"
         learner.iterate()
         batch = learner.sample()
         forms = learner.error, learner.algorithm.error
@@ -501,7 +509,7 @@ def test_our_own_policies_get_fast_forms_that_compute_the_same(
     with small_learner(name, env, **moody_models(name, env)) as learner:
         assert learner.act == learner.policy.act
         assert learner.error == learner.algorithm.error
-        assert handed_in(learner) == "fast forms: none"
+    assert handed_in(name, env, **moody_models(name, env)) == "fast forms: none"
 
 
 @pytest.mark.parametrize(
@@ -516,8 +524,7 @@ def test_our_own_policies_get_fast_forms_that_compute_the_same(
     ],
 )
 def test_a_training_says_what_was_handed_in(name: str, env: str, forms: str) -> None:
-    with small_learner(name, env) as learner:
-        assert handed_in(learner) == f"fast forms: {forms}"
+    assert handed_in(name, env) == f"fast forms: {forms}"
 
 
 def test_train_says_so_first(capsys) -> None:
@@ -564,7 +571,7 @@ def test_every_agent_has_an_encoder_where_there_are_pictures(
         assert any(issubclass(part, kind) for part in found)
         # Each critic has one of its own, and so has each actor.
         loop = "error" if hasattr(learner, "error") else "acting"
-        assert loop not in handed_in(learner)
+        assert loop not in handed_in(name, env)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -1027,7 +1034,7 @@ LOGGED = [
 @pytest.mark.parametrize(("name", "env"), LOGGED)
 def test_a_longer_row_of_the_log_changes_no_bit(name: str, env: str) -> None:
     small = replace(small_config(name, env), total_steps=320, checkpoint_interval=3)
-    each = steps_of_iteration(small)
+    each = small.steps_per_iteration
     learners, histories = [], []
     for times in (None, 2, 4):
         log = None if times is None else times * each
@@ -1087,7 +1094,8 @@ def check_a_model_comes_back() -> None:
     fresh = make_learner("dqn", CARTPOLE, agent.learner.config, {"qnet": Odd()}, False)
     with ended(fresh):
         fresh.load_state_dict(agent.learner.state_dict())
-        assert fresh.iterate().keys() == {*agent.history[0]} - {"step", "charts/SPS"}
+        around = {"step", "charts/SPS", "charts/episodic_length"}
+        assert fresh.iterate().keys() == {*agent.history[0]} - around
 
 
 def test_a_model_of_ones_own_comes_back() -> None:
@@ -1114,7 +1122,7 @@ def test_a_model_comes_back_after_an_error(
     if place == "fit":
         monkeypatch.setattr(training, "fit", fails)
     else:
-        known = ALGORITHMS["dqn"]._replace(learner=fails)
+        known = replace(ALGORITHMS["dqn"], learner=fails)
         monkeypatch.setitem(ALGORITHMS, "dqn", known)
     with elsewhere(), pytest.raises(type(error)):
         train("dqn", CARTPOLE, qnet=net, device="cuda", **FEW)
@@ -1140,7 +1148,7 @@ def place_of(net: nn.Module, device: Device = "auto", tell: bool = True) -> str:
     space = spaces.Box(-1.0, 1.0, (4,))
     policy = make_qnet_policy(space, spaces.Discrete(2), net)
     with placing(device, tell) as place:
-        place(policy, space, ALGORITHMS["dqn"].config(batch_size=1024))
+        place(policy, ALGORITHMS["dqn"].config(batch_size=1024))
         return training.device_of(net).type
 
 
@@ -1182,39 +1190,7 @@ def test_a_large_network_goes_where_it_pays_and_a_small_one_stays(
     ],
 )
 def test_rows_of_an_update(name: str, changes: dict[str, int], rows: int) -> None:
-    assert rows_of_update(ALGORITHMS[name].config(**changes)) == rows
-
-
-def test_a_convolution_uses_its_weights_many_times() -> None:
-    picture = spaces.Box(0.0, 1.0, (4, 10, 10))
-    config = ALGORITHMS["dqn"].config(batch_size=100)
-    flat = spaces.Box(0.0, 1.0, (400,))
-    layers = nn.Unflatten(-1, (4, 10, 10)), nn.Conv2d(4, 16, 3), nn.Flatten(1)
-    net = nn.Sequential(*layers, nn.Linear(1024, 2))
-    network = nn.Module()
-    network.net = net
-    network.forward = lambda state: net(state.flatten(1))  # type: ignore[method-assign]
-    policy = make_qnet_policy(picture, spaces.Discrete(2), network)
-    each = 64 * 16 * 4 * 9 + 1024 * 2
-    assert work_of_update(policy, flat, config) == 3 * 100 * each
-
-
-def test_counting_leaves_no_trace() -> None:
-    net = Odd()
-    space = spaces.Box(-1.0, 1.0, (4,))
-    policy = make_qnet_policy(space, spaces.Discrete(2), net)
-    config = ALGORITHMS["dqn"].config(batch_size=1)
-    before = {key: x.clone() for key, x in policy.state_dict().items()}
-    state = torch.get_rng_state()
-    assert work_of_update(policy, space, config) > 0
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(x, before[key]) for key, x in policy.state_dict().items())
-    assert net.training
-    assert net.calls == 0
-    # What cannot be copied or called is judged by its parameters.
-    net.forward = lambda: None  # type: ignore[method-assign]
-    weights = sum(x.numel() for x in policy.parameters())
-    assert work_of_update(policy, space, config) == 3 * weights
+    assert ALGORITHMS[name].config(**changes).rows_per_update == rows
 
 
 def test_two_devices_do_not_meet() -> None:
@@ -1285,11 +1261,9 @@ def test_an_environment_is_an_id_a_class_or_a_function(
         with pytest.raises(SystemExit, match="hand over again --env '<"):
             main(["a2c", "--resume", str(saved)])
     elif ":" in name:
-        with pytest.raises(ValueError, match="may not choose whose code runs"):
-            load_env(saved)
+        assert load_env(saved) == name
         assert load_env(saved, env) is env
-        with pytest.raises(SystemExit, match=f"hand over again --env {name}"):
-            main(["a2c", "--resume", str(saved)])
+        main(["a2c", "--resume", str(saved)])
         main(["a2c", "--resume", str(saved), "--env", name])
         with pytest.raises(ValueError, match=r"the run has env .*, not CartPole-v1"):
             train("A2C", CARTPOLE, resume=saved, progress=False)
@@ -1418,15 +1392,13 @@ class Doubled(gym.RewardWrapper[Any, Any]):
         return 2 * float(reward)
 
 
-def test_wrappers_of_ones_own_are_named_again(tmp_path: Path) -> None:
+def test_wrappers_of_ones_own_are_found_by_name(tmp_path: Path) -> None:
     saved = train("A2C", CARTPOLE, wrappers=[Doubled], **BRIEF).save(tmp_path / "a")
     assert evaluate(load(saved), load_env(saved, wrappers=[Doubled]), 1)[0] % 2 == 0
     named = "test_training:Doubled"
-    with pytest.raises(ValueError, match=f"hand over again wrappers {named}"):
-        load_env(saved)
+    assert evaluate(load(saved), load_env(saved), 1)[0] % 2 == 0
     resume = ["a2c", "--resume", str(saved)]
-    with pytest.raises(SystemExit, match=f"hand over again --wrappers {named}"):
-        main(resume)
+    main(resume)
     main([*resume, "--wrappers", named])
     nameless = train("A2C", CARTPOLE, wrappers=[lambda env: Doubled(env)], **BRIEF)
     other = nameless.save(tmp_path / "b")
@@ -1640,13 +1612,10 @@ def test_an_algorithm_has_the_name_of_its_class(name: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("name", "belongs"),
     [
-        ("DuelingQNetwork", "'DQN' with dueling=True"),
-        ("Dueling", "'DQN' with dueling=True"),
-        ("SquashedGaussian", "'sac'"),
         ("RainbowNetwork", "'rainbow'"),
         ("PPOConfig", "'ppo'"),
         ("DQNConfig", "'dqn'"),
-        ("Apex", "'DQNApex', 'RainbowApex' or 'DDPGApex'"),
+        ("Apex", "'dqnapex' or 'rainbowapex' or 'ddpgapex'"),
         ("PPO2", "'ppo'"),
     ],
 )
@@ -1670,7 +1639,7 @@ def test_the_steps_of_an_iteration(name: str) -> None:
     env = PENDULUM if name in CONTINUOUS else CARTPOLE
     with small_learner(name, env) as learner:
         learner.iterate()
-        assert learner.step == steps_of_iteration(learner.config)
+        assert learner.step == learner.config.steps_per_iteration
 
 
 def test_a_training_says_how_many_steps_it_takes(

@@ -105,18 +105,19 @@ def main(arguments: list[str]) -> None:
         description="Print an algorithm on one page, a script to keep and to change.",
         epilog="Example: literate-rl copy ppo --env Acrobot-v1 > my_ppo.py",
     )
-    known = ", ".join(program_names())
-    parser.add_argument("name", metavar="NAME", help=f"one of {known}")
+    names = program_names()
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        type=lambda name: name.replace("-", "_"),
+        choices=names,
+        help=f"one of {', '.join(names)}",
+    )
     parser.add_argument("--env", help="environment of the copy")
     parser.add_argument("--seed", type=int, help="seed of the copy")
     parser.add_argument("--total-steps", type=int, help="steps that it trains for")
-    defaults = vars(parser.parse_args(arguments))
-    name = defaults.pop("name").replace("-", "_")
-    try:
-        text = copied(name, **{k: x for k, x in defaults.items() if x is not None})
-    except ValueError as error:
-        parser.error(str(error))
-    print(text, end="")
+    given = vars(parser.parse_args(arguments))
+    print(copied(**{k: x for k, x in given.items() if x is not None}), end="")
 
 
 # %%

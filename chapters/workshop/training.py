@@ -21,7 +21,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import math
 import pickle
 import shlex
@@ -30,12 +29,13 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, cast, get_args
 from warnings import warn
+from importlib import import_module
 
 import gymnasium as gym
 import numpy as np
@@ -52,84 +52,20 @@ from gymnasium.vector.utils import batch_space, iterate
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from literate_rl.learners.a2c import (
-    A2C,
-    A2CConfig,
-    a2c_settings,
-)
-from literate_rl.actors.a3c import A3C, A3CConfig, a3c_settings
-from literate_rl.actors.actors import (
-    ActorLearner,
-    ActorsConfig,
-    MakeTransport,
-    RemoteLearner,
-    TransportConfig,
-    actors_settings,
-)
+from literate_rl.actors.a3c import A3C  # noqa: F401 (its row)
+from literate_rl.actors.actors import MakeTransport, RemoteLearner, TransportConfig
 from literate_rl.data.agents import best_device, make_envs, seed_everything
-from literate_rl.actors.apex import (
-    Apex,
-    ApexConfig,
-    DDPGApexConfig,
-    DQNApexConfig,
-    RainbowApexConfig,
-    apex_settings,
-)
-from literate_rl.check.contracts import check_model
-from literate_rl.learners.ddpg import (
-    DDPG,
-    DDPGConfig,
-    ddpg_settings,
-    make_ddpg_policy,
-)
-from literate_rl.learners.discrete_sac import SETTINGS as LISTED
-from literate_rl.learners.discrete_sac import (
-    DiscreteSAC,
-    discrete_sac_settings,
-    make_discrete_sac_policy,
-)
-from literate_rl.learners.dqn import (
-    DQN,
-    DQNConfig,
-    dqn_settings,
-    make_q_policy,
-)
+from literate_rl.actors.apex import Apex  # noqa: F401 (its rows)
+from literate_rl.check.contracts import CONTRACTS, check_model
+from literate_rl.learners.discrete_sac import DiscreteSAC  # noqa: F401 (SAC's row)
 from literate_rl.nets.encoders import has_pictures, readable_parts
-from literate_rl.nets.hybrid_policy import (
-    make_hybrid_policy,
-)  # and its environments
-from literate_rl.learners.impala import IMPALA
-from literate_rl.learners.loop import OffPolicy, OffPolicyConfig
 from literate_rl.nets.masks import WithoutMask
-from literate_rl.nets.policies import make_policy, predicted
-from literate_rl.learners.ppg import (
-    PPGAlgorithm,
-    PPGConfig,
-    make_phasic_policy,
-    ppg_settings,
-)
-from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.nets.policies import CategoricalActions, predicted
+from literate_rl.learners.ppg import PPGAlgorithm  # noqa: F401 (its row)
 from literate_rl.by_hand.ppo_by_hand import AuxiliaryHeads, ByHand
 from literate_rl.actors.processes import pickled, transport_named
-from literate_rl.learners.rainbow import (
-    Rainbow,
-    RainbowConfig,
-    RainbowPolicy,
-    make_rainbow_policy,
-    rainbow_settings,
-)
-from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy, sac_settings
-from literate_rl.learners.td3 import (
-    HDDPG,
-    TD3,
-    HDDPGConfig,
-    TD3Config,
-    hddpg_settings,
-    td3_settings,
-)
-from literate_rl.apps.commands import OFFERED
+from literate_rl.learners.rainbow import RainbowPolicy
 from literate_rl.data.episodes import (
     Make,
     as_masks,
@@ -139,13 +75,10 @@ from literate_rl.data.episodes import (
     known_env,
     make_one,
     resets_later,
+    Mean,
+    without_folder,
 )
-from literate_rl.data.makers import (
-    Wrapped,
-    Wrapper,
-    make_wrapped,
-    name_of_maker,
-)
+from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.networks import eval_mode, randomness_kept
 from literate_rl.interfaces.cluster import RayActors
 from literate_rl.by_hand.fast_forms import fused_critic_error, numpy_act, fused_q_error
@@ -158,7 +91,7 @@ from literate_rl.check.own_models import (
     own_model,
     results_for,
 )
-from literate_rl.ground.protocols import Act, Learner, PolicyLike, refuse_mask
+from literate_rl.ground.protocols import Learner, PolicyLike, refuse_mask
 from literate_rl.ground.nests import (
     MODELS,
     SpaceError,
@@ -177,7 +110,15 @@ from literate_rl.runs.runs import (
     fit,
     sync,
     todays_names,
+    Callback,
+    is_command,
+    load_checkpoint,
+    make_visible,
+    policy_state,
+    save_checkpoint,
 )
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.ground.rows import ALGORITHMS, ANY, Row, by_settings, key_of, register
 
 __all__ = ["Agent", "Options", "train"]
 
@@ -197,7 +138,9 @@ __all__ = ["Agent", "Options", "train"]
 # | wrappers | `train("PPO", MyEnv, wrappers=["FrameStackObservation(4)", MyWrapper])` |
 # | a vector environment | `train("PPO", envs)`, which also says how many copies there are |
 # | hybrid actions whose space does not say who uses what | `train("PPO", MyEnv, mask=[[1, 0], [0, 1]])` |
-# | a run that should go on | `train("PPO", MyEnv, resume="my_agent")` |
+# | a run that should go on | `train("PPO", resume="my_agent")`, with `total_steps=` for longer |
+# | an algorithm of your own | `train(MyAlgorithm, MyEnv)`, its row ({doc}`rows`) |
+# | something to look at while it trains | `train("PPO", MyEnv, callback=look, eval_interval=10_000)` |
 #
 # A class or function may stand in a notebook. Only actors in other processes (`transport="shared"`)
 # must be able to import it, so then it has to stand in a file.
@@ -208,11 +151,13 @@ Device = Literal["auto", "cpu", "cuda"]
 Fast = Literal["auto", "plain", "by hand"]
 Models = dict[str, Any]
 Env = gym.Env[Any, Any]
+World = Make | VectorEnv[Any, Any, Any]
+Build = Callable[[], VectorEnv[Any, Any, Any]]
 
 
 def train(
-    algorithm: str,
-    env: Make | VectorEnv[Any, Any, Any],
+    algorithm: str | Row,
+    env: World | None = None,
     *,
     wrappers: Sequence[Wrapper] = (),
     mask: ArrayLike | Tensor | None = None,
@@ -221,6 +166,10 @@ def train(
     fast: Fast = "auto",
     check: bool = True,
     progress: bool = True,
+    callback: Callback | None = None,
+    eval_interval: int | None = None,
+    eval_episodes: int = 10,
+    log_infos: Sequence[str] = (),
     **options: Unpack[Options],
 ) -> Agent:
     """Train an agent on an environment, until it is done or until Ctrl-C.
@@ -229,10 +178,12 @@ def train(
     of trainings too. The global random numbers stay as they were.
 
     Args:
-        algorithm: Its name, in capitals or not: ``"DQN"``.
+        algorithm: Its name, in capitals or not: ``"DQN"``. One of your own is its row,
+            or ``module:name`` or ``file.py:name`` of it.
         env: A registered id, ``module:id``, ``module:name`` of a class or function, or
             what makes an environment: a class or a function without arguments. Or a
             vector environment, which is left open; it says how many copies there are.
+            None is that of the run that goes on.
         wrappers: What is put around each environment, the first one innermost: texts
             such as ``"FrameStackObservation(4)"``, by Gymnasium's names, or functions
             from an environment to another one.
@@ -240,6 +191,9 @@ def train(
             the space does not say it, as in ``HybridActions.from_space``.
         resume: Directory of a run to go on with, by the same algorithm in the same
             environment. It keeps its settings; what has no name there is given again.
+            Only ``total_steps`` may be larger than before. Then what falls with the
+            steps of a training, such as an annealed learning rate, goes on as if the
+            run had been that long from the start.
         device: Where the networks are while they train. ``"auto"`` is CUDA if there is
             one and the network and its batches are large enough for it to pay. In the
             end models of your own are back where they were, and ours are on the CPU.
@@ -251,6 +205,15 @@ def train(
             go on in another form.
         check: Whether models of your own are checked against the contract first.
         progress: Whether to show a progress bar.
+        callback: Called after each iteration with the learner and its metrics. If it
+            returns True, the training ends in good order, and can be resumed.
+        eval_interval: Steps from one evaluation to the next, or None for no
+            evaluations. Greedy episodes in an environment of their own, which always
+            start in the same ways, give ``charts/eval_return``. The policy that did
+            best is kept beside the last one: ``agent.best``. The training is the same.
+        eval_episodes: Episodes of each evaluation.
+        log_infos: What to log of ``info`` at the end of episodes, by names such as
+            ``"is_success"``: the means.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) or an
             ``encoder`` of your own for our networks, and settings of the algorithm
             (``total_steps``, ``seed``, ...). The defaults suit the environment.
@@ -265,53 +228,32 @@ def train(
             with is another one.
     """
     name, changes = algorithm_named(algorithm), {**options}
+    told = told_of(eval_interval, eval_episodes, log_infos)
     models = {key: changes.pop(key) for key in MODELS if key in changes}
     models |= {} if mask is None else {"mask": read_mask(mask)}
-    asked = Asked(name, env, wrappers, models, changes, fast)
-    run = None if resume is None else Run(resume, resume=True)
+    asked = Asked(name, env, wrappers, models, changes, resume, fast, check, told=told)
     # The caller may be in a block without gradients, and draws random numbers too.
     with (
         torch.inference_mode(False),
         randomness_kept(),
         placing(device, progress) as place,
     ):
-        if run is None:
-            learner, world = asked.new(check, place)
-            settings = settings_of_run(name, world, learner.config, models)
-            run = Run(tempfile.mkdtemp(prefix="literate_rl_"), settings)
-        else:
-            learner, world = asked.again(run, check, place)
-        new = resume is None
-        history = carried_out(learner, world, run, new, progress)
-    agent = Agent(learner, run.directory, history, world)
-    if new:
+        training = asked.start(place)
+        history = training.carry_out(progress, callback)
+    run, world = training.run, training.world
+    agent = Agent(training.learner, run.directory, history, world)
+    if resume is None:
         agent.clear_up()
     if progress:
         watch = "watch it with show(agent.policy, agent.env), "
         watch = "" if isinstance(world, VectorEnv) else watch
         kept = (
-            "keep it with agent.save(directory)" if new else f"kept in {run.directory}"
+            f"kept in {run.directory}"
+            if resume
+            else "keep it with agent.save(directory)"
         )
         print(watch + kept)
     return agent
-
-
-def carried_out(
-    learner: Learner, world: World, run: Run, new: bool, progress: bool
-) -> list[dict[str, float]]:
-    """Run a training to its end, and return the rows of its log."""
-    try:
-        with run, ended(learner, world):
-            if progress:
-                print(opening(learner))
-            return fit(learner, run, progress)
-    except BaseException as error:
-        # What was learned in hours is not lost with what came after.
-        if run.saved:
-            error.add_note(f"what was saved is kept in {run.directory}")
-        elif new:
-            shutil.rmtree(run.directory)
-        raise
 
 
 # %% [markdown]
@@ -486,8 +428,17 @@ class Agent:
         return self.learner.policy
 
     @property
+    def best(self) -> PolicyLike:
+        """A copy of the policy as it was when its evaluation was best."""
+        policy: Any = copy.deepcopy(self.policy)
+        state = load_checkpoint(self.folder / "best.pt")
+        policy.load_state_dict(state["policy"]["weights"])
+        best: PolicyLike = policy
+        return best
+
+    @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C has ended the training before its last step."""
+        """Whether Ctrl-C or a callback ended the training before its last step."""
         return self.learner.step < self.learner.config.total_steps
 
     def clear_up(self) -> None:
@@ -650,10 +601,8 @@ assert round(max(longer), 1) == 2.0
 # in NumPy besides; so `auto` takes the upper end. All of this book's agents are below it with their
 # settings for CartPole and Pendulum, and on that machine they take 1.3 to 2 times as long on CUDA.
 #
-# How much is there to compute? A linear layer uses each of its weights once for each row, a
-# convolution many times. PyTorch counts that when a copy of the policy acts once. What is not
-# counted there, such as a critic, uses each parameter once or more. The way back costs twice as
-# much as the way forward.
+# How much is there to compute? Each row of a batch uses each parameter once or more, and the way
+# back costs twice as much as the way forward.
 
 
 # %% tags=["export"]
@@ -661,33 +610,10 @@ assert round(max(longer), 1) == 2.0
 CROSSOVER = 5e7
 
 
-def work_of_update(policy: Any, space: spaces.Space[Any], config: Any) -> float:
+def work_of_update(policy: Any, config: Any) -> float:
     """Return about how many multiply-adds one update of a policy takes."""
-    obs = torch.zeros(1, *(space.shape or ()))
-    counter = FlopCounterMode(display=False)
-    # A model of your own may draw random numbers, or change when it is called. One that
-    # cannot be copied or called like this is judged by its parameters.
-    with suppress(Exception), torch.no_grad(), randomness_kept():
-        acting = copy.deepcopy(policy).eval()
-        with counter:
-            acting.act(obs, 0.0)
-    # The counter takes a multiplication and an addition for two operations.
-    counted = counter.get_total_flops() / 2
     parameters = sum(weight.numel() for weight in policy.parameters())
-    return float(3 * rows_of_update(config) * max(counted, parameters))
-
-
-def rows_of_update(config: Any) -> int:
-    """Return how many rows the learner takes through its networks in one update."""
-    if isinstance(config, A3CConfig):
-        return 0  # the workers compute the gradients, on the CPU
-    if isinstance(config, ActorsConfig):
-        samples = config.batch_size if config.actors is None else config.n_sample
-        return samples * config.unroll_len
-    if isinstance(config, OffPolicyConfig):
-        return config.batch_size
-    rows: int = config.num_envs * config.num_steps
-    return rows // getattr(config, "num_minibatches", 1)
+    return float(3 * config.rows_per_update * parameters)
 
 
 # %% [markdown]
@@ -696,9 +622,7 @@ def rows_of_update(config: Any) -> int:
 
 
 # %% tags=["export"]
-def chosen_device(
-    device: Device, policy: Any, space: spaces.Space[Any], config: Any
-) -> tuple[torch.device, str]:
+def chosen_device(device: Device, policy: Any, config: Any) -> tuple[torch.device, str]:
     """Return where a policy trains and, if that was a choice, the reason."""
     best = best_device()
     if device != "auto" or best.type == "cpu":
@@ -706,7 +630,7 @@ def chosen_device(
     for weight in policy.parameters():
         if weight.device.type != "cpu":
             return weight.device, "where the model is"
-    work = work_of_update(policy, space, config)
+    work = work_of_update(policy, config)
     reason = (
         f"an update is {work / 1e6:,.1f} million multiply-adds, "
         f"and CUDA pays above {CROSSOVER / 1e6:.0f} million"
@@ -722,11 +646,10 @@ def chosen_device(
 
 
 # %% tags=["export"]
-# It gets the policy, the space of its observations, and the settings.
-Place = Callable[[Any, spaces.Space[Any], Any], Any]
+Place = Callable[[Any, Any], Any]  # from a policy and settings to the policy
 
 
-def stay(policy: Any, space: spaces.Space[Any], config: Any) -> Any:
+def stay(policy: Any, config: Any) -> Any:
     """Leave a policy where it is."""
     return policy
 
@@ -749,8 +672,8 @@ def placing(device: Device, tell: bool = True) -> Iterator[Place]:
         raise ValueError("device must be cpu or auto where PyTorch finds no CUDA")
     homes: list[tuple[nn.Module, torch.device]] = []
 
-    def place(policy: Any, space: spaces.Space[Any], config: Any) -> Any:
-        goal, reason = chosen_device(device, policy, space, config)
+    def place(policy: Any, config: Any) -> Any:
+        goal, reason = chosen_device(device, policy, config)
         if tell and reason:
             print(f"device: {goal.type} ({reason})")
         homes.extend((module, device_of(module)) for module in policy.modules())
@@ -771,11 +694,12 @@ def placing(device: Device, tell: bool = True) -> Iterator[Place]:
 
 
 # %% tags=["export"]
-World = Make | VectorEnv[Any, Any, Any]
-Build = Callable[[], VectorEnv[Any, Any, Any]]
+def make_learner(*asked: Any, **more: Any) -> Learner:
+    """Build a learner, as ``made`` does."""
+    return made(*asked, **more)[0]
 
 
-def make_learner(
+def made(
     algorithm: str,
     env: World,
     config: Any,
@@ -783,19 +707,65 @@ def make_learner(
     check: bool = True,
     place: Place = stay,
     fast: Fast = "auto",
-) -> Learner:
-    """Build a learner, with models of your own if they keep the contract."""
-    known = ALGORITHMS[algorithm]
-    check_fast(fast, algorithm)
+    notes: Notes | None = None,
+) -> tuple[Learner, dict[str, Any]]:
+    """Return a learner, with models of your own if they keep the contract.
+
+    Beside it are the fast forms that it was handed, by their slots.
+    """
+    row = ALGORITHMS[algorithm]
+    check_fast(fast, row)
+    check_models(row, models, config)
+    view, make = looked_at(env, config)
+    build = make if notes is None else lambda: notes(make())
+    hybrid = row.actions == ANY and is_hybrid(view.actions)
+    if "mask" in models and not hybrid:
+        words = "mask is for hybrid actions and what learns them"
+        raise ValueError(f"{words}, got {algorithm} and {view.actions}")
+    if check and models.keys() - {"encoder", "mask"}:
+        known = algorithm in (family.lower() for family in CONTRACTS)
+        glimpse = partial(Glimpse, view)
+        sample = glimpse if isinstance(env, VectorEnv) else partial(make_one, env)
+        family = algorithm if known else row.contract
+        check_model(family, env=sample, **models)
+    seed_everything(config.seed)
+    try:
+        policy = policy_for(row, view, config, models)
+    except SpaceError as error:
+        raise SpaceError(f"{algorithm.upper()}'s {error}") from error
+    # Its own space, where the policy was told that of flat rows.
+    policy.observation_space = as_space(plain_space(view.seen))
+    if has_processes(config) and models:
+        check_sent(" and ".join(models), policy, [*models.values()])
+    policy = place(policy, config)
+    forms = {slot: fast_form(slot, policy, fast) for slot in row.forms}
+    if config.actors is None:
+        return cast(Any, row.learner)(policy, build(), config, **forms), forms
+    # The actors are on the CPU, and each makes a form of its own.
+    act = fast_form("act", copy.deepcopy(policy).cpu(), fast) and numpy_act
+    arguments = policy, build, config, transport_of(config), act
+    return cast(Any, row.actors)(*arguments, **forms), {"act": act, **forms}
+
+
+def check_fast(fast: str, row: Row) -> None:
+    """Raise unless there is such a choice, and the algorithm has it."""
+    if fast not in get_args(Fast):
+        names = ", ".join(map(repr, get_args(Fast)))
+        raise ValueError(f"fast must be one of {names}, got {fast!r}")
+    if fast == "by hand" and not BY_HAND.keys() & {*row.forms}:
+        able = [x for x, each in ALGORITHMS.items() if BY_HAND.keys() & {*each.forms}]
+        raise ValueError(f"fast='by hand' is for {' and '.join(able)}, got {row.key}")
+
+
+def check_models(row: Row, models: Models, config: Any) -> None:
+    """Raise unless an algorithm takes these models of your own."""
     # Our networks take an encoder of your own and a mask, and models of your own have
     # no use for them.
     own = models.keys() - {"encoder", "mask"}
-    if own and set(models) != set(known.models):
-        wanted = " and ".join(known.models) or "none"
-        raise ValueError(
-            f"models of your own for {algorithm} must be {wanted}, "
-            f"got {' and '.join(models)}"
-        )
+    if own and set(models) != set(row.models):
+        wanted, given = " and ".join(row.models) or "none", " and ".join(models)
+        words = f"models of your own for {row.key} must be {wanted}"
+        raise ValueError(f"{words}, got {given}")
     for role in own:
         if isinstance(models[role], type):
             got = models[role].__name__
@@ -804,32 +774,6 @@ def make_learner(
     if own and config.normalize_obs:
         words = "normalize_obs must be False with models of your own, got True"
         raise ValueError(f"{words}: normalise inside of them")
-    view, build = looked_at(env, config)
-    if "mask" in models and not (known.hybrid and is_hybrid(view.actions)):
-        words = "mask is for hybrid actions and what learns them"
-        raise ValueError(f"{words}, got {algorithm} and {view.actions}")
-    if own and check:
-        glimpse = partial(Glimpse, view)
-        sample = glimpse if isinstance(env, VectorEnv) else partial(make_one, env)
-        check_model(known.contract or algorithm, env=sample, **models)
-    seed_everything(config.seed)
-    with named_refusal(algorithm):
-        policy = known.policy(view, config, models)
-    # Its own space, where the policy was told that of flat rows.
-    policy.observation_space = as_space(plain_space(view.seen))
-    if has_processes(config) and models:
-        check_sent(" and ".join(models), policy, [*models.values()])
-    policy = place(policy, view.rows, config)
-    return known.learner(policy, build, config, fast)
-
-
-def check_fast(fast: str, algorithm: str) -> None:
-    """Raise unless there is such a choice, and the algorithm has it."""
-    if fast not in get_args(Fast):
-        names = ", ".join(map(repr, get_args(Fast)))
-        raise ValueError(f"fast must be one of {names}, got {fast!r}")
-    if fast == "by hand" and algorithm not in ("ppo", "ppg"):
-        raise ValueError(f"fast='by hand' is for ppo and ppg, got {algorithm}")
 
 
 # %% [markdown]
@@ -874,7 +818,7 @@ def looked_at(env: World, config: Any) -> tuple[View, Build]:
         tell_statistics(one, config)
     if has_processes(config):
         env = sent(env)
-    return view, partial(make_envs, partial(flat_env, env), copies_of(config))
+    return view, partial(make_envs, partial(flat_env, env), config.copies)
 
 
 def tell_hidden_mask(env: Env, seen: spaces.Space[Any]) -> None:
@@ -936,7 +880,7 @@ def with_statistics(env: Any) -> Iterator[tuple[str, bool]]:
 
 def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, Build]:
     """Do the same for a vector environment."""
-    if has_actors(config):
+    if config.actors is not None:
         kind = type(envs).__name__
         raise ValueError(
             "env must be an id, a class or a function, because actors make "
@@ -944,9 +888,9 @@ def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, B
         )
     resets_later(envs)  # refuses a mode that no learner understands
     tell_statistics(envs, config)
-    if envs.num_envs != copies_of(config):
-        words = f"{name_of_copies(config)} must be {envs.num_envs}, as many as env has"
-        raise ValueError(f"{words}, got {copies_of(config)}")
+    if envs.num_envs != config.copies:
+        words = f"{config.copies_named} must be {envs.num_envs}, as many as env has"
+        raise ValueError(f"{words}, got {config.copies}")
     seen, flat = envs.single_observation_space, envs
     if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
         check_flat(seen)
@@ -955,25 +899,9 @@ def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, B
     return View(seen, rows, envs.single_action_space), lambda: flat
 
 
-def has_actors(config: Any) -> bool:
-    """Say whether actors collect for the learner."""
-    return isinstance(config, TransportConfig) and config.actors is not None
-
-
-def name_of_copies(config: Any) -> str:
-    """Return the name of the setting that says how many environments there are."""
-    return "n_sample" if isinstance(config, ActorsConfig) else "num_envs"
-
-
-def copies_of(config: Any) -> int:
-    """Return how many environments are stepped together."""
-    copies: int = getattr(config, name_of_copies(config))
-    return copies
-
-
 def has_processes(config: Any) -> bool:
     """Say whether the actors are in other processes."""
-    return has_actors(config) and config.transport != "in_process"
+    return config.actors is not None and config.transport != "in_process"
 
 
 def sent(env: Make) -> Make:
@@ -1050,15 +978,6 @@ class Glimpse(Env):
 
 
 @contextmanager
-def named_refusal(algorithm: str) -> Iterator[None]:
-    """Say whose policy does not fit the spaces of an environment."""
-    try:
-        yield
-    except SpaceError as error:
-        raise SpaceError(f"{algorithm.upper()}'s {error}") from error
-
-
-@contextmanager
 def ended(learner: Learner, env: World = "") -> Iterator[None]:
     """Close the actors and environments of a learner when its training ends.
 
@@ -1082,89 +1001,27 @@ def ended(learner: Learner, env: World = "") -> Iterator[None]:
 
 
 # %% tags=["export"]
-def told(view: View, models: Models) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """Return the spaces that our networks are told: an encoder reads the true one."""
-    if not models.keys() - {"mask"}:
+# What builds a policy around models of your own, by the contract that they keep.
+OWN: dict[str, Callable[..., Any]] = {
+    "ppo": make_contract_policy,
+    "dqn": make_qnet_policy,
+    "rainbow": make_qnet_policy,
+    "ddpg": make_own_ddpg_policy,
+    "sac": make_own_sac_policy,
+}
+
+
+def policy_for(row: Row, view: View, config: Any, models: Models) -> Any:
+    """Build a policy for an environment, of models of your own or of ours."""
+    if models.keys() - {"encoder", "mask"}:
+        if row.contract == "rainbow":
+            models = models | {"support": [config.value_min, config.value_max]}
+        return by_settings(OWN[row.contract])(view.seen, view.actions, config, **models)
+    if "encoder" not in models:
         readable_parts(view.seen)
     shaped = "encoder" in models or has_pictures(view.seen)
-    return view.seen if shaped else view.rows, view.actions
-
-
-def parts_of(config: Any) -> dict[str, Any]:
-    """Return what actor and critics of ours have before their layers."""
-    return {"normalize": config.normalize_obs, "share_encoder": config.share_encoder}
-
-
-def actor_critic(view: View, config: Any, models: Models) -> PolicyLike:
-    """Build an actor and a critic of states."""
-    seen, done = told(view, models)
-    if "actor" in models:
-        return make_contract_policy(view.seen, done, **models)
-    make = make_hybrid_policy if is_hybrid(done) else make_policy
-    return make(seen, done, **parts_of(config), **models)
-
-
-def phasic(view: View, config: PPGConfig, models: Models) -> PolicyLike:
-    """Build a policy with two values."""
-    seen, done = told(view, models)
-    encoder = config.share_encoder, config.detach
-    return make_phasic_policy(
-        seen, done, *encoder, normalize=config.normalize_obs, **models
-    )
-
-
-def q_values(view: View, config: DQNConfig, models: Models) -> PolicyLike:
-    """Build a network that values each action."""
-    seen, done = told(view, models)
-    if "qnet" in models:
-        return make_qnet_policy(view.seen, done, **models)
-    models = models | {"normalize": config.normalize_obs}
-    return make_q_policy(seen, done, config.hidden, config.dueling, **models)
-
-
-def q_atoms(view: View, config: RainbowConfig, models: Models) -> PolicyLike:
-    """Build a network with a distribution of the return for each action."""
-    seen, done = told(view, models)
-    if "qnet" in models:
-        support = [config.value_min, config.value_max]
-        return make_qnet_policy(view.seen, done, **models, support=support)
-    return rainbow_policy(seen, done, config, **models)
-
-
-def rainbow_policy(
-    observation_space: spaces.Space[Any],
-    action_space: spaces.Space[Any],
-    config: RainbowConfig,
-    **models: Any,
-) -> RainbowPolicy:
-    """Build Rainbow's policy as its settings say."""
-    size = ("hidden", "num_atoms", "value_min", "value_max")
-    parts = ("dueling", "noisy", "sigma", "hold")
-    chosen = {name: getattr(config, name) for name in size + parts}
-    chosen["normalize"] = config.normalize_obs
-    return make_rainbow_policy(observation_space, action_space, **chosen, **models)
-
-
-def deterministic(view: View, config: Any, models: Models) -> PolicyLike:
-    """Build an actor that draws nothing, and critics of actions."""
-    seen, done = told(view, models)
-    number = getattr(config, "num_critics", 1)
-    if "actor" in models:
-        return make_own_ddpg_policy(view.seen, done, **models, num_critics=number)
-    models = models | parts_of(config)
-    return make_ddpg_policy(seen, done, config.hidden, number, **models)
-
-
-def soft(view: View, config: SACConfig, models: Models) -> PolicyLike:
-    """Build an actor that draws, and critics, for a box or for actions from a list."""
-    seen, done = told(view, models)
-    sizes = config.hidden, config.num_critics
-    if "actor" in models:
-        return make_own_sac_policy(view.seen, done, **models, num_critics=sizes[1])
-    models = models | parts_of(config)
-    if isinstance(done, spaces.Discrete):
-        return make_discrete_sac_policy(seen, done, *sizes, **models)
-    return make_sac_policy(seen, done, *sizes, config.hold, **models)
+    seen = view.seen if shaped else view.rows
+    return row.policy(seen, view.actions, config, **models)
 
 
 # %% [markdown]
@@ -1174,87 +1031,48 @@ def soft(view: View, config: SACConfig, models: Models) -> PolicyLike:
 
 
 # %% tags=["export"]
-def fitting(form: Callable[[Any], Any], policy: Any, fast: Fast) -> Any:
-    """Return a fast form, or None where it refuses the policy or nobody wants it."""
-    try:
-        return None if fast == "plain" else form(policy)
-    except ValueError:
-        return None
+def act_in_list(policy: Any) -> Any:
+    """Return a form of acting for actions from a list; SAC's others gain nothing."""
+    if not isinstance(getattr(policy, "actions", None), CategoricalActions):
+        raise ValueError("actions must be from a list")
+    return numpy_act(policy)
 
 
-def alone(
-    learner: Callable[..., Learner],
-    policy: Any,
-    build: Build,
-    config: Any,
-    fast: Fast,
-    **forms: Callable[[Any], Any],
-) -> Learner:
-    """Build a learner without actors, given what makes fast forms for a policy."""
-    made = {name: fitting(form, policy, fast) for name, form in forms.items()}
-    return learner(policy, build(), config, **made)
+# What can fill a slot: the first that takes the policy.
+FORMS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "act": (numpy_act,),
+    "act_in_list": (act_in_list,),
+    "error": (fused_q_error, fused_critic_error),
+}
+# What writes gradients by hand, and is used on request only.
+BY_HAND: dict[str, Callable[[Any], Any]] = {
+    "by_hand": ByHand,
+    "heads": lambda policy: AuxiliaryHeads,
+}
+WORDS = {
+    "act": "acting",
+    "act_in_list": "acting",
+    "error": "the error",
+    "by_hand": "learning by hand",
+    "heads": "the heads of the auxiliary phase by hand",
+}
 
 
-def ppo(policy: Any, build: Build, config: PPOConfig, fast: Fast) -> Learner:
-    """Build PPO, which can do without autograd."""
-    by_hand = ByHand(policy) if fast == "by hand" else None
-    act = fitting(numpy_act, policy, fast)
-    return PPO(policy, build(), config, act, by_hand=by_hand)
+def fast_form(slot: str, policy: Any, fast: Fast) -> Any:
+    """Return what fills a slot, or None where nothing fits or nobody wants it."""
+    if slot in BY_HAND:
+        return BY_HAND[slot](policy) if fast == "by hand" else None
+    for form in FORMS[slot] if fast != "plain" else ():
+        with suppress(ValueError):
+            return form(policy)
+    return None
 
 
-def ppg(policy: Any, build: Build, config: PPGConfig, fast: Fast) -> Learner:
-    """Build PPG, whose auxiliary phase can write its gradient at the heads."""
-    learner = PPGAlgorithm(policy, build(), config)
-    aux: Any = learner.aux
-    if fast == "by hand":
-        aux.learn = AuxiliaryHeads(aux)
-    return learner
-
-
-def with_actors(
-    learner: Callable[..., Learner], policy: Any, build: Build, config: Any, fast: Fast
-) -> Learner:
-    """Build a learner whose actors make environments of their own."""
-    return learner(
-        policy, build, config, transport_of(config), actors_act(policy, fast)
-    )
-
-
-def actors_act(policy: Any, fast: Fast) -> Callable[[Any], Act] | None:
-    """Return what makes the actors' form of ``act``; they are on the CPU."""
-    fits = fitting(numpy_act, copy.deepcopy(policy).cpu(), fast)
-    return numpy_act if fits else None
-
-
-def transport_of(config: TransportConfig) -> MakeTransport:
+def transport_of(config: Any) -> MakeTransport:
     """Return the transport that the settings name."""
     if config.transport == "ray":
         return partial(RayActors, address=config.address)
     return transport_named(config.transport)
-
-
-def impala(policy: Any, build: Build, config: ActorsConfig, fast: Fast) -> Learner:
-    """Build IMPALA, with actors if the settings ask for some."""
-    if config.actors is None:
-        return IMPALA(policy, build(), config)
-    return with_actors(ActorLearner, policy, build, config, fast)
-
-
-def soft_learner(policy: Any, build: Build, config: SACConfig, fast: Fast) -> Learner:
-    """Build SAC, for numbers in a box or for actions from a list."""
-    envs = build()
-    if isinstance(envs.single_action_space, spaces.Discrete):
-        act = fitting(numpy_act, policy, fast)
-        return DiscreteSAC(policy, envs, config, act=act)
-    return SAC(policy, envs, config, error=fitting(fused_critic_error, policy, fast))
-
-
-def apex(
-    learner: Callable[..., Any], policy: Any, build: Build, config: Any, fast: Fast
-) -> Learner:
-    """Build a learner with many actors and one memory."""
-    one = learner(policy, build, config, fast)
-    return Apex(one, build, transport_of(config), actors_act(policy, fast))
 
 
 def runner_of(learner: Any) -> Any:
@@ -1263,195 +1081,66 @@ def runner_of(learner: Any) -> Any:
     return getattr(learner, "runner", learner)
 
 
-def opening(learner: Any) -> str:
+def opening(learner: Any, forms: Mapping[str, Any]) -> str:
     """Return what is said when a training begins."""
-    each, total = steps_of_iteration(learner.config), learner.config.total_steps
+    names = [WORDS[slot] for slot, form in forms.items() if form]
+    words = f"fast forms: {' and '.join(names) or 'none'}"
+    each, total = learner.config.steps_per_iteration, learner.config.total_steps
     takes = learner.step + math.ceil(max(0, total - learner.step) / each) * each
-    words = f"steps: {takes:,} for {total:,}, because an iteration has {each:,}"
-    return handed_in(learner) + (f"\n{words}" if takes > total else "")
-
-
-def steps_of_iteration(config: Any) -> int:
-    """Return how many steps a learner takes at once, all environments together."""
-    if isinstance(config, ActorsConfig):
-        rows = config.unroll_len
-    elif isinstance(config, ApexConfig):
-        rows = cast(Any, config).rollout_len
-    elif isinstance(config, OffPolicyConfig):
-        rows = config.rounds * config.rollout_len
-    else:
-        rows = config.num_steps
-    return rows * copies_of(config)
-
-
-def handed_in(learner: Any) -> str:
-    """Say which fast forms a learner was handed; the rest is as its chapter says."""
-    if isinstance(learner, RemoteLearner):
-        make_actor: Any = learner.make_actor
-        loop, acting = learner.learner, make_actor.keywords["make_act"] is not None
-    else:
-        plain = learner.policy.act
-        loop, acting = learner, getattr(runner_of(learner), "act", plain) != plain
-    error = isinstance(loop, OffPolicy) and loop.error != loop.algorithm.error
-    by_hand = isinstance(loop, PPO) and loop.judge is not loop.policy
-    heads = isinstance(loop, PPGAlgorithm) and "learn" in vars(loop.aux)
-    known = {"acting": acting, "the error": error, "learning by hand": by_hand}
-    known["the heads of the auxiliary phase by hand"] = heads
-    names = [name for name, handed in known.items() if handed]
-    return f"fast forms: {' and '.join(names) or 'none'}"
+    because = f"steps: {takes:,} for {total:,}, because an iteration has {each:,}"
+    return f"{words}\n{because}" if takes > total else words
 
 
 # %% [markdown]
-# All algorithms in one table. A new one is a row in it, and its settings get lines in `Options`:
-
-
-# %% tags=["export"]
-class Entry(NamedTuple):
-    """What ``train`` knows about an algorithm.
-
-    Attributes:
-        config: Class of its settings.
-        settings: Function from the id of an environment to settings.
-        learner: Function from a policy, a function that makes environments, settings
-            and the wanted fast forms to a learner.
-        policy: Function from what an environment is like, settings and models of your
-            own to a policy.
-        models: Names of the models of your own that it takes, all of them or none.
-        contract: What its models keep, if that has another name than the algorithm.
-    """
-
-    config: type[Any]
-    settings: Callable[[str], Any]
-    learner: Callable[[Any, Build, Any, Fast], Learner]
-    policy: Callable[[View, Any, Models], Any] = actor_critic
-    models: tuple[str, ...] = ("actor", "critic")
-    contract: str = ""
-
-    @property
-    def hybrid(self) -> bool:
-        """Whether it learns hybrid actions."""
-        return self.policy in (actor_critic, phasic)
-
-
-def with_priorities(settings: Callable[[str], Any], env: str) -> Any:
-    """Return settings for an environment, with the exponent of prioritised replay.
-
-    Source: Schaul et al. 2016, section 4.
-    """
-    return replace(settings(env), priority_exponent=0.6)
-
-
-def settings_of_sac(env: str) -> SACConfig:
-    """Return settings of SAC for an environment, whichever actions it has."""
-    return discrete_sac_settings(env) if env in LISTED else sac_settings(env)
-
-
-# What algorithms of one family share.
-VALUES: dict[str, Any] = {"policy": q_values, "models": ("qnet",)}
-ATOMS = VALUES | {"policy": q_atoms, "contract": "rainbow"}
-BOXES: dict[str, Any] = {"policy": deterministic}
-a2c = partial(alone, A2C, act=numpy_act)
-dqn = partial(alone, DQN, act=numpy_act, error=fused_q_error)
-rainbow = partial(alone, Rainbow)
-ddpg, hddpg = (partial(alone, learner) for learner in (DDPG, HDDPG))
-td3 = partial(alone, TD3, error=fused_critic_error)
-
-ALGORITHMS = {
-    "ppo": Entry(PPOConfig, ppo_settings, ppo),
-    "ppg": Entry(PPGConfig, ppg_settings, ppg, phasic, models=()),
-    "impala": Entry(ActorsConfig, actors_settings, impala),
-    "a2c": Entry(A2CConfig, a2c_settings, a2c),
-    "a3c": Entry(A3CConfig, a3c_settings, partial(with_actors, A3C)),
-    "dqn": Entry(DQNConfig, dqn_settings, dqn, **VALUES),
-    "dqnper": Entry(DQNConfig, partial(with_priorities, dqn_settings), dqn, **VALUES),
-    "rainbow": Entry(RainbowConfig, rainbow_settings, rainbow, **ATOMS),
-    "ddpg": Entry(DDPGConfig, ddpg_settings, ddpg, **BOXES),
-    "ddpgper": Entry(
-        DDPGConfig, partial(with_priorities, ddpg_settings), ddpg, **BOXES
-    ),
-    "hddpg": Entry(HDDPGConfig, hddpg_settings, hddpg, **BOXES),
-    "td3": Entry(TD3Config, td3_settings, td3, **BOXES),
-    "sac": Entry(SACConfig, settings_of_sac, soft_learner, **BOXES | {"policy": soft}),
-    "dqnapex": Entry(DQNApexConfig, apex_settings, partial(apex, dqn), **VALUES),
-    "rainbowapex": Entry(
-        RainbowApexConfig,
-        partial(apex_settings, algorithm="rainbow"),
-        partial(apex, rainbow),
-        **ATOMS,
-    ),
-    "ddpgapex": Entry(
-        DDPGApexConfig,
-        partial(apex_settings, algorithm="ddpg"),
-        partial(apex, ddpg),
-        **BOXES,
-    ),
-}
-
-
-# %% [markdown]
-# The name of an algorithm may be that of its class. Other names are answered with what they belong
-# to: those of networks, and all that a chapter about an algorithm defines.
+# The name of an algorithm may be that of its class, its row, or where the row stands.
 
 
 # %% tags=["export"]
 CLASSES = {"ppgalgorithm": "ppg", "discretesac": "sac"}
-BELONGS = {
-    "apex": "'DQNApex', 'RainbowApex' or 'DDPGApex'",
-    "actorlearner": "'IMPALA' with actors=2",
-    "c51": "'Rainbow'",
-    "categoricalqnetwork": "'Rainbow'",
-    "doubledqn": "'DQN' with double=True",
-    "dueling": "'DQN' with dueling=True",
-    "duelingdqn": "'DQN' with dueling=True",
-    "duelingqnetwork": "'DQN' with dueling=True",
-    "qnetwork": "'DQN'",
-    "categoricalactor": "'PPO', 'A2C', 'A3C', 'IMPALA' or 'SAC'",
-    "statevalue": "'PPO', 'A2C', 'A3C' or 'IMPALA'",
-    "deterministicactor": "'DDPG' or 'TD3'",
-    "probabilityactor": "'DDPG' or 'TD3'",
-    "actionvalue": "'DDPG', 'TD3' or 'SAC'",
-    "squashedgaussianactor": "'SAC' or 'A2C'",
-}
 
 
 def algorithm_named(name: Any) -> str:
     """Return the key of an algorithm in the table.
 
+    Args:
+        name: Its name in capitals or not, a row, or ``module:name`` or ``file.py:name``
+            of a row, or of an algorithm that this module registers.
+
     Raises:
-        TypeError: If the name is no text.
+        TypeError: If it is neither a text nor a row.
         ValueError: If there is no such algorithm. The message says what was meant.
     """
+    if isinstance(name, Row):
+        return register(name).key
     if not isinstance(name, str):
         kind = getattr(name, "__name__", type(name).__name__)
         raise TypeError(f"algorithm must be a text such as 'PPO', got {kind}")
-    key = name.lower().replace("_", "").replace("-", "").replace(" ", "")
+    own = name
+    if ":" in name:
+        own = from_file(name)
+        module, _, own = own.partition(":")
+        found = getattr(import_module(module), own, None)
+        if isinstance(found, Row):
+            return register(found).key
+    key = key_of(own)
     key = CLASSES.get(key, key)
     if key in ALGORITHMS:
         return key
-    close = get_close_matches(key, ALGORITHMS, n=1, cutoff=0.6)
-    belongs = BELONGS.get(key) or defined_for(key) or "".join(map(repr, close))
-    hint = f": is it {belongs}?" if belongs else ""
+    # The name of a class or a network often holds that of its algorithm.
+    parts = [x for x in ALGORITHMS if key and (x in key or key in x)]
+    close = parts or get_close_matches(key, ALGORITHMS, n=1)
+    hint = f": is it {' or '.join(map(repr, close))}?" if close else ""
     names = ", ".join(ALGORITHMS)
     raise ValueError(f"algorithm must be one of {names}, got {name!r}{hint}")
-
-
-def defined_for(key: str) -> str:
-    """Return the algorithm whose chapter defines a public name, or an empty text."""
-    package = importlib.import_module("literate_rl")
-    public = {name.lower(): name for name in package.__all__}
-    defined = getattr(package, public.get(key, ""), None)
-    chapter = getattr(defined, "__module__", "").removeprefix("literate_rl.")
-    return next((repr(x) for x, told in OFFERED.items() if told.chapter == chapter), "")
 
 
 # %% [markdown]
 # ## What was asked for
 #
 # A training begins anew, or it goes on where a run has stopped. `train` and the command line both
-# write down what was asked for, and get a learner for it. A run that goes on keeps its settings,
-# which come from a file that somebody else may have written. So options that could run other
-# people's code must be given again, and nothing is touched before everything has been checked
-# ({doc}`runs`).
+# write down what was asked for, and start it. A run that goes on keeps its settings, which come from
+# a file that somebody else may have written: what it names is imported where Python finds it, and a
+# file is only run if you name it ({doc}`runs`). Nothing is touched before everything has been checked.
 
 
 # %% tags=["export"]
@@ -1465,54 +1154,80 @@ class Asked:
         wrappers: As in ``train``.
         models: Models of your own, an encoder and a mask, by their names.
         changes: Settings that were named.
+        resume: As in ``train``.
         fast: As in ``train``.
+        check: As in ``train``.
+        told: What the log gets beside the metrics of the learner: ``eval_interval``,
+            ``eval_episodes`` and ``log_infos``, where they are asked for.
+        typed: On the command line, the names of the models, as they can be typed again.
+        directory: Where a new run is kept; None is a directory that will go.
+        look: How the agent will be drawn afterwards; nothing if it will not.
         dash: What stands before the name of an option.
     """
 
     algorithm: str
     env: World | None
-    wrappers: Sequence[Wrapper]
-    models: Models
-    changes: dict[str, Any]
+    wrappers: Sequence[Wrapper] = ()
+    models: Models = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+    resume: str | Path | None = None
     fast: Fast = "auto"
+    check: bool = True
+    told: dict[str, Any] = field(default_factory=dict)
+    typed: dict[str, str] = field(default_factory=dict)
+    directory: Path | None = None
+    look: str = ""
     dash: str = ""
 
-    def new(self, check: bool, place: Place) -> tuple[Learner, World]:
-        """Build a learner for a new run."""
+    def start(self, place: Place) -> Training:
+        """Begin a new run, or go on with one."""
+        run = None if self.resume is None else Run(self.resume, resume=True)
+        config, world, models = self.anew() if run is None else self.agreed(run)
+        notes = notes_for(self.told if run is None else run.settings, world, config)
+        arguments = self.algorithm, world, config, models, self.check, place, self.fast
+        learner, forms = made(*arguments, notes)
+        if run is not None:
+            run.restore(learner)
+        if self.look:  # better now than after the training
+            make_visible(cast(Any, world), self.look).close()
+        if run is None:
+            settings = settings_of_run(self.algorithm, world, config, models)
+            # Models are stored as they were typed, so that they can be typed again.
+            settings |= {"models": self.typed} if self.dash else {}
+            directory = self.directory or tempfile.mkdtemp(prefix="literate_rl_")
+            run = Run(directory, settings | self.told)
+        return Training(self, run, learner, world, forms, notes)
+
+    def anew(self) -> tuple[Any, World, Models]:
+        """Return settings, environment and models of a new run."""
         changes, world = self.changes, known_env(self.env)
-        default = ALGORITHMS[self.algorithm].settings(
-            world if isinstance(world, str) else ""
-        )
+        settings = cast(Any, ALGORITHMS[self.algorithm].settings)
+        default = settings(world if isinstance(world, str) else "")
         if isinstance(world, VectorEnv):
             if self.wrappers:
                 words = "wrappers must be left out with a vector environment"
                 raise ValueError(f"{words}: wrap what it is made of")
-            changes = {name_of_copies(default): world.num_envs} | changes
+            changes = {default.copies_named: world.num_envs} | changes
         else:
             world = make_wrapped(cast(Make, world), self.wrappers)
-        config = settings_with(default, changes)
-        arguments = self.algorithm, world, config, self.models
-        return make_learner(*arguments, check, place, self.fast), world
+        return settings_with(default, changes), world, self.models
 
-    def again(self, run: Run, check: bool, place: Place) -> tuple[Learner, World]:
-        """Build a learner that goes on where a run has stopped."""
+    def agreed(self, run: Run) -> tuple[Any, World, Models]:
+        """Return those of a run that goes on, once what was asked for agrees."""
         stored, source = run.settings, run.directory / "settings.json"
         if (named := stored.get("algorithm")) != self.algorithm:
-            raise ValueError(
-                f"{source}: algorithm is {named!r}, not {self.algorithm!r}"
-            )
+            words = f"algorithm is {named!r}, not {self.algorithm!r}"
+            raise ValueError(f"{source}: {words}")
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
         asked = self.env, self.wrappers, self.dash
-        world: World = agreed_env(stored, *asked)
-        self.check_settings(config)
-        models = self.agreed_models(stored, source)
-        arguments = self.algorithm, world, config, models
-        learner = make_learner(*arguments, check, place, self.fast)
-        run.restore(learner)
-        return learner, world
+        world: World = agreed_env(run.directory, stored, *asked)
+        config = self.agreed_settings(config)
+        run.settings |= self.told
+        run.settings["config"] |= {"total_steps": config.total_steps}
+        return config, world, self.agreed_models(stored)
 
-    def check_settings(self, config: Any) -> None:
-        """Raise if a setting was named that the run does not have."""
+    def agreed_settings(self, config: Any) -> Any:
+        """Return the settings of a run, which may have more steps than before."""
         if isinstance(config, TransportConfig):
             option = f"{self.dash}{address_option(config)}" if self.dash else "address"
             typed = self.changes.get("address")
@@ -1520,19 +1235,27 @@ class Asked:
         wanted = settings_with(config, self.changes)
         for name in self.changes:
             stored, typed = getattr(config, name), getattr(wanted, name)
-            if typed != stored:
-                raise ValueError(
-                    f"a resumed run keeps its settings: {as_typed(name, self.dash)} is "
-                    f"{stored!r}, not {typed!r}; edit settings.json to change it"
-                )
+            if typed == stored or (name == "total_steps" and typed > stored):
+                continue
+            words = f"{as_typed(name, self.dash)} is {stored!r}, not {typed!r}"
+            more = "may only be larger" if name == "total_steps" else "may not change"
+            raise ValueError(f"a resumed run keeps its settings: {words}, and {more}")
+        return wanted
 
-    def agreed_models(self, stored: dict[str, Any], source: Path) -> Models:
+    def agreed_models(self, stored: dict[str, Any]) -> Models:
         """Return models of one's own and a mask, once they are those of the run."""
-        for name, model in models_of(stored, source).items():
+        known = stored.get("models") or {}
+        for name, model in known.items():
             if name not in self.models:
                 bare = f"{name}={model}"
                 option = f"--{name} {shlex.quote(model)}" if self.dash else bare
                 raise ValueError(f"the run has a model of your own: add {option}")
+        for name, typed in self.typed.items():
+            kept = known.get(name, "none of your own")
+            # What a script or a notebook has defined has another name here.
+            same = without_folder(kept) == without_folder(typed)
+            if not same and not kept.startswith("__main__:"):
+                raise ValueError(f"the run has --{name} {kept}, not {typed}")
         mask = stored.get("mask")
         if "mask" in self.models and self.models["mask"] != mask:
             raise ValueError(f"the run has mask {mask}, not {self.models['mask']}")
@@ -1542,6 +1265,250 @@ class Asked:
 def address_option(config: TransportConfig) -> str:
     """Return how the address of a cluster is typed: only actors on Ray use it."""
     return f"actors {config.actors} --transport ray --address"
+
+
+# %% [markdown]
+# What was asked for has become a training: a run, a learner and an environment. `callback` sees each
+# iteration, and so do evaluations and what counts episodes.
+
+
+# %% tags=["export"]
+@dataclass
+class Training:
+    """A training that is ready to go.
+
+    Attributes:
+        asked: What was asked for.
+        run: Where it is kept.
+        learner: What trains.
+        world: The environment, with its wrappers.
+        forms: The fast forms that the learner was handed, by their slots.
+        notes: What counts its episodes; nothing where they are in other processes.
+    """
+
+    asked: Asked
+    run: Run
+    learner: Learner
+    world: World
+    forms: dict[str, Any]
+    notes: Notes | None = None
+
+    def carry_out(
+        self, progress: bool = True, callback: Callback | None = None
+    ) -> list[dict[str, float]]:
+        """Run it to its end, and return the rows of its log."""
+        run, learner, evaluation = self.run, self.learner, None
+        if run.settings.get("eval_interval"):
+            evaluation = Evaluation(run, self.world)
+
+        def after(learner: Learner, metrics: dict[str, float]) -> bool:
+            if self.notes is not None:
+                metrics |= self.notes.means()
+            if evaluation is not None:
+                metrics["charts/eval_return"] = evaluation(learner)
+            return callback is not None and bool(callback(learner, metrics))
+
+        try:
+            with run, ended(learner, self.world):
+                if progress:
+                    print(opening(learner, self.forms), flush=True)
+                return fit(learner, run, progress, after)
+        except BaseException as error:
+            # What was learned in hours is not lost with what came after.
+            if run.saved and not self.asked.dash:
+                error.add_note(f"what was saved is kept in {run.directory}")
+            elif self.asked.dash and run.held is not None:
+                error.add_note(self.kept())
+            elif self.asked.resume is None and not self.asked.dash:
+                shutil.rmtree(run.directory)
+            raise
+
+    def kept(self) -> str:
+        """Say what there is of a run that ended in an error."""
+        if self.run.saved:
+            return f"what was saved is kept, go on with {self.again()}"
+        if self.run.logged:
+            look = shlex.join(["literate-rl", "look", str(self.run.directory)])
+            return f"no checkpoint was kept, only metrics: {look}"
+        return f"nothing was learned in {self.run.directory} before"
+
+    def again(self) -> str:
+        """Return the options that continue the run."""
+        stored, config = self.run.settings, self.learner.config
+        words = ["--resume", str(self.run.directory)]
+        where = self.run.directory
+        if is_command(stored["env"], where):
+            words += ["--env", stored["env"]]
+        if any(is_command(x, where) for x in stored.get("wrappers", [])):
+            words += ["--wrappers", *stored["wrappers"]]
+        if isinstance(config, TransportConfig) and config.address is not None:
+            words += [*f"--{address_option(config)}".split(), config.address]
+        for name, model in (stored.get("models") or {}).items():
+            words += [f"--{name}", model]
+        return shlex.join(words)
+
+
+# %% [markdown]
+# An evaluation plays greedy episodes in an environment of its own, which always start in the same
+# ways, whatever the seed of the training. No random number of the training is touched, so it learns
+# the same with and without. A policy that does better than all before is kept in `best.pt`.
+#
+# How long episodes are, and what `info` says at their ends, is noted around the environments. Actors in
+# other processes have theirs there, so of these nothing is known.
+
+
+# %% tags=["export"]
+EVAL_SEED = 10_000  # far from the seeds of trainings
+
+
+class Evaluation:
+    """Plays greedy episodes now and then, and keeps the best policy.
+
+    Args:
+        run: The run, whose settings say how often, and how many episodes.
+        env: What makes an environment.
+    """
+
+    def __init__(self, run: Run, env: Any) -> None:
+        self.run, self.env = run, env
+        self.interval = run.settings["eval_interval"]
+        self.episodes = run.settings["eval_episodes"]
+        self.path, self.best = run.directory / "best.pt", -math.inf
+        self.last = run.saved // self.interval
+        if run.saved and self.path.exists():
+            self.best = load_checkpoint(self.path)["return"]
+
+    def __call__(self, learner: Learner) -> float:
+        """Return the mean return if it is time to evaluate, else NaN."""
+        now, total = learner.step // self.interval, learner.config.total_steps
+        if now == self.last and learner.step < total:
+            return math.nan
+        self.last, policy = now, learner.policy
+        with randomness_kept():
+            returns = evaluate(policy, self.env, self.episodes, EVAL_SEED)
+        mean = float(returns.mean())
+        if mean > self.best:
+            self.best = mean
+            kept = {"policy": policy_state(policy), "settings": self.run.settings}
+            state = {"step": learner.step, "return": mean, **kept}
+            save_checkpoint(self.path, state)
+        return mean
+
+
+class Noted(VectorWrapper[Any, Any, Any]):
+    """Counts the steps of episodes, and keeps what ``info`` says at their ends.
+
+    Args:
+        envs: The environments.
+        noted: Where to put the numbers, by what they are called in the log.
+    """
+
+    def __init__(
+        self, envs: VectorEnv[Any, Any, Any], noted: dict[str, list[float]]
+    ) -> None:
+        super().__init__(envs)
+        self.autoreset_mode = getattr(envs, "autoreset_mode", None)
+        self.later, self.noted = resets_later(envs), noted
+        self.steps = np.zeros(envs.num_envs, int)
+        self.over = np.zeros(envs.num_envs, bool)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what only the environments have."""
+        if name == "env":  # they are not there yet
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, **options: Any) -> Any:
+        """Begin episodes in all copies."""
+        self.steps[:], self.over[:] = 0, False
+        return self.env.reset(**options)
+
+    def step(self, actions: Any) -> Any:
+        """Step all copies."""
+        result = self.env.step(actions)
+        self.steps += 1
+        done = result[2] | result[3]
+        if self.later and self.over.any():
+            # This step of theirs was a reset.
+            self.steps[self.over] = 0
+            done &= ~self.over
+        if done.any():
+            infos = result[4]
+            said = infos if self.later else infos.get("final_info", {})
+            for index in np.flatnonzero(done):
+                self.note(index, said)
+            self.steps[done] = 0
+        self.over = done
+        return result
+
+    def note(self, index: Any, said: Mapping[str, Any]) -> None:
+        """Note the end of an episode."""
+        for name, numbers in self.noted.items():
+            key = name.removeprefix("infos/")
+            if name == LENGTH:
+                numbers.append(float(self.steps[index]))
+            elif key in said and said.get(f"_{key}", np.ones(index + 1))[index]:
+                numbers.append(float(said[key][index]))
+
+
+LENGTH = "charts/episodic_length"
+
+
+class Notes:
+    """What is noted of the episodes of all environments, from row to row of the log.
+
+    Args:
+        names: What to keep of ``info``.
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.noted: dict[str, list[float]] = {
+            name: [] for name in (LENGTH, *(f"infos/{x}" for x in names))
+        }
+
+    def __call__(self, envs: VectorEnv[Any, Any, Any]) -> Noted:
+        """Return environments that note."""
+        return Noted(envs, self.noted)
+
+    def means(self) -> dict[str, float]:
+        """Return the means of what was noted since the last time, NaN of nothing."""
+        means = {name: Mean(mean_of(x), len(x)) for name, x in self.noted.items()}
+        for numbers in self.noted.values():
+            numbers.clear()
+        return dict(means)
+
+
+def mean_of(numbers: Sequence[float]) -> float:
+    """Return a mean, NaN of nothing."""
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan
+
+
+def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
+    """Return what notes episodes, once all that the log shall have can be had."""
+    if told.get("eval_interval") and isinstance(env, VectorEnv):
+        words = "eval_interval must be None with a vector environment"
+        raise ValueError(f"{words}: hand over what makes one copy")
+    names = told.get("log_infos", ())
+    if not has_processes(config):
+        return Notes(names)
+    if names:
+        words = "log_infos must be empty where actors are in other processes"
+        raise ValueError(f"{words}, got {names}")
+    return None
+
+
+def told_of(
+    eval_interval: int | None, eval_episodes: int, log_infos: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the log gets beside metrics, as the settings of a run hold it."""
+    for name, number in (("interval", eval_interval), ("episodes", eval_episodes)):
+        if number is not None and number < 1:
+            raise ValueError(f"eval_{name} must be at least 1, got {number}")
+    if isinstance(log_infos, str):
+        raise TypeError(f"log_infos must be a list of names, got {log_infos!r}")
+    every = {"eval_interval": eval_interval, "eval_episodes": eval_episodes}
+    told: dict[str, Any] = every if eval_interval is not None else {}
+    return told | ({"log_infos": [*log_infos]} if log_infos else {})
 
 
 # %% [markdown]
@@ -1587,43 +1554,23 @@ def settings_of_run(
 
 def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
     """Build the settings that a file holds; their class checks the values."""
-    values, known = stored.get("config"), {field.name for field in fields(config)}
-    if not isinstance(values, dict):
-        raise ValueError(f"{source}: config must be an object, got {values!r}")
-    values = todays_names(values, known)
-    for name in values:
-        if name not in known:
-            raise ValueError(f"{source}: there is no setting {name!r}")
+    known = {field.name for field in fields(config)}
     try:
+        values = todays_names(stored["config"], known)
+        for name in values.keys() - known:
+            raise ValueError(f"there is no setting {name!r}")
         return config(**values)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
-
-
-def models_of(stored: dict[str, Any], source: Path) -> dict[str, str]:
-    """Return the models of one's own that a file names."""
-    models = stored.get("models") or {}
-    if not isinstance(models, dict) or not all(
-        name in MODELS and isinstance(where, str) for name, where in models.items()
-    ):
-        names = ", ".join(MODELS)
-        raise ValueError(
-            f"{source}: models must be an object of texts by the names {names}, "
-            f"got {models!r}"
-        )
-    return models
 
 
 def read_mask(mask: Any) -> list[list[int]]:
     """Return a mask as plain numbers, which a file can hold."""
-    rows = mask.tolist() if isinstance(mask, Tensor | np.ndarray) else mask
-    try:
-        table = torch.tensor(rows)
+    with suppress(TypeError, ValueError):  # rows of several lengths, or no numbers
+        table = torch.as_tensor(mask)
         if table.ndim == 2 and ((table == 0) | (table == 1)).all():
             numbers: list[list[int]] = table.int().tolist()
             return numbers
-    except (TypeError, ValueError):
-        pass  # rows of several lengths, or no numbers
     raise ValueError(f"mask must be a table of zeros and ones, got {mask!r}")
 
 
@@ -1634,7 +1581,7 @@ def import_model(role: str, where: str) -> Any:
     """
     try:
         module, _, name = from_file(where).partition(":")
-        make = getattr(importlib.import_module(module), name)
+        make = getattr(import_module(module), name)
         return make if role == "encoder" and not isinstance(make, type) else make()
     except KeyboardInterrupt:
         raise
@@ -1684,14 +1631,52 @@ print("actions in two states:", agent.predict([[0.0] * 4, [0.1] * 4]))
 assert before == after
 
 # %% [markdown]
+# ## While it trains
+#
+# A callback sees the learner and the metrics of each iteration, and ends the training if it returns
+# True. Evaluations do not change a bit of the training. A run may become longer afterwards. What falls
+# with its steps, such as an annealed learning rate, then goes on as if it had been that long from the
+# start, so it first jumps up.
+
+
+# %%
+import math
+
+
+def look(learner, metrics):
+    """Say what an evaluation has found, and stop where that is enough."""
+    found = metrics["charts/eval_return"]
+    if not math.isnan(found):
+        print(f"step {learner.step:6,d}: {found:.0f}")
+    return found > 400
+
+
+watched = train(
+    "PPO",
+    "CartPole-v1",
+    total_steps=50_000,
+    callback=look,
+    eval_interval=5_000,
+    progress=False,
+)
+best = evaluate(watched.best, "CartPole-v1", episodes=20).mean()
+print(f"the policy that did best: {best:.0f}")
+
+# %% tags=["claims"]
+assert watched.interrupted, "it was good enough"
+assert best > 200
+
+# %% [markdown]
+# ## How large is an update?
+#
 # How much is one update for each algorithm, in millions of multiply-adds?
 
 # %%
 works = {}
 for name, known in ALGORITHMS.items():
 
-    def note(policy, space, config, name=name):
-        works[name] = work_of_update(policy, space, config) / 1e6
+    def note(policy, config, name=name):
+        works[name] = work_of_update(policy, config) / 1e6
         return policy
 
     settings = known.settings("CartPole-v1")

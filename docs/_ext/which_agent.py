@@ -106,7 +106,7 @@ def agents(root: Path = ROOT) -> Iterator[Agent]:
     """Yield the agents of the chapters that decide something, in reading order."""
     # It imports PyTorch, which few pages need.
     from literate_rl.actors.actors import TransportConfig
-    from literate_rl.apps.training import ALGORITHMS, has_actors
+    from literate_rl.apps.training import ALGORITHMS
 
     stored = read_table(RESULTS / "spaces.csv")[0]
     outcomes = {x["agent"]: x for x in stored if x["observation"] == "float32"}
@@ -126,7 +126,7 @@ def agents(root: Path = ROOT) -> Iterator[Agent]:
             (kind,) if kind else tuple(trains),
             tuple(k for k in KINDS if k not in trains),
             hasattr(config, "buffer_size"),
-            not has_actors(config),
+            config.actors is None,
             isinstance(config, TransportConfig),
             decision(chapter),
         )

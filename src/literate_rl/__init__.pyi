@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 218bcd64fe0c72e8
+# Generated from chapters/*.py (edit there); digest 0281b69fc68529a2
 from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
@@ -307,6 +307,11 @@ from .ground.protocols import (
     Settings as Settings,
     Stateful as Stateful,
     Target as Target,
+)
+from .ground.rows import (
+    Row as Row,
+    by_settings as by_settings,
+    register as register,
 )
 from .ground.nests import (
     REASONS as REASONS,

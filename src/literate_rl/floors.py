@@ -15,8 +15,8 @@ from typing import Any
 
 # Chapters by floors; ``chapter:name`` gives the module a name of its own.
 FLOORS = {
-    "ground": "workshop.signatures workshop.interfaces:protocols workshop.nests "
-    "workshop.networks workshop.interrupts",
+    "ground": "workshop.signatures workshop.interfaces:protocols workshop.rows "
+    "workshop.nests workshop.networks workshop.interrupts",
     "maths": "workshop.fast policy_gradient advantages ppo_error off_policy c51",
     "data": "workshop.hybrid_space workshop.episodes workshop.makers workshop.worlds "
     "workshop.memory agents windows replay exact_values",

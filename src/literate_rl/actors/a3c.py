@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest ca9a114c7c26c399
+# Generated from chapters/a3c.py (edit there); digest 9afab9209a8e226a
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from literate_rl.nets.policies import normalizer_of, take_in
 from literate_rl.data.episodes import check_num_envs
 from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike
 from literate_rl.ground.signatures import Count, checked
+from literate_rl.nets.hybrid_policy import actor_critic
+from literate_rl.ground.rows import ANY, Row, register
 
 __all__ = [
     "A3C",
@@ -56,6 +58,7 @@ class A3CConfig(TransportConfig, GradientConfig):
 
     actors: Count = 2
     slots: Count = 1
+    rows_per_update = 0  # the workers compute the gradients, on the CPU
 
 
 def a3c_settings(env: str) -> A3CConfig:
@@ -180,3 +183,17 @@ class A3C(RemoteLearner):
         losses = {name: float(result["losses"][name]) for name in a2c_loss._fields}
         ended = torch.from_numpy(result["episode_return"])
         return {**returned(ended), **taken, **named(losses)}
+
+
+ROW = register(
+    Row(
+        "A3C",
+        "A2C with workers that send gradients",
+        ANY,
+        A3CConfig,
+        actor_critic,
+        actors=A3C,
+        settings=a3c_settings,
+        contract="ppo",
+    )
+)

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 90e261b80ca3ead3
+# Generated from chapters/actors.py (edit there); digest 7b2b4e3ba54c6818
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from literate_rl.learners.impala import (
     VTraceLearner,
     impala_settings,
     to_unroll,
+    IMPALA,
 )
 from literate_rl.nets.policies import kept_dtype, take_in
 from literate_rl.data.episodes import (
@@ -40,6 +41,8 @@ from literate_rl.ground.protocols import (
 )
 from literate_rl.ground.interrupts import StopWaiting
 from literate_rl.ground.signatures import Count, Positive, check_that, checked
+from literate_rl.nets.hybrid_policy import actor_critic
+from literate_rl.ground.rows import ANY, Row, register
 
 __all__ = [
     "Actor",
@@ -531,3 +534,19 @@ class ActorLearner(RemoteLearner):
         mean = mean_return(torch.from_numpy(result["episode_return"]))
         named = {f"losses/{name}": number for name, number in losses.items()}
         return {"charts/episodic_return": mean, **named}
+
+
+ROW = register(
+    Row(
+        "IMPALA",
+        "many actors that do not wait",
+        ANY,
+        ActorsConfig,
+        actor_critic,
+        IMPALA,
+        ActorLearner,
+        settings=actors_settings,
+        contract="ppo",
+        chapter="impala",
+    )
+)

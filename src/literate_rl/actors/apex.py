@@ -1,11 +1,11 @@
-# Generated from chapters/apex.py (edit there); digest 0afc2a1731134a4b
+# Generated from chapters/apex.py (edit there); digest 66a9d6454054d319
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -28,11 +28,15 @@ from literate_rl.actors.actors import (
     weights_of,
 )
 from literate_rl.data.agents import Rollout
-from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings
-from literate_rl.learners.dqn import DQNConfig, Exploring, dqn_settings
+from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings, ROW as DDPG_ROW
+from literate_rl.learners.dqn import DQNConfig, Exploring, dqn_settings, ROW as DQN_ROW
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.nets.policies import Policy, take_in
-from literate_rl.learners.rainbow import RainbowConfig, rainbow_settings
+from literate_rl.learners.rainbow import (
+    RainbowConfig,
+    rainbow_settings,
+    ROW as RAINBOW_ROW,
+)
 from literate_rl.data.replay import ReplayBuffer
 from literate_rl.data.episodes import mean_return
 from literate_rl.ground.networks import eval_mode
@@ -45,6 +49,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.ground.rows import Row, register
 
 __all__ = [
     "Apex",
@@ -311,6 +316,12 @@ class ApexConfig(TransportConfig):
     power: NonNegative = 7.0
     priorities: Literal["actor", "largest"] = "actor"
 
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of one slot, all environments of its actor together."""
+        steps: int = self.rollout_len * cast(Any, self).num_envs
+        return steps
+
 
 @checked
 @dataclass(frozen=True)
@@ -399,3 +410,31 @@ def apex_settings(
     own |= SETTINGS.get((algorithm, env), {})
     config: DQNApexConfig | RainbowApexConfig | DDPGApexConfig = made(**own)
     return config
+
+
+def many(row: Row) -> Row:
+    """Register an algorithm with many actors and one memory beside the one without."""
+    family: Any = row.key
+    alone: Any = row.learner
+
+    def learner(
+        policy: Any, build: Any, config: Any, *of_actors: Any, **forms: Any
+    ) -> Apex:
+        return Apex(alone(policy, build(), config, **forms), build, *of_actors)
+
+    return register(
+        replace(
+            row,
+            name=f"{row.name}Apex",
+            purpose=f"{row.name} with many actors",
+            config=LEARNERS[family][0],
+            learner=None,
+            actors=learner,
+            settings=partial(apex_settings, algorithm=family),
+            forms=tuple(name for name in row.forms if name != "act"),
+            chapter="apex",
+        )
+    )
+
+
+ROWS = [*map(many, (DQN_ROW, RAINBOW_ROW, DDPG_ROW))]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest 17bfea1ebf9f19ce
+# Generated from chapters/workshop/commands.py (edit there); digest 4d770ee19e10306e
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["OFFERED", "Offer"]
 
 
 class Offer(NamedTuple):
-    """What an algorithm is for.
+    """What an algorithm is for, as its row says ({doc}`rows`).
 
     Attributes:
         purpose: In a few words.
@@ -25,26 +25,26 @@ class Offer(NamedTuple):
     chapter: str
 
 
-ANY, LISTED = "all kinds", "Discrete"
-BOUNDED = "Discrete, Box"
-OFFERED = {
-    "ppo": Offer("where to start: steady, few settings", ANY, "ppo"),
-    "ppg": Offer("PPO with phases for its values", ANY, "ppg"),
-    "impala": Offer("many actors that do not wait", ANY, "impala"),
-    "a2c": Offer("PPO without its clip, small", ANY, "a2c"),
-    "a3c": Offer("A2C with workers that send gradients", ANY, "a3c"),
-    "dqn": Offer("a value for each action, from memory", LISTED, "dqn"),
-    "dqnper": Offer("DQN, errors are replayed more often", LISTED, "replay"),
-    "rainbow": Offer("DQN with all of its improvements", LISTED, "rainbow"),
-    "ddpg": Offer("an actor that climbs its critic", BOUNDED, "ddpg"),
-    "ddpgper": Offer("DDPG, errors are replayed more often", BOUNDED, "replay"),
-    "hddpg": Offer("DDPG that learns less from bad news", BOUNDED, "td3"),
-    "td3": Offer("DDPG with doubts about its critics", BOUNDED, "td3"),
-    "sac": Offer("continuous control in few steps", BOUNDED, "sac"),
-    "dqnapex": Offer("DQN with many actors", LISTED, "apex"),
-    "rainbowapex": Offer("Rainbow with many actors", LISTED, "apex"),
-    "ddpgapex": Offer("DDPG with many actors", BOUNDED, "apex"),
-}
+TABLE = """
+ppo         | where to start: steady, few settings | all kinds     | ppo
+ppg         | PPO with phases for its values       | all kinds     | ppg
+impala      | many actors that do not wait         | all kinds     | impala
+a2c         | PPO without its clip, small          | all kinds     | a2c
+a3c         | A2C with workers that send gradients | all kinds     | a3c
+dqn         | a value for each action, from memory | Discrete      | dqn
+dqnper      | DQN, errors are replayed more often  | Discrete      | replay
+rainbow     | DQN with all of its improvements     | Discrete      | rainbow
+ddpg        | an actor that climbs its critic      | Discrete, Box | ddpg
+ddpgper     | DDPG, errors are replayed more often | Discrete, Box | replay
+hddpg       | DDPG that learns less from bad news  | Discrete, Box | td3
+td3         | DDPG with doubts about its critics   | Discrete, Box | td3
+sac         | continuous control in few steps      | Discrete, Box | sac
+dqnapex     | DQN with many actors                 | Discrete      | apex
+rainbowapex | Rainbow with many actors             | Discrete      | apex
+ddpgapex    | DDPG with many actors                | Discrete, Box | apex
+"""
+LINES = ([x.strip() for x in line.split("|")] for line in TABLE.split("\n") if line)
+OFFERED = {name: Offer(*row) for name, *row in LINES}
 
 
 OTHERS: dict[str, tuple[str, str]] = {
@@ -55,39 +55,33 @@ OTHERS: dict[str, tuple[str, str]] = {
 TRAIN = "literate_rl.apps.cli"
 
 
+HELP = """usage: literate-rl COMMAND [options]
+
+Train an agent, and keep the run in a directory below runs/.
+
+{rows}
+
+{others}
+
+All kinds of actions are Discrete, Box, several choices at once, and
+hybrid ones: a type with arguments. `literate-rl apex --algorithm dqn`
+is dqnapex, and mine.py:name or module:name is an algorithm of your own.
+Which agent for my task? The page docs/which_agent asks three questions.
+
+literate-rl COMMAND --help explains each setting. Four examples:
+
+  literate-rl show pendulum-sac
+  literate-rl ppo --env CartPole-v1 --watch
+  literate-rl sac --env Pendulum-v1 --total-steps 20000 --name first
+  literate-rl copy ppo > my_ppo.py"""
+
+
 def overview() -> str:
     """Return what ``literate-rl --help`` prints."""
-    rows = [("command", *(name for name in Offer._fields)), *offered_rows()]
+    rows = [("command", *Offer._fields), *((x, *offer) for x, offer in OFFERED.items())]
     lines = [f"  {a:12s} {b:37s} {c:14s} {d}".rstrip() for a, b, c, d in rows]
     others = [f"  {name:12s} {words}" for name, (_, words) in OTHERS.items()]
-    return "\n".join(
-        [
-            "usage: literate-rl COMMAND [options]",
-            "",
-            "Train an agent, and keep the run in a directory below runs/.",
-            "",
-            *lines,
-            *([""] if others else []),
-            *others,
-            "",
-            "All kinds of actions are Discrete, Box, several choices at once, and",
-            "hybrid ones: a type with arguments. `literate-rl apex --algorithm dqn`",
-            "is dqnapex. Which agent for my task? The page docs/which_agent asks three",
-            "questions.",
-            "",
-            "literate-rl COMMAND --help explains each setting. Four examples:",
-            "",
-            "  literate-rl show pendulum-sac",
-            "  literate-rl ppo --env CartPole-v1 --watch",
-            "  literate-rl sac --env Pendulum-v1 --total-steps 20000 --name first",
-            "  literate-rl copy ppo > my_ppo.py",
-        ]
-    )
-
-
-def offered_rows() -> list[tuple[str, ...]]:
-    """Return a row for each algorithm."""
-    return [(name, *offer) for name, offer in OFFERED.items()]
+    return HELP.format(rows="\n".join(lines), others="\n".join(others))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -97,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(overview())
     elif name in OTHERS:
         import_module(OTHERS[name][0]).main(options)
-    elif name in OFFERED or name == "apex":
+    elif name in OFFERED or name == "apex" or ":" in name:
         import_module(TRAIN).main([name, *options])
     else:
         close = get_close_matches(name.lower(), [*OFFERED, *OTHERS, "apex"], n=1)

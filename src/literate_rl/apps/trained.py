@@ -1,13 +1,14 @@
-# Generated from chapters/workshop/trained.py (edit there); digest be1f4928ca45b4b1
+# Generated from chapters/workshop/trained.py (edit there); digest fda0653019758027
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Any
+
+import tyro
 
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.data.episodes import in_one_line
@@ -78,17 +79,31 @@ def listing() -> str:
 
 
 def play(
-    name: str,
-    env: str | None,
-    wrappers: Sequence[str],
-    episodes: int,
-    seed: int,
-    film: bool,
+    name: tyro.conf.Positional[str | None] = None,
+    episodes: int = 20,
+    seed: int = 0,
+    film: bool = False,
+    list: bool = False,
+    env: str | None = None,
+    wrappers: tuple[str, ...] = (),
 ) -> None:
-    """Evaluate an agent, and show an episode."""
+    """Let a trained agent play; without a name, list those of the package.
+
+    Args:
+        name: An agent that comes with the package, or the directory of a run.
+        episodes: How many to play for the mean.
+        seed: Decides how they start.
+        film: Whether to write a film in any case.
+        list: Whether to list the agents.
+        env: That of a run, where it has to be named.
+        wrappers: Likewise.
+    """
+    if list or name is None:
+        print(listing())
+        return
     path = found(name)
     settings = read_settings(path / "settings.json")
-    policy, world = load(path), agreed_env(settings, env, wrappers, "--")
+    policy, world = load(path), agreed_env(path, settings, env, wrappers, "--")
     if not Path(name).exists():  # so it is a name
         agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
@@ -99,37 +114,22 @@ def play(
     print(
         f"return of {episodes} episodes now: {mean:.2f} ± {deviation:.2f}", flush=True
     )
+    see(policy, world, Path(f"{Path(name).resolve().name}.mp4"), seed, film)
+
+
+def see(policy: Any, env: Any, video: Path, seed: int = 0, film: bool = False) -> None:
+    """Show an episode in a window, or film it where there is none."""
     if has_screen() and not film:
         print("a window shows one episode; Ctrl-C closes it", flush=True)
-        show(policy, world, seed)
+        show(policy, env, seed)
     else:
-        video = Path(f"{Path(name).resolve().name}.mp4")
-        record_video(policy, world, video, seed)
-        print(f"one episode: {video}")
+        record_video(policy, env, video, seed)
+        print(f"one episode:   {video}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Carry out ``show`` of the command line."""
-    parser = argparse.ArgumentParser(
-        "literate-rl show",
-        description="Let a trained agent play; without a name, list those that come "
-        "with the package.",
-    )
-    parser.add_argument("name", nargs="?", help="an agent, or the directory of a run")
-    parser.add_argument("--list", action="store_true", help="list the agents")
-    parser.add_argument(
-        "--episodes", type=int, default=20, metavar="N", help="for the mean: 20"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="decides how they start")
-    parser.add_argument("--film", action="store_true", help="write a film in any case")
-    parser.add_argument("--env", help="that of a run, where it has to be named")
-    parser.add_argument("--wrappers", nargs="*", default=(), help="likewise")
-    given = parser.parse_args(arguments)
-    if given.list or given.name is None:
-        print(listing())
-        return
     try:
-        named = given.name, given.env, given.wrappers
-        play(*named, given.episodes, given.seed, given.film)
+        tyro.cli(play, prog="literate-rl show", args=arguments)
     except Exception as error:
         sys.exit(f"error: {in_one_line(error)}")

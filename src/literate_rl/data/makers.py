@@ -1,15 +1,15 @@
-# Generated from chapters/workshop/makers.py (edit there); digest c2746b01797deb65
+# Generated from chapters/workshop/makers.py (edit there); digest 8ea0df80367455e9
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -24,21 +24,8 @@ Env = gym.Env[Any, Any]
 Wrapper = str | Callable[[Env], Env]
 
 
-@dataclass(frozen=True)
-class Call:
-    """A wrapper with its arguments, all but the environment."""
-
-    make: Callable[..., Env]
-    args: tuple[Any, ...] = ()
-    named: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(self, env: Env) -> Env:
-        """Wrap an environment."""
-        return self.make(env, *self.args, **self.named)
-
-
-def read_wrapper(text: str) -> Call:
-    """Find the wrapper that a text names.
+def read_wrapper(text: str) -> tuple[Callable[..., Env], Sequence[Any], dict[str, Any]]:
+    """Return the wrapper that a text names, and its arguments behind the environment.
 
     Raises:
         ValueError: If there is none, or if its arguments cannot be read.
@@ -46,45 +33,32 @@ def read_wrapper(text: str) -> Call:
     where, bracket, rest = text.partition("(")
     module, _, name = from_file(where.strip()).rpartition(":")
     try:
-        call = ast.parse(f"_({rest}" if bracket else "_()", mode="eval").body
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+        call: Any = ast.parse(f"_({rest}" if bracket else "_()", mode="eval").body
+        if not isinstance(getattr(call, "func", None), ast.Name):
             raise ValueError("something stands behind the bracket")
-        args = tuple(ast.literal_eval(x) for x in call.args)
+        args = [ast.literal_eval(x) for x in call.args]
         named = {x.arg or "": ast.literal_eval(x.value) for x in call.keywords}
         if "" in named:
             raise ValueError("an argument has no name")
+        make = getattr(import_module(module) if module else gym.wrappers, name, None)
     except (SyntaxError, ValueError) as error:
         form = "Name, Name(4) or Name(key=4), with plain values"
         raise ValueError(f"wrappers must be like {form}, got {text!r}") from error
-    return Call(find_wrapper(module, name), args, named)
-
-
-OURS = (
-    "MaskFromMethod",
-    "MaskFromObservation",
-    "WithoutMask",
-)  # {doc}`/chapters/masks`
-
-
-def find_wrapper(module: str, name: str) -> Callable[..., Env]:
-    """Return a wrapper of Gymnasium's, or one of a module."""
-    try:
-        home = import_module(module) if module else gym.wrappers
     except ImportError as error:
         words = f"wrappers: {module}:{name} cannot be imported: {error}"
         raise ValueError(words) from error
-    found: Any = getattr(home, name, None)
-    wraps = isinstance(found, type) and issubclass(found, gym.Wrapper)
-    if wraps or (module and callable(found)):
-        return cast(Callable[..., Env], found)
+    if callable(make):
+        return make, args, named
     ours = {x: f"literate_rl:{x}" for x in OURS}
-    known = [*gym.wrappers.__all__, *ours]
+    known = [] if module else [*gym.wrappers.__all__, *ours]
     close = [ours.get(x, x) for x in get_close_matches(name, known, cutoff=0.5)]
-    raise ValueError(
-        "wrappers must be names of gymnasium.wrappers, or module:name, got "
-        f"{f'{module}:{name}' if module else name!r}"
-        f"{f'; is it {close[0]}?' if close and not module else ''}"
-    )
+    hint = f"; is it {close[0]}?" if close else ""
+    words = "wrappers must be names of gymnasium.wrappers, or module:name"
+    raise ValueError(f"{words}, got {where!r}{hint}")
+
+
+# Those of {doc}`/chapters/masks`.
+OURS = ("MaskFromMethod", "MaskFromObservation", "WithoutMask")
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,9 +72,13 @@ class Wrapped:
         """Make one; the arguments are those of the environment."""
         made: Env = Held(make_one(self.env, **arguments))
         for wrapper in self.wrappers:
-            put = read_wrapper(wrapper) if isinstance(wrapper, str) else wrapper
+            make: Callable[..., Env]
+            if isinstance(wrapper, str):
+                make, args, named = read_wrapper(wrapper)
+            else:
+                make, args, named = wrapper, (), {}
             try:
-                made = put(made)
+                made = make(made, *args, **named)
             except Exception as error:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
                 error.add_note(f"{words}: {told(error)}")
@@ -135,7 +113,7 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
         raise TypeError(f"wrappers must be a list, got {wrappers!r}")
     for wrapper in wrappers:
         if isinstance(wrapper, str):
-            read_wrapper(wrapper)
+            read_wrapper(wrapper)  # better now than in each copy
         elif not callable(wrapper):
             kind = type(wrapper).__name__
             raise TypeError(f"wrappers must hold texts or functions, got {kind}")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 591e45cda42aa191
+# Generated from chapters/workshop/interfaces.py (edit there); digest 82a050a8c4038ae7
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -269,9 +269,38 @@ class Settings(Protocol):
         """Steps in the environments, all of them together."""
 
 
+class Sizes:
+    """What settings ask for, here of an agent that learns from each rollout.
+
+    Attributes:
+        copies_named: Name of the setting that says how many environments there are.
+        actors: Number of actors, or None for the loop without actors.
+    """
+
+    copies_named = "num_envs"
+    actors: int | None = None
+
+    @property
+    def copies(self) -> int:
+        """Environments that are stepped together."""
+        number: int = getattr(self, self.copies_named)
+        return number
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps that the learner takes at once, all environments together."""
+        steps: int = self.copies * self.num_steps  # type: ignore[attr-defined]
+        return steps
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows that go through the networks in one update."""
+        return self.steps_per_iteration // getattr(self, "num_minibatches", 1)
+
+
 @checked
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Sizes):
     """Settings that all learners of this package share.
 
     Attributes:

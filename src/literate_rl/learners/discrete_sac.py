@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 4ee38fd47773271b
+# Generated from chapters/discrete_sac.py (edit there); digest dbe0222e3087da80
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from literate_rl.nets.policies import (
     normalizing,
 )
 from literate_rl.data.replay import Batch
-from literate_rl.learners.sac import SACConfig, SoftActorCritic
-from literate_rl.ground.protocols import Envs, PolicyLike
-from literate_rl.ground.nests import (
-    as_discrete,
-    as_space,
-    remembered,
+from literate_rl.learners.sac import (
+    SACConfig,
+    SoftActorCritic,
+    SAC,
+    make_sac_policy,
+    sac_settings,
 )
+from literate_rl.ground.protocols import Envs, PolicyLike
+from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.networks import eval_mode, layers
 from literate_rl.ground.signatures import Count, Float, checked
+from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 
 __all__ = [
     "DiscreteCritics",
@@ -252,3 +255,44 @@ def discrete_sac_settings(env: str) -> SACConfig:
         env: Id of the environment.
     """
     return SACConfig(**SETTINGS.get(env, {}))
+
+
+def settings_of_sac(env: str) -> SACConfig:
+    """Return settings of SAC for an environment, whichever actions it has."""
+    return discrete_sac_settings(env) if env in SETTINGS else sac_settings(env)
+
+
+def soft_policy(seen: Any, actions: Any, config: SACConfig, **models: Any) -> Policy:
+    """Build a policy for numbers in a box or for actions from a list."""
+    listed = isinstance(actions, spaces.Discrete)
+    make = make_discrete_sac_policy if listed else make_sac_policy
+    policy: Policy = by_settings(make)(seen, actions, config, **models)
+    return policy
+
+
+def soft_learner(
+    policy: Any,
+    envs: Envs,
+    config: SACConfig,
+    act_in_list: Any = None,
+    error: Any = None,
+) -> OffPolicy:
+    """Return SAC for numbers in a box or for actions from a list."""
+    if isinstance(envs.single_action_space, spaces.Discrete):
+        return DiscreteSAC(policy, envs, config, act=act_in_list)
+    return SAC(policy, envs, config, error=error)
+
+
+ROW = register(
+    Row(
+        "SAC",
+        "continuous control in few steps",
+        BOUNDED,
+        SACConfig,
+        soft_policy,
+        soft_learner,
+        settings=settings_of_sac,
+        contract="sac",
+        forms=("act_in_list", "error"),
+    )
+)

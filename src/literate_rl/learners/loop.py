@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 2fefb35b8ebcc8e7
+# Generated from chapters/loop.py (edit there); digest 36e3574883bbc55b
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ from torch import Tensor, nn
 
 from literate_rl.nets.policies import RunningMoments, Sampler, normalizer_of, take_in
 from literate_rl.data.replay import Batch, ReplayBuffer
-from literate_rl.data.episodes import (
-    Mean,
-    as_argument,
-    check_num_envs,
-    mean_return,
-)
+from literate_rl.data.episodes import Mean, as_argument, check_num_envs, mean_return
 from literate_rl.data.memory import check_fits
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
@@ -245,6 +240,16 @@ class OffPolicyConfig(RunConfig):
     def rounds(self) -> int:
         """Rollouts of one iteration."""
         return max(1, self.iteration_steps // (self.rollout_len * self.num_envs))
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of one iteration, all environments together."""
+        return self.rounds * self.rollout_len * self.num_envs
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows of one update."""
+        return self.batch_size
 
 
 @checked

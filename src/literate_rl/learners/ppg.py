@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest be3dc1f9afce0f94
+# Generated from chapters/ppg.py (edit there); digest de5c45263ddb55d6
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.ground.rows import ANY, Row, by_settings, register
 
 __all__ = [
     "AuxiliaryPhase",
@@ -582,3 +583,30 @@ class PPGAlgorithm(Kept):
     def checkpoint_due(self) -> bool:
         """Whether the next iteration starts with fresh environments."""
         return self.ppo.checkpoint_due
+
+
+def ppg(
+    policy: Policy,
+    envs: Envs,
+    config: PPGConfig,
+    heads: Callable[[Any], Any] | None = None,
+) -> PPGAlgorithm:
+    """Return PPG, perhaps with another form of its auxiliary phase."""
+    learner = PPGAlgorithm(policy, envs, config)
+    if heads:
+        vars(learner.aux)["learn"] = heads(learner.aux)
+    return learner
+
+
+ROW = register(
+    Row(
+        "PPG",
+        "PPO with phases for its values",
+        ANY,
+        PPGConfig,
+        by_settings(make_phasic_policy),
+        ppg,
+        settings=ppg_settings,
+        forms=("heads",),
+    )
+)

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest b600bed23a9476bf
+# Generated from chapters/ppo.py (edit there); digest f5c32892c2b756cb
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from literate_rl.maths.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
-from literate_rl.data.episodes import (
-    check_num_envs,
-    mean_return,
-)
+from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
     Act,
@@ -44,6 +41,8 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.nets.hybrid_policy import actor_critic
+from literate_rl.ground.rows import ANY, Row, register
 
 __all__ = [
     "PPO",
@@ -344,3 +343,18 @@ def ppo_settings(env: str) -> PPOConfig:
         env: Id of the environment.
     """
     return PPOConfig(**SETTINGS.get(env, {}))
+
+
+ROW = register(
+    Row(
+        "PPO",
+        "where to start: steady, few settings",
+        ANY,
+        PPOConfig,
+        actor_critic,
+        PPO,
+        settings=ppo_settings,
+        contract="ppo",
+        forms=("act", "by_hand"),
+    )
+)

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 76ac9252c17a54bf
+# Generated from chapters/rainbow.py (edit there); digest 0c56268c0a84f63b
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.ground.rows import LISTED, Row, by_settings, register
 
 __all__ = [
     "DistributionalQLearning",
@@ -504,3 +505,17 @@ def rainbow_settings(env: str) -> RainbowConfig:
         env: Id of the environment.
     """
     return RainbowConfig(**SETTINGS.get(env, {}))
+
+
+ROW = register(
+    Row(
+        "Rainbow",
+        "DQN with all of its improvements",
+        LISTED,
+        RainbowConfig,
+        by_settings(make_rainbow_policy),
+        Rainbow,
+        settings=rainbow_settings,
+        contract="rainbow",
+    )
+)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest d0e815f9ddb90254
+# Generated from chapters/workshop/runs.py (edit there); digest b28568b19b2ac7ef
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ import time
 import warnings
 import zipfile
 from collections import deque
-from collections.abc import (
-    Callable,
-    Collection,
-    Container,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -37,11 +30,11 @@ from contextlib import (
 )
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
 from uuid import uuid4
+from importlib.util import find_spec
 
 import gymnasium as gym
 import numpy as np
@@ -58,30 +51,14 @@ from tqdm import tqdm
 from literate_rl.data.agents import make_envs
 from literate_rl.nets.encoders import OwnEncoder
 from literate_rl.runs.evaluation import play
-from literate_rl.data.episodes import (
-    Make,
-    Mean,
-    flat_env,
-    known_env,
-    without_folder,
-)
+from literate_rl.data.episodes import Make, Mean, flat_env, known_env, without_folder
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.protocols import Learner, PolicyLike
 from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
-from literate_rl.data.makers import (
-    Wrapper,
-    make_wrapped,
-    name_of_maker,
-)
-from literate_rl.ground.nests import (
-    as_space,
-    plain_space,
-)
-from literate_rl.ground.signatures import (
-    Count,
-    NotFiniteError,
-    checked,
-)
+from literate_rl.data.makers import Wrapper, make_wrapped, name_of_maker
+from literate_rl.ground.nests import as_space, plain_space
+from literate_rl.ground.signatures import Count, NotFiniteError, checked
+from literate_rl.ground.rows import maker_named
 
 __all__ = [
     "OwnModels",
@@ -144,8 +121,14 @@ class Log:
         self.gathered.clear()
 
 
+Callback = Callable[[Learner, dict[str, float]], Any]
+
+
 def fit(
-    learner: Learner, run: Run | None = None, progress: bool = True
+    learner: Learner,
+    run: Run | None = None,
+    progress: bool = True,
+    callback: Callback | None = None,
 ) -> list[dict[str, float]]:
     """Run a learner until it has taken all of its steps, or until Ctrl-C.
 
@@ -153,6 +136,8 @@ def fit(
         learner: The learner, new or resumed.
         run: Where to keep metrics and checkpoints, or None to keep nothing.
         progress: Whether to show a progress bar.
+        callback: Called after each iteration with the learner and its metrics, to which
+            it may add. If it returns True, the run ends here.
 
     Returns:
         The rows of the log, each with the step at its end as ``"step"``.
@@ -167,7 +152,7 @@ def fit(
         run.begin()  # better now than after the first iteration
     log = Log(run, learner.step)
     returns: deque[float] = deque(maxlen=20)
-    total = learner.config.total_steps
+    total, stopped, evaluated = learner.config.total_steps, False, math.nan
     bar = Bar(
         total=total,
         initial=learner.step,
@@ -177,7 +162,7 @@ def fit(
         miniters=1,
     )
     with bar, catch_interrupt() as interrupted:
-        while learner.step < total and not interrupted.is_set():
+        while learner.step < total and not (stopped or interrupted.is_set()):
             if run is not None and learner.checkpoint_due:
                 run.save(learner)
             start, before = time.perf_counter(), learner.step
@@ -190,13 +175,18 @@ def fit(
                 raise
             taken, seconds = learner.step - before, time.perf_counter() - start
             metrics["charts/SPS"] = Mean(taken / seconds, seconds)
+            stopped = callback is not None and bool(callback(learner, metrics))
             log.add(learner.step, metrics)
             if getattr(learner, "log_due", True):
                 log.end_row()
             # In many iterations no episode ends, and a mean of no return is NaN.
             mean = metrics.get("charts/episodic_return", math.nan)
             returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
-            bar.set_postfix(shown(metrics, returns), refresh=False)
+            # Most iterations have no evaluation: the last one stays in sight.
+            now = metrics.get("charts/eval_return", math.nan)
+            evaluated = evaluated if math.isnan(now) else now
+            known = metrics | {"charts/eval_return": evaluated}
+            bar.set_postfix(shown(known, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
         log.end_row()
@@ -245,6 +235,7 @@ def advice(error: NotFiniteError, learner: Learner) -> str:
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
     """Pick what the progress bar shows, with the mean of the last returns."""
     names = {
+        "charts/eval_return": "eval",
         "losses/approx_kl": "KL",
         "charts/actors": "actors",
         "charts/queue": "queue",
@@ -363,6 +354,9 @@ class Run:
             elif self.checkpoint.stat().st_mtime_ns != self.seen:
                 raise ValueError(f"{self.directory} has gone on since it was read")
             else:
+                # What the run keeps may have grown, such as the number of its steps.
+                text = json.dumps(self.settings, indent=2)
+                write_atomically(self.directory / "settings.json", text.encode())
                 write_atomically(self.metrics, "".join(self.rows).encode())
             # What killed processes have left half written: nobody else is writing now.
             for half in self.directory.glob(f"*.{'[0-9a-f]' * 32}.new"):
@@ -447,18 +441,13 @@ class Run:
         self.events.flush()  # a run that resumes here finds all events up to here
         if self.metrics.exists():
             sync(self.metrics)  # and all rows, even after a power cut
-        policy = learner.policy
         state = {
             "step": learner.step,
             "rows": self.logged,
             "gathered": dict(self.gathered),
             "settings": self.settings,
             "learner": learner.state_dict(),
-            "policy": {
-                "recipe": policy.recipe,
-                "weights": policy.state_dict(),
-                **world_of(policy),
-            },
+            "policy": policy_state(learner.policy),
         }
         save_checkpoint(self.checkpoint, state)
         self.saved = learner.step
@@ -805,12 +794,16 @@ def built_from(path: Path) -> Iterator[None]:
 
 
 @randomness_kept()
-def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
+def load(
+    path: str | Path, *, best: bool = False, **models: Unpack[OwnModels]
+) -> PolicyLike:
     """Return the policy that a checkpoint holds, ready to act.
 
     Args:
         path: A checkpoint, the directory of a run, or the name of an agent that comes
             with the package, such as ``"pendulum-sac"``.
+        best: Whether to take the policy of a run that did best in its evaluations
+            (``eval_interval`` of ``train``), in place of the last one.
         models: Models of your own that the policy was trained with, by their names, for
             instance ``qnet``. They get their weights back.
 
@@ -824,7 +817,8 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
             holds no policy that it can build, or not with these models.
     """
     path = found(path)
-    state = load_checkpoint(path / "checkpoint.pt" if path.is_dir() else path)
+    file = "best.pt" if best else "checkpoint.pt"
+    state = load_checkpoint(path / file if path.is_dir() else path)
     # What a model of one's own is cannot be read from a file: the user brings it.
     with built_from(path):
         saved = state["policy"]
@@ -832,19 +826,25 @@ def load(path: str | Path, **models: Unpack[OwnModels]) -> PolicyLike:
         wanted = arguments.get("models", {}).items()
         rest = {key: x for key, x in arguments.items() if key != "models"}
     # Only functions that build policies may be called by a file.
-    package = import_module("literate_rl")
-    if name not in package.__all__ or not re.fullmatch(r"make_(\w+_)?policy", name):
+    make = maker_named(name)
+    if make is None:
         raise ValueError(f"{path} wants {name!r}, which builds no policy here")
     if models.keys() != dict(wanted).keys():
         pass_ = ", ".join(f"{key}={model}(...)" for key, model in wanted) or "no models"
         given = ", ".join(models) or "none"
         raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
     with built_from(path):
-        policy = getattr(package, name)(**rest, **models)
+        policy = make(**rest, **models)
         policy.load_state_dict(saved["weights"])
         know_world(policy, path, state)
     loaded: PolicyLike = policy.eval()
     return loaded
+
+
+def policy_state(policy: Any) -> dict[str, Any]:
+    """Return what a checkpoint keeps of a policy, so that ``load`` can build it."""
+    weights = policy.state_dict()
+    return {"recipe": policy.recipe, "weights": weights, **world_of(policy)}
 
 
 def world_of(policy: Any) -> dict[str, Any]:
@@ -883,7 +883,8 @@ def look_at_env(
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
         file = path / "settings.json"
         settings = read_settings(file) if path.is_dir() else state["settings"]
-        with closing(flat_env(agreed_env(settings))) as env:
+        folder = path if path.is_dir() else path.parent
+        with closing(flat_env(agreed_env(folder, settings))) as env:
             inner = env.env if isinstance(env, FlattenObservation) else env
             masked = "action_mask" in env.reset(seed=0)[1]
             return as_space(plain_space(inner.observation_space)), masked
@@ -980,6 +981,7 @@ def check_named(
 
 
 def agreed_env(
+    directory: Path,
     settings: dict[str, Any],
     env: Any = None,
     wrappers: Sequence[Wrapper] = (),
@@ -988,6 +990,7 @@ def agreed_env(
     """Return a run's environment and wrappers, once the user stands behind them.
 
     Args:
+        directory: That of the run.
         settings: Those of the run.
         env: What the user has named or made, or None for that of the run.
         wrappers: Likewise, none for those of the run.
@@ -997,7 +1000,7 @@ def agreed_env(
     given = [] if env is None else [env]
     for option, old, new in (("env", [stored], given), ("wrappers", around, wrappers)):
         named = shlex.join(map(as_stored, new, [*old, *("",) * len(new)]))
-        must = any(map(is_command, old))
+        must = any(is_command(each, directory) for each in old)
         check_named(dash + option, shlex.join(old), named or None, must)
     world = stored if env is None else env
     if isinstance(world, VectorEnv):
@@ -1013,9 +1016,21 @@ def as_stored(thing: Any, stored: str) -> str:
     return stored if same or stored.startswith("<") else name
 
 
-def is_command(stored: str) -> bool:
-    """Say whether a name leads to other people's code or nowhere, or writes files."""
-    return ":" in stored or ".py" in stored or stored.startswith(("RecordVideo", "<"))
+def is_command(stored: str, directory: Path) -> bool:
+    """Say whether a name runs a file that may have come with a run, or writes files.
+
+    One that leads nowhere counts as such.
+    """
+    if ".py" in stored or stored.startswith(("RecordVideo", "<")):
+        return True
+    module, colon, _ = stored.partition(":")
+    if not colon:
+        return False
+    # What Python finds elsewhere is the user's own.
+    found = find_spec(module.partition(".")[0])
+    if found is None or found.origin is None:
+        return True
+    return Path(found.origin).resolve().is_relative_to(directory.resolve())
 
 
 def load_env(
@@ -1039,7 +1054,7 @@ def load_env(
     """
     path = found(path)
     settings = read_settings(path / "settings.json")
-    world: Make = agreed_env(settings, env, wrappers)
+    world: Make = agreed_env(path, settings, env, wrappers)
     return world
 
 

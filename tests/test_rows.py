@@ -1,0 +1,316 @@
+"""Rows: an algorithm in one file, and what users ask of a training."""
+
+import csv
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from literate_rl import load, train
+from literate_rl.apps.commands import OFFERED
+from literate_rl.apps.commands import main as command
+from literate_rl.ground.rows import ALGORITHMS, MAKERS, Row, maker_named, register
+from literate_rl.learners.dqn import ROW, DQNConfig
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import load_checkpoint
+
+CARTPOLE = "CartPole-v1"
+OWN = '''
+"""Munchausen DQN (Vieillard et al. 2020), an algorithm in one file."""
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl import DQNConfig, OffPolicy, QLearning, make_q_policy
+from literate_rl.learners.loop import QError
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.rows import LISTED, Row, by_settings
+
+
+@dataclass(frozen=True)
+class MunchausenConfig(DQNConfig):
+    """Settings: those of DQN, and temperature, weight and bound of the bonus."""
+
+    temperature: float = 0.03
+    weight: float = 0.9
+    bound: float = -1.0
+
+
+class MunchausenQ(QLearning):
+    def error(self, batch, generator):
+        config, tau = self.config, self.config.temperature
+        action = batch.action.unsqueeze(-1)
+        with torch.no_grad(), eval_mode(self.policy):
+            network = self.target.network
+            here, there = network(batch.obs), network(batch.next_obs)
+            log_pi = (here / tau).log_softmax(-1).gather(-1, action).squeeze(-1)
+            bonus = config.weight * (tau * log_pi).clamp(min=config.bound)
+            log_next = (there / tau).log_softmax(-1)
+            soft = (log_next.exp() * (there - tau * log_next)).sum(-1)
+            target = batch.reward + bonus + batch.discount * soft
+        q = self.policy(batch.obs).gather(-1, action).squeeze(-1)
+        loss = smooth_l1_loss(q, target, reduction="none")
+        return QError(loss, target - q.detach(), q.detach())
+
+
+def munchausen(policy, envs, config, **forms):
+    return OffPolicy(MunchausenQ(policy, config), envs, config, **forms)
+
+
+def make_own_q_policy(seen, done, hidden=64):
+    return make_q_policy(seen, done, hidden)
+
+
+Munchausen = Row(
+    "Munchausen", "DQN with a bonus for likely actions", LISTED, MunchausenConfig,
+    by_settings(make_q_policy), munchausen, contract="dqn", forms=("act",),
+)
+'''
+SMALL: dict[str, Any] = {"learning_starts": 100, "iteration_steps": 200, "hidden": 16}
+PPO: dict[str, Any] = {"num_envs": 2, "num_steps": 64, "checkpoint_interval": 4}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write the file, and forget afterwards what it has registered."""
+    monkeypatch.chdir(tmp_path)
+    Path("mdqn.py").write_text(OWN)
+    known, modules = dict(ALGORITHMS), {*sys.modules}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import mdqn
+
+    yield mdqn
+    ALGORITHMS.clear()
+    ALGORITHMS.update(known)
+    for name in {*sys.modules} - modules:
+        if name == "mdqn":
+            del sys.modules[name]
+
+
+def weights(policy: Any) -> list[np.ndarray]:
+    return [x.numpy() for x in policy.state_dict().values()]
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(map(np.array_equal, weights(one), weights(other)))
+
+
+def test_an_algorithm_in_one_file_trains_loads_resumes_and_predicts(own: Any) -> None:
+    agent = train(own.Munchausen, CARTPOLE, total_steps=400, progress=False, **SMALL)
+    kept = agent.save("kept")
+    assert json.loads((kept / "settings.json").read_text())["algorithm"] == "munchausen"
+    assert same(load(kept), agent.policy)
+    obs = np.zeros((3, 4), np.float32)
+    assert agent.predict(obs).shape == (3,)
+    longer = train("mdqn.py:Munchausen", resume=kept, total_steps=800, progress=False)
+    assert longer.learner.step == 800
+    again = train("Munchausen", CARTPOLE, total_steps=400, progress=False, **SMALL)
+    assert same(again.policy, agent.policy)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+
+    class Mine(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, state: torch.Tensor) -> Any:
+            return self.net(state)
+
+    few = {"total_steps": 200, "progress": False, **SMALL}
+    assert train(own.Munchausen, CARTPOLE, qnet=Mine(), **few).learner.step == 200
+
+
+def test_it_has_a_command_line(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--learning-starts 100 --iteration-steps 200 --hidden 16 --bound -0.5"
+    start = f"mdqn.py:Munchausen --total-steps 400 --name a {words}"
+    command(start.split())
+    assert "watch it:      literate-rl mdqn.py:Munchausen" in capsys.readouterr().out
+    told = json.loads(Path("runs/a/settings.json").read_text())
+    assert told["config"]["bound"] == -0.5
+    command(["mdqn:Munchausen", "--resume", "runs/a", "--total-steps", "600"])
+    assert load_checkpoint("runs/a/checkpoint.pt")["step"] == 600
+
+
+def test_what_builds_its_policies_is_known_to_load(own: Any) -> None:
+    assert maker_named("make_own_q_policy") is None
+    register(replace(own.Munchausen, makers=(own.make_own_q_policy,)))
+    try:
+        assert maker_named("make_own_q_policy") is own.make_own_q_policy
+    finally:
+        del MAKERS["make_own_q_policy"]
+    for name in ("os.system", "Row", None, ["make_policy"]):
+        assert maker_named(name) is None
+    assert all(maker_named(name).__name__ == name for name in MAKERS)
+
+
+def test_the_name_of_an_algorithm_is_not_taken_twice(own: Any) -> None:
+    with pytest.raises(ValueError, match=r"literate_rl\.dqn has an algorithm 'DQN'"):
+        register(replace(own.Munchausen, name="dqn"))
+    assert ALGORITHMS["dqn"] is ROW
+
+    def make_q_policy(*spaces: Any) -> Any:
+        return spaces
+
+    with pytest.raises(ValueError, match="has a maker 'make_q_policy'"):
+        register(replace(own.Munchausen, makers=(make_q_policy,)))
+
+
+def test_a_row_has_defaults() -> None:
+    row = Row("X", "", "", DQNConfig, lambda: None, lambda: None)
+    assert (row.settings("any"), row.chapter, row.models) == (DQNConfig(), "dqn", ())
+
+
+def test_help_says_what_the_rows_say() -> None:
+    said = {x: (y.purpose, y.actions, y.chapter) for x, y in ALGORITHMS.items()}
+    assert {name: tuple(offer) for name, offer in OFFERED.items()} == said
+
+
+# --- What users ask of a training -----------------------------------------------------
+
+
+def test_a_callback_sees_each_iteration_and_may_end_the_training(
+    tmp_path: Path,
+) -> None:
+    seen = []
+
+    def look(learner: Any, metrics: dict[str, float]) -> bool:
+        seen.append((learner.step, "losses/approx_kl" in metrics))
+        return bool(learner.step >= 512)
+
+    few = {"total_steps": 1024, "progress": False, **PPO}
+    whole = train("PPO", CARTPOLE, **few)
+    agent = train("PPO", CARTPOLE, callback=look, **few)
+    assert seen == [(128 * i, True) for i in range(1, 5)]
+    assert agent.interrupted
+    kept = agent.save(tmp_path / "kept")
+    # It stopped at a checkpoint, so it ends where an uninterrupted training does.
+    assert same(train("PPO", resume=kept, progress=False).policy, whole.policy)
+
+
+def test_the_error_of_a_callback_arrives_as_itself(tmp_path: Path) -> None:
+    error = KeyError("mine")
+
+    def fails(learner: Any, metrics: Any) -> None:
+        raise error
+
+    with pytest.raises(KeyError) as raised:
+        train("PPO", CARTPOLE, callback=fails, progress=False, **PPO)
+    assert raised.value is error
+
+
+def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> None:
+    few = {"total_steps": 1024, "progress": False, **PPO}
+    plain = train("PPO", CARTPOLE, **few)
+    seen = []
+
+    def look(learner: Any, metrics: dict[str, float]) -> None:
+        seen.append(metrics["charts/eval_return"])
+
+    agent = train(
+        "PPO", CARTPOLE, eval_interval=256, eval_episodes=3, callback=look, **few
+    )
+    assert same(plain.policy, agent.policy)
+    found = [x for x in seen if not math.isnan(x)]
+    assert [math.isnan(x) for x in seen] == [True, False] * 4
+    best = load_checkpoint(agent.folder / "best.pt")
+    assert best["return"] == max(found)
+    assert best["step"] == 256 * (1 + found.index(max(found)))
+    kept = agent.save(tmp_path / "kept")
+    assert same(load(kept, best=True), agent.best)
+    assert same(load(kept), agent.policy)
+    assert evaluate(agent.best, CARTPOLE, 3, 10_000).mean() == max(found)
+    with (kept / "metrics.csv").open() as file:
+        cells = [row["charts/eval_return"] for row in csv.DictReader(file)]
+    assert [x == "" for x in cells] == [True, False] * 4
+    # It is kept with the settings, so a resumed run goes on with it.
+    train("PPO", resume=kept, total_steps=1536, progress=False)
+    with (kept / "metrics.csv").open() as file:
+        cells = [row["charts/eval_return"] for row in csv.DictReader(file)]
+    assert [x == "" for x in cells] == [True, False] * 6
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .*best\.pt"):
+        load(plain.save(tmp_path / "plain"), best=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eval_interval": 0}, "eval_interval must be at least 1, got 0"),
+        ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"),
+        ({"log_infos": "is_success"}, "log_infos must be a list of names"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(options: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        train("PPO", CARTPOLE, **options)
+
+
+def test_a_run_may_become_longer_and_not_shorter(tmp_path: Path) -> None:
+    few = {"total_steps": 512, "progress": False, "anneal": True, **PPO}
+    kept = train("PPO", CARTPOLE, **few).save(tmp_path / "kept")
+    rows = (kept / "metrics.csv").read_text()
+    with pytest.raises(ValueError, match="total_steps is 512, not 256, and may only"):
+        train("PPO", resume=kept, total_steps=256, progress=False)
+    agent = train("PPO", resume=kept, total_steps=1024, progress=False)
+    assert agent.learner.step == 1024
+    assert (kept / "metrics.csv").read_text().startswith(rows)
+    told = json.loads((kept / "settings.json").read_text())
+    assert told["config"]["total_steps"] == 1024
+    assert train("PPO", resume=kept, progress=False).learner.step == 1024
+
+
+class Walk(gym.Env[Any, Any]):
+    """An episode of five or seven steps, which says whether it was a success."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Discrete(2)
+    episodes = steps = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.episodes = 0, self.episodes + 1
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        odd = self.episodes % 2
+        done = self.steps == (5 if odd else 7)
+        infos = {"is_success": bool(odd)} if done else {"is_success": True}
+        return np.zeros(2, np.float32), 1.0, done, False, infos
+
+
+@pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
+def test_lengths_and_infos_of_episodes_are_logged(mode: str) -> None:
+    env: Any = Walk
+    if mode == "NEXT_STEP":
+        mode_ = gym.vector.AutoresetMode.NEXT_STEP
+        env = gym.vector.SyncVectorEnv([Walk, Walk], autoreset_mode=mode_)
+    few: dict[str, Any] = {"num_envs": 2, "num_steps": 24, "num_minibatches": 2}
+    agent = train(
+        "PPO",
+        env,
+        log_infos=["is_success", "never"],
+        total_steps=48 * 4,
+        progress=False,
+        **few,
+    )
+    for row in agent.history:
+        assert row["charts/episodic_length"] == row["charts/episodic_return"]
+        # Episodes in turn of five and of seven steps.
+        share = row["infos/is_success"]
+        length = 5 * share + 7 * (1 - share)
+        assert row["charts/episodic_length"] == pytest.approx(length)
+        assert math.isnan(row["infos/never"])
+    assert all(0 < row["infos/is_success"] < 1 for row in agent.history)
+
+
+def test_infos_in_other_processes_are_refused() -> None:
+    with pytest.raises(ValueError, match="log_infos must be empty where actors"):
+        train("IMPALA", CARTPOLE, actors=1, transport="shared", log_infos=["x"])
