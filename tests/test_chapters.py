@@ -210,6 +210,7 @@ def names_of_modules() -> dict[str, str]:
         for module in MODULES
         if module not in tangle.NOT_AT_THE_TOP
         for name in exported(module)
+        if name not in tangle.BELOW_THE_TOP.get(module, "").split()
     }
 
 

@@ -23,7 +23,6 @@ from literate_rl import (
     grade,
     load,
     load_env,
-    look_around,
     make_envs,
     record_video,
     seed_everything,
@@ -34,6 +33,7 @@ from literate_rl import (
 from literate_rl.apps.cli import main
 from literate_rl.apps.programs import run_program
 from literate_rl.apps.training import ALGORITHMS, ended, make_learner
+from literate_rl.check.states import look_around
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.runs import runs
 

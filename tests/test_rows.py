@@ -29,7 +29,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl import DQNConfig, OffPolicy, QLearning, make_q_policy
+from literate_rl import DQNConfig, OffPolicy, make_q_policy
+from literate_rl.learners.dqn import QLearning
 from literate_rl.learners.loop import QError
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.rows import LISTED, Row, by_settings

@@ -26,7 +26,6 @@ from literate_rl import (
     DisjointPolicyValueNetwork,
     HybridPolicyNetwork,
     IMPALAPolicy,
-    IMPALAPolicyConfig,
     PPGAuxAlgorithm,
     PPGAuxOptions,
     PPGAuxPhaseLoss,
@@ -43,6 +42,7 @@ from literate_rl import (
 )
 from literate_rl.apps.training import ALGORITHMS
 from literate_rl.ground.nests import map_nest
+from literate_rl.interfaces.ding import IMPALAPolicyConfig
 
 # What the described systems are about stands on the path. Only how they are called, the
 # conventions of a library, may be an adapter.

@@ -43,10 +43,10 @@ ROOT = Path(__file__).resolve().parents[2]
 COPY = "literate-rl copy {0} > my_{0}.py"
 HEADER = "# Generated from {} (edit there); digest {}\n"
 HEADER_PATTERN = re.compile(r"# Generated from \S+ \(edit there\); digest (\w+)\n")
-# The module of each chapter.
-HOMES: dict[str, str] = runpy.run_path(str(ROOT / "src/literate_rl/floors.py"))[
-    "homes"
-]()
+FLOORS = runpy.run_path(str(ROOT / "src/literate_rl/floors.py"))
+# The module of each chapter, and the names of modules that are not at the top.
+HOMES: dict[str, str] = FLOORS["homes"]()
+BELOW_THE_TOP: dict[str, str] = FLOORS["BELOW_THE_TOP"]
 TABLE = re.compile(r"(<!-- chapters -->\n).*(<!-- end of chapters -->\n)", re.DOTALL)
 
 
@@ -283,14 +283,17 @@ NOT_AT_THE_TOP = {
 
 
 def names_text(modules: dict[str, dict[str, str]]) -> str:
-    """Return the stub of the package: the public names of modules, re-exported.
+    """Return the stub of the package: public names of its modules, re-exported.
 
     Raises:
         TangleError: If two modules have one name.
     """
     body, homes = "", dict[str, str]()
     for module, public in modules.items():
-        names = {} if module in NOT_AT_THE_TOP else public
+        below = BELOW_THE_TOP.get(module, "").split()
+        names = {name: place for name, place in public.items() if name not in below}
+        if module in NOT_AT_THE_TOP:
+            names = {}
         for name, place in names.items():
             if name in homes:
                 home = homes[name].rpartition(":")[0]

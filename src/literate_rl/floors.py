@@ -12,6 +12,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+from warnings import warn
 
 # Chapters by floors; ``chapter:name`` gives the module a name of its own.
 FLOORS = {
@@ -35,6 +36,76 @@ FLOORS = {
     "workshop.playground workshop.train_here",
 }
 
+# Names that are public in their modules and not at the top of the package.
+BELOW_THE_TOP = {
+    "ground.protocols": "Act ActorCriticLike ByHandLike Error Kept RunConfig Settings "
+    "Stateful Target",
+    "ground.rows": "Row by_settings",
+    "ground.nests": "REASONS as_discrete as_space as_vectors ends is_hybrid leaves "
+    "plain_space refused remembered",
+    "ground.networks": "ActionCritic ClipConfig GradientClip eval_mode "
+    "randomness_kept squashed_log_prob",
+    "ground.interrupts": "StopWaiting check_interrupt",
+    "maths.fast": "categorical_terms project_atoms reverse_scan",
+    "maths.policy_gradient": "optimal_baseline",
+    "maths.advantages": "gae_loop",
+    "maths.ppo_error": "approx_kl_k3 clipped_surrogate policy_error_from_log_prob",
+    "maths.off_policy": "clipped_policy vtrace_error_from_log_prob vtrace_loop",
+    "maths.c51": "project_distribution_loop",
+    "data.episodes": "EpisodeCounter check_chain check_copies check_experience "
+    "env_seed on_cpu plain_actions",
+    "data.makers": "Wrapped",
+    "data.worlds": "MazeLevels",
+    "data.memory": "distances",
+    "data.agents": "true_successors",
+    "data.windows": "Rings",
+    "data.replay": "Batch SumTree importance_weights",
+    "data.exact_values": "Ring",
+    "nets.encoders": "MINATAR_LAYERS NATURE_LAYERS ConvolutionalEncodingNetwork "
+    "Layers RowEncoder ShapedEncoder entrance",
+    "nets.choices": "is_choices",
+    "nets.policies": "RewardScaler RunningMoments Sampler make_actions",
+    "nets.hybrid_action": "as_tree mask_args select_args",
+    "nets.hybrid_ppo": "ppo_policy_error_hybrid_per_head",
+    "learners.loop": "ActorCriticConfig QError TargetNetwork linear_schedule "
+    "polyak_update squared_error",
+    "learners.dqn": "EpsilonGreedy Exploring ExploringConfig QLearning dueling_q",
+    "learners.rainbow": "DistributionalQLearning RainbowNetwork RainbowPolicy "
+    "factorised_noise",
+    "learners.ddpg": "ActorCritics BoxActions DeterministicPolicyGradient "
+    "OneHotActions",
+    "learners.td3": "Hysteretic TwinDelayed critic_error smoothed_action",
+    "learners.sac": "SoftActorCritic SoftPolicy SoftPolicyLike Temperature soft_value "
+    "temperature_error",
+    "learners.discrete_sac": "DiscreteCritics DiscreteSoftActorCritic "
+    "DiscreteSoftPolicy DiscreteSoftPolicyLike expected_soft_value",
+    "learners.a2c": "GradientConfig GradientLearner a2c_gradient a2c_loss",
+    "learners.ppo": "Samples",
+    "learners.ppg": "AuxiliaryPhase Chunks PhasicNetwork",
+    "learners.impala": "Unroll VTraceLearner to_unroll",
+    "actors.actors": "Census InProcess RemoteLearner TransportConfig slot_layout",
+    "actors.processes": "ActorProcess",
+    "actors.a3c": "GradientWorker gradient_layout",
+    "actors.apex": "ApexActor DDPGApexConfig RainbowApexConfig actor_epsilons "
+    "experience_layout first_priorities",
+    "check.states": "StateSpec look_around",
+    "check.contracts": "Broken Role",
+    "check.own_models": "ContractPolicy LogitsOf",
+    "by_hand.fast_forms": "FlatAdam FusedCriticError FusedQError SharesMemory "
+    "chain_backward chain_layers chain_outputs fused_critic_error",
+    "by_hand.ppo_by_hand": "AuxiliaryHeads",
+    "interfaces.ding": "IMPALAPolicyConfig Timestep collate",
+    "interfaces.cluster": "import_ray",
+    "runs.evaluation": "Difference",
+    "runs.runs": "OwnModels StoredRuns video_html",
+    "apps.commands": "OFFERED Offer",
+    "apps.doctor": "Symptom",
+    "book.rooms": "ROOMS House house room_answers values_and_greedy visit_rooms",
+    "book.contract_models": "ActionValue CategoricalActor CategoricalQNetwork "
+    "DeterministicActor DuelingQNetwork ProbabilityActor QNetwork "
+    "SquashedGaussianActor StateValue",
+}
+
 
 def homes() -> dict[str, str]:
     """Return the module of each chapter: ``workshop.runs`` is ``runs.runs``."""
@@ -44,6 +115,21 @@ def homes() -> dict[str, str]:
             chapter, _, name = entry.partition(":")
             found[chapter] = f"{floor}.{name or chapter.rpartition('.')[2]}"
     return found
+
+
+def from_below(name: str) -> Any:
+    """Return what the top of the package had once and a module has now.
+
+    Raises:
+        AttributeError: If there was none of this name.
+    """
+    for home, names in BELOW_THE_TOP.items():
+        if name in names.split():
+            place = f"literate_rl.{home}"
+            words = f"{name} will be found in {place} only"
+            warn(words, DeprecationWarning, stacklevel=3)
+            return getattr(import_module(place), name)
+    raise AttributeError(f"module 'literate_rl' has no attribute {name!r}")
 
 
 class OldAddress(MetaPathFinder, Loader):
