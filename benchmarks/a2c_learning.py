@@ -203,7 +203,7 @@ def with_models(family: str, config: A2CConfig) -> Any:
         return PPO(policy, build_envs(ppo.num_envs), ppo)
     if family == "IMPALA":
         impala = replace(impala_settings(ENV), **same)
-        return IMPALA(policy, build_envs(impala.n_sample), impala)
+        return IMPALA(policy, build_envs(impala.num_envs), impala)
     if family == "A3C":
         remote = replace(a3c_settings(ENV), **same)
         return A3C(policy, partial(build_envs, remote.num_envs), remote)

@@ -174,8 +174,8 @@ def build(transport: Callable[..., Any], envs: int, actors: int = 1) -> System:
     config = ActorsConfig(
         actors=actors,
         slots=SLOTS,
-        n_sample=envs,
-        unroll_len=STEPS,
+        num_envs=envs,
+        num_steps=STEPS,
         update_per_collect=1,
     )
     make_envs = partial(

@@ -62,7 +62,7 @@ MARKS = ("pym-", "psm_", "sem.mp-", "torch_")  # names of shared memory
 def build(name: str, actors: int, seed: int) -> RemoteLearner:
     """Return a learner with actors in processes."""
     settings: Any = ALGORITHMS[name].settings(ENV)
-    size = {"impala": {"n_sample": 2, "unroll_len": 16}}.get(name, {"num_envs": 2})
+    size = {"num_envs": 2} | ({"num_steps": 16} if name == "impala" else {})
     config = replace(
         settings,
         **size,
@@ -157,10 +157,9 @@ class Witness:
     def size(self) -> int:
         """Return the steps of one result."""
         config: Any = self.learner.config
-        for length in ("unroll_len", "rollout_len", "num_steps"):
+        for length in ("rollout_len", "num_steps"):
             if hasattr(config, length):
-                copies = getattr(config, "n_sample", None) or config.num_envs
-                return int(getattr(config, length) * copies)
+                return int(getattr(config, length) * config.num_envs)
         raise TypeError(f"what is sent by actors of {type(config).__name__}?")
 
 

@@ -78,7 +78,7 @@ class Split(VTraceLearner):
         next_value: Tensor,
     ) -> vtrace_loss:
         """Compute the losses of V-trace with the ratio in these places only."""
-        gamma, lambda_ = self.config.discount_factor, self.config.lambda_
+        gamma, lambda_ = self.config.gamma, self.config.lambda_
         ratio = (log_prob - log_prob_old).detach().exp()
         seen = ratio.log() if self.in_targets else torch.zeros_like(ratio)
         steps = reward, value[:-1], next_value, terminated, truncated
@@ -126,7 +126,7 @@ class BlameOnly(Split):
 
 def parts(config: IMPALAConfig, env: str) -> Any:
     """Return a policy and the function that makes its environments."""
-    build_envs = partial(make_envs, partial(flat_env, env), config.n_sample)
+    build_envs = partial(make_envs, partial(flat_env, env), config.num_envs)
     envs = build_envs()
     torch.manual_seed(config.seed)
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
@@ -158,8 +158,8 @@ def behind(updates: int = 1, lag: int = 0) -> Experiment:
     config = IMPALAConfig(
         total_steps=60_000,
         on_policy=True,
-        n_sample=8,
-        unroll_len=20,
+        num_envs=8,
+        num_steps=20,
         update_per_collect=updates,
         learning_rate=2e-3,
         lambda_=1.0,
@@ -230,7 +230,7 @@ def slow_cartpole() -> gym.Env[Any, Any]:
 
 def build_slow(config: ActorsConfig) -> IMPALA | ActorLearner:
     """Build the agent with or without actors, in environments that wait."""
-    build_envs = partial(make_envs, slow_cartpole, config.n_sample)
+    build_envs = partial(make_envs, slow_cartpole, config.num_envs)
     envs = build_envs()
     torch.manual_seed(config.seed)
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
@@ -245,8 +245,8 @@ def waiting() -> Experiment:
     env = "CartPole-v1"
     config = ActorsConfig(
         total_steps=100_000,
-        n_sample=8,
-        unroll_len=20,
+        num_envs=8,
+        num_steps=20,
         update_per_collect=2,
         learning_rate=1e-3,
         anneal=True,

@@ -182,12 +182,12 @@ class Sampled(gym.Env[Any, Any]):
 
 # The shortest iteration with an update in it.
 SMALL: dict[str, Any] = {
-    "total_steps": 64, "num_envs": 2, "n_sample": 2, "unroll_len": 4,
+    "total_steps": 64, "num_envs": 2,
     "rollout_len": 4, "num_minibatches": 1, "num_epochs": 1, "aux_interval": 1,
     "aux_epochs": 1, "batch_size": 4, "learning_starts": 4, "train_interval": 2,
     "iteration_steps": 8, "hidden": 8, "buffer_size": 64,
 }  # fmt: skip
-FEW_STEPS = ("ppo", "ppg", "a2c", "a3c")
+FEW_STEPS = ("ppo", "ppg", "a2c", "a3c", "impala")
 
 
 @contextmanager

@@ -286,10 +286,10 @@ torch.manual_seed(1)
 build = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
 envs = build()
 policy = make_policy(envs.single_observation_space, envs.single_action_space)
-settings = replace(actors_settings("CartPole-v1"), actors=1, n_sample=8)
+settings = replace(actors_settings("CartPole-v1"), actors=1, num_envs=8)
 learner = ActorLearner(policy, build, settings)
 
-slot = np.zeros((), slot_layout(policy, envs, unroll_len=32))
+slot = np.zeros((), slot_layout(policy, envs, num_steps=32))
 fill(slot["weights"], weights_of(policy))  # 1. the learner writes its weights
 actor = Actor(build, policy, seed=1)
 actor.work(slot["weights"], slot["result"])  # 2. the actor acts and writes the unroll
@@ -424,7 +424,7 @@ def layout_of(
 
 
 @checked
-def slot_layout(policy: PolicyLike, envs: Envs, unroll_len: Count) -> np.dtype[np.void]:
+def slot_layout(policy: PolicyLike, envs: Envs, num_steps: Count) -> np.dtype[np.void]:
     """Describe the memory of one slot, a record with ``weights`` and ``result``.
 
     The result is an unroll: it has a field for each of ``Unroll``, and
@@ -433,8 +433,8 @@ def slot_layout(policy: PolicyLike, envs: Envs, unroll_len: Count) -> np.dtype[n
     """
     one = one_step(policy, envs, kept_dtype(policy, envs))
     unroll = to_unroll(one.to(next(policy.parameters()).device), policy)
-    ended = ("episode_return", np.float32, (unroll_len, envs.num_envs))
-    return layout_of(policy, [*fields_of(unroll, unroll_len), ended])
+    ended = ("episode_return", np.float32, (num_steps, envs.num_envs))
+    return layout_of(policy, [*fields_of(unroll, num_steps), ended])
 
 
 # %% [markdown]
@@ -798,7 +798,7 @@ class ActorLearner(RemoteLearner):
 
     Args:
         policy: The policy to train, on any device.
-        make_envs: Makes the ``config.n_sample`` environments of one actor.
+        make_envs: Makes the ``config.num_envs`` environments of one actor.
         config: The settings.
         transport: As for ``RemoteLearner``.
         make_act: As for ``Actor``.
@@ -820,8 +820,8 @@ class ActorLearner(RemoteLearner):
         super().__init__(policy, *settings, transport)
         # Environments are made once here, to see what they are like.
         envs = make_envs()
-        check_num_envs(envs, config.n_sample)
-        self.layout = slot_layout(policy, envs, config.unroll_len)
+        check_num_envs(envs, config.num_envs)
+        self.layout = slot_layout(policy, envs, config.num_steps)
         envs.close()
         # The recipe of an actor: what is missing is the seed.
         acting = copy.deepcopy(policy).cpu()
@@ -893,7 +893,7 @@ def fresh_policy():
     return make_policy(envs.single_observation_space, envs.single_action_space)
 
 
-config = replace(actors_settings("CartPole-v1"), actors=1, n_sample=8, unroll_len=32)
+config = replace(actors_settings("CartPole-v1"), actors=1, num_envs=8, num_steps=32)
 config = replace(config, update_per_collect=1, anneal=False)
 lags, far = [], []
 for slots in (1, 2, 4, 8, 16):

@@ -374,7 +374,7 @@ torch.set_num_threads(1)  # the networks are too small to be shared out
 
 def make_learner(env, config, device="cpu"):
     """Build environments, the policy that fits them, and the learner."""
-    envs = make_envs(partial(flat_env, env), config.n_sample)
+    envs = make_envs(partial(flat_env, env), config.num_envs)
     torch.manual_seed(config.seed)
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
     return IMPALA(policy.to(device), envs, config)
@@ -395,12 +395,12 @@ config = IMPALAConfig(
     seed=1,
     total_steps=60_000,
     on_policy=True,
-    n_sample=8,
+    num_envs=8,
     update_per_collect=1,
     learning_rate=2e-3,
     lambda_=1.0,
     lag=15,
-    unroll_len=20,
+    num_steps=20,
     entropy_weight=0.01,
     checkpoint_interval=1000,
 )
@@ -750,7 +750,7 @@ class VTraceLearner(Kept):
         # The losses, with the discount, the decay and the three bounds of the settings.
         self.vtrace_error = partial(
             vtrace_error_from_log_prob,
-            gamma=config.discount_factor,
+            gamma=config.gamma,
             lambda_=config.lambda_,
             rho_clip_ratio=config.rho_clip_ratio,
             c_clip_ratio=config.c_clip_ratio,
@@ -856,7 +856,7 @@ class IMPALA(Runner):
 
     Args:
         policy: The policy to train, on any device.
-        envs: A vector environment with ``config.n_sample`` copies.
+        envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
     """
 
@@ -869,11 +869,11 @@ class IMPALA(Runner):
         envs: Envs,
         config: IMPALAConfig,
     ) -> None:
-        check_num_envs(envs, config.n_sample)
+        check_num_envs(envs, config.num_envs)
         size, space = config.replay_buffer_size, envs.single_observation_space
-        steps = size * config.unroll_len
+        steps = size * config.num_steps
         check_fits("replay_buffer_size", size, steps, config.total_steps, space)
-        settings = config.unroll_len, config.seed, config.checkpoint_interval
+        settings = config.num_steps, config.seed, config.checkpoint_interval
         super().__init__(policy, envs, *settings)
         self.config, self.learner = config, VTraceLearner(policy, config)
         # An actor that never falls behind is the policy itself.
@@ -907,7 +907,7 @@ class IMPALA(Runner):
 
     def noise(self) -> Tensor:
         """Draw the noise of an unroll, step by step."""
-        sizes = 1, self.config.n_sample, self.generator
+        sizes = 1, self.config.num_envs, self.generator
         return torch.cat([self.actor.noise(*sizes) for _ in range(self.num_steps)])
 
     def collect(self) -> Rollout:
@@ -921,7 +921,7 @@ class IMPALA(Runner):
         self.memory.push(
             [
                 tuple(x[:, b].to("cpu", copy=True) for x in unroll if x is not None)
-                for b in range(config.n_sample)
+                for b in range(config.num_envs)
             ]
         )
         return batch
@@ -950,39 +950,38 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
 
     Attributes:
         on_policy: Whether the buffer is emptied before each collection.
-        unroll_len: Steps of one sample.
+        num_steps: Steps of one sample.
         update_per_collect: Steps of the optimiser after each collection.
         batch_size: Samples of one update.
         value_weight: Weight of the value loss.
         entropy_weight: Weight of the entropy bonus.
-        discount_factor: Discount.
+        gamma: Discount.
         lambda_: Decay of the weights of longer returns.
         rho_clip_ratio: Bound of the ratio that weights a TD error, or none.
         c_clip_ratio: Bound of the ratio that weights what comes later, or none.
         rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
         optim: The optimiser.
-        n_sample: Samples of one collection, one from each environment.
+        num_envs: Samples of one collection, one from each environment.
         reward_scale: Factor of the rewards that are learned from.
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
     """
 
     on_policy: bool = False
-    unroll_len: Count = 32
+    num_steps: Count = 32
     update_per_collect: Count = 4
     batch_size: Count = 16
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 1e-4
-    discount_factor: Fraction = 0.99
+    gamma: Fraction = 0.99
     lambda_: Fraction = 0.95
     rho_clip_ratio: Positive | None = 1.0
     c_clip_ratio: Positive | None = 1.0
     rho_pg_clip_ratio: Positive | None = 1.0
     optim: Literal["adam", "rmsprop"] = "adam"
-    n_sample: Count = 16
+    num_envs: Count = 16
     reward_scale: Scale = 1.0
     lag: Annotated[int, Ge(0)] = 0
-    copies_named = "n_sample"
 
     def __post_init__(self) -> None:
         BufferConfig.__post_init__(self)
@@ -991,13 +990,13 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
     @property
     def steps_per_iteration(self) -> int:
         """Steps of one iteration, all environments together."""
-        return self.copies * self.unroll_len
+        return self.num_envs * self.num_steps
 
     @property
     def rows_per_update(self) -> int:
         """Rows of one update: with actors it is one unroll of each environment."""
-        samples = self.batch_size if self.actors is None else self.n_sample
-        return samples * self.unroll_len
+        samples = self.batch_size if self.actors is None else self.num_envs
+        return samples * self.num_steps
 
 
 # %% tags=["export"]
@@ -1249,7 +1248,7 @@ from literate_rl.book.exercises import grade
 def limited(limit):
     """Return the trained policy, values and unroll of CartPole with a time limit."""
     env = partial(flat_env, lambda: TimeLimit(flat_env("CartPole-v1"), limit))
-    small = IMPALAConfig(n_sample=3, unroll_len=12, batch_size=3)
+    small = IMPALAConfig(num_envs=3, num_steps=12, batch_size=3)
     learner = make_learner(env, small)
     learner.policy.load_state_dict(cartpole.policy.state_dict())
     learner.collect()

@@ -100,7 +100,7 @@ class Watched(SharedMemory):
         return slot, record
 
 def run():
-    config = ActorsConfig(actors=2, n_sample=4, unroll_len=32, update_per_collect=1)
+    config = ActorsConfig(actors=2, num_envs=4, num_steps=32, update_per_collect=1)
     build, rows, kills = partial(make_envs, "CartPole-v1", 4), [], []
     envs = build()
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
@@ -757,7 +757,7 @@ from literate_rl.nets.policies import make_policy
 envs = make_envs("CartPole-v1", 4)
 policy = make_policy(envs.single_observation_space, envs.single_action_space)
 policy = policy.to(best_device())
-layout = slot_layout(policy, envs, unroll_len=32)
+layout = slot_layout(policy, envs, num_steps=32)
 memory = get_context("forkserver").RawArray("B", 2 * layout.itemsize)
 slots = np.frombuffer(memory, layout)
 fill(slots[0]["weights"], weights_of(policy))

@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
 ROLLOUTS = {"num_steps": 16, "num_envs": 4, "learning_rate": 1e-3}
 PPO_SETTINGS = {**ROLLOUTS, "num_minibatches": 2, "checkpoint_interval": 5}
-UNROLLS = {"unroll_len": 16, "n_sample": 4, "batch_size": 4, "learning_rate": 1e-3}
+UNROLLS = {"num_steps": 16, "num_envs": 4, "batch_size": 4, "learning_rate": 1e-3}
 MEMORY = {
     "hidden": 16,
     "num_envs": 2,

@@ -148,7 +148,7 @@ COMMANDS = {
 # Small ones are built as the chapters build theirs.
 CARTPOLE, MOVING = "CartPole-v1", "literate_rl/Moving-v0"
 SMALL = {"num_envs": 2, "num_steps": 4, "num_minibatches": 2, "scale_reward": True}
-SAMPLES = {"n_sample": 2, "unroll_len": 4, "batch_size": 2, "replay_buffer_size": 4}
+SAMPLES = {"num_envs": 2, "num_steps": 4, "batch_size": 2, "replay_buffer_size": 4}
 SAMPLES |= {"grad_clip_type": "clip_momentum_norm", "clip_value": 0.5}
 
 
@@ -173,7 +173,7 @@ def built_ppg() -> PPGAlgorithm:
 
 def built_impala() -> IMPALA:
     config = IMPALAConfig(total_steps=32, checkpoint_interval=2, lag=3, **SAMPLES)
-    envs = make_envs(partial(flat_env, CARTPOLE), config.n_sample)
+    envs = make_envs(partial(flat_env, CARTPOLE), config.num_envs)
     return IMPALA(make_policy(*spaces_of(envs), hidden=4), envs, config)
 
 

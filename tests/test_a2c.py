@@ -458,7 +458,7 @@ def learners(
     run = {"total_steps": total, "checkpoint_interval": interval}
     build = partial(make_envs, partial(flat_env, make), 3)
     ppo = PPOConfig(num_envs=3, num_steps=10, num_minibatches=2, anneal=False, **run)
-    impala = IMPALAConfig(n_sample=3, unroll_len=5, batch_size=3, **run)
+    impala = IMPALAConfig(num_envs=3, num_steps=5, batch_size=3, **run)
     alone = replace(ALONE, entropy_weight=0.01, **run)
     shared = {name: x for name, x in asdict(alone).items() if name != "scale_reward"}
     remote = A3CConfig(**shared, slots=2)

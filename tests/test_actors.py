@@ -39,7 +39,7 @@ from literate_rl.nets.policies import (
 )
 from literate_rl.runs.runs import Run, fit, flat_env
 
-SMALL = ActorsConfig(actors=2, unroll_len=5, n_sample=3, total_steps=300)
+SMALL = ActorsConfig(actors=2, num_steps=5, num_envs=3, total_steps=300)
 
 
 def cartpoles(copies: int = 3, limit: int = 500) -> SyncVectorEnv:
@@ -55,7 +55,7 @@ def make_learner(
     env: str = "CartPole-v1", transport: Any = None, **changes: Any
 ) -> ActorLearner:
     config = replace(SMALL, **changes)
-    build = partial(make_envs, partial(flat_env, env), config.n_sample)
+    build = partial(make_envs, partial(flat_env, env), config.num_envs)
     envs = build()
     torch.manual_seed(config.seed)
     policy = make_policy(envs.single_observation_space, envs.single_action_space)
@@ -84,7 +84,7 @@ def policy_for(envs: SyncVectorEnv) -> Any:
         ({"priority": True}, "priority, lag and on_policy must be off"),
         ({"on_policy": True}, "priority, lag and on_policy must be off"),
         ({"lag": 3}, "priority, lag and on_policy must be off"),
-        ({"unroll_len": 0}, "unroll_len must be at least 1"),
+        ({"num_steps": 0}, "num_steps must be at least 1"),
     ],
 )
 def test_illegal_settings_are_named(changes, message) -> None:
@@ -117,7 +117,7 @@ def test_a_learner_wants_actors_and_the_right_number_of_environments() -> None:
 
 def test_what_an_actor_is_made_of_is_held_by_signatures() -> None:
     envs, policy = counting(), policy_for(counting())
-    with pytest.raises(ValueError, match="unroll_len must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_steps must be at least 1, got 0"):
         slot_layout(policy, envs, 0)
     with pytest.raises(TypeError, match="seed must be an integer, got float"):
         Actor(counting, policy, 0.5)
@@ -332,7 +332,7 @@ def test_a_slot_teaches_what_its_numbers_teach(env) -> None:
     for _ in range(SMALL.update_per_collect):
         losses = twin.learner.learn(unroll)
     assert metrics["losses/total_loss"] == losses["total_loss"]
-    assert learner.step == SMALL.unroll_len * SMALL.n_sample
+    assert learner.step == SMALL.num_steps * SMALL.num_envs
     for one, other in zip(
         learner.policy.parameters(), twin.policy.parameters(), strict=True
     ):
@@ -355,7 +355,7 @@ def test_hybrid_actions_travel_too() -> None:
 @pytest.mark.equation("lag-of-turns")
 @pytest.mark.parametrize(("actors", "slots"), [(1, 1), (1, 3), (2, 1), (3, 2)])
 def test_lag_in_turns_is_what_is_under_way_less_one(actors, slots) -> None:
-    learner = make_learner(actors=actors, slots=slots, unroll_len=2)
+    learner = make_learner(actors=actors, slots=slots, num_steps=2)
     seen = [learner.iterate()["charts/lag"] for _ in range(3 * actors * slots)]
     first = list(range(actors * slots))
     assert seen == first + [actors * slots - 1] * (2 * actors * slots)

@@ -465,7 +465,7 @@ def test_every_variant_trains(name: str) -> None:
 @pytest.mark.parametrize("name", list(impala_learning.EXPERIMENTS))
 def test_every_variant_of_impala_trains(name: str) -> None:
     experiment = impala_learning.EXPERIMENTS[name]
-    tiny = {"n_sample": 2, "unroll_len": 4, "batch_size": 2}
+    tiny = {"num_envs": 2, "num_steps": 4, "batch_size": 2}
     for variant in experiment.variants.values():
         changes = variant.changes | tiny
         learner = variant.build(replace(experiment.config, **changes))
@@ -746,7 +746,7 @@ def test_ablation_variants_change_what_they_say() -> None:
     [
         partial(learning.agent, replace(SMALL, num_envs=2), "CartPole-v1"),
         partial(ppg_learning.agent, PPGConfig(num_envs=2), "CartPole-v1"),
-        partial(impala_learning.build, IMPALAConfig(n_sample=2), "CartPole-v1"),
+        partial(impala_learning.build, IMPALAConfig(num_envs=2), "CartPole-v1"),
     ],
 )
 def test_a_learners_environments_are_closed(build, monkeypatch) -> None:

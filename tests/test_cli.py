@@ -730,10 +730,11 @@ def test_a_run_that_goes_on_elsewhere_is_not_resumed(tmp_path, monkeypatch):
 def test_impala_trains_and_resumes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tiny = ["--unroll-len=4", "--n-sample=2", "--batch-size=2", "--total-steps=64"]
-    main(["impala", "--env", "Pendulum-v1", "--name", "a", *tiny, "--seed", "3"])
+    with pytest.warns(FutureWarning, match="--unroll-len is --num-steps now"):
+        main(["impala", "--env", "Pendulum-v1", "--name", "a", *tiny, "--seed", "3"])
     settings = json.loads((tmp_path / "runs/a/settings.json").read_text())
     assert settings["algorithm"] == "impala"
-    assert settings["config"]["unroll_len"] == 4
+    assert settings["config"]["num_steps"] == 4
     main(["impala", "--resume", "runs/a"])
     assert "return of 20 episodes" in capsys.readouterr().out
     policy = load(tmp_path / "runs/a")

@@ -53,7 +53,7 @@ HYBRID = spaces.Tuple((spaces.Discrete(2), BOXES))
 
 
 def make_learner(config: IMPALAConfig, env: Any = "CartPole-v1") -> IMPALA:
-    envs = make_envs(partial(flat_env, env), config.n_sample)
+    envs = make_envs(partial(flat_env, env), config.num_envs)
     torch.manual_seed(config.seed)
     return IMPALA(policy_for(envs), envs, config)
 
@@ -96,7 +96,7 @@ def unroll_of(policy: Any, steps: int = 4, envs: int = 2, seed: int = 0) -> Unro
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"unroll_len": 0}, "unroll_len must be at least 1"),
+        ({"num_steps": 0}, "num_steps must be at least 1"),
         ({"lag": -1}, "lag must be at least 0"),
         ({"learning_rate": 0.0}, "learning_rate must be greater than 0"),
         ({"lambda_": 2.0}, "lambda_ must be at least 0 and at most 1"),
@@ -117,7 +117,7 @@ def test_illegal_settings_are_named(changes, message) -> None:
 @pytest.mark.parametrize("changes", [{"c_clip_ratio": 3.0}, {"rho_clip_ratio": 0.3}])
 def test_a_bound_of_c_above_that_of_rho_trains_and_warns_once(changes) -> None:
     warn_clips.cache_clear()
-    small = {"n_sample": 2, "unroll_len": 4, "batch_size": 2, "total_steps": 64}
+    small = {"num_envs": 2, "num_steps": 4, "batch_size": 2, "total_steps": 64}
     with pytest.warns(UserWarning, match="c_clip_ratio is above rho_clip") as caught:
         agent = train("IMPALA", "CartPole-v1", progress=False, **small, **changes)
     assert agent.history
@@ -371,7 +371,7 @@ def test_a_state_that_does_not_fit_changes_nothing(kind: str) -> None:
 
 # --- The loop -------------------------------------------------------------------------
 
-LOOP = IMPALAConfig(n_sample=4, unroll_len=8, batch_size=4, total_steps=256)
+LOOP = IMPALAConfig(num_envs=4, num_steps=8, batch_size=4, total_steps=256)
 
 
 def samples_of(learner: IMPALA) -> list[Unroll]:
@@ -380,7 +380,7 @@ def samples_of(learner: IMPALA) -> list[Unroll]:
 
 def test_a_collection_is_what_happened() -> None:
     env = partial(flat_env, lambda: TimeLimit(gym.make("CartPole-v1"), 5))
-    learner = make_learner(replace(LOOP, unroll_len=12), env)
+    learner = make_learner(replace(LOOP, num_steps=12), env)
     returned = learner.collect().episode_return
     assert returned.nanmean() == 5.0
     assert learner.step == 48

@@ -79,12 +79,10 @@ def brief(algorithm: str = "PPO", env: Any = World, **options: Any) -> Agent:
     """Train for a moment."""
     config = ALGORITHMS[algorithm.lower()].settings("").__dict__
     few = {"learning_starts": 8, "buffer_size": 64, "batch_size": 8, "num_steps": 8}
-    few |= {"num_envs": 2, "unroll_len": 8, "n_sample": 2, "hidden": 8}
+    few |= {"num_envs": 2, "num_steps": 8, "hidden": 8}
     known = {key: x for key, x in few.items() if key in config}
     if "buffer_size" in config:
         known["num_steps"] = 1
-    if config.get("actors"):
-        known.pop("n_sample", None)
     return train(
         algorithm, env, progress=False, **known | {"total_steps": 16} | options
     )

@@ -281,7 +281,7 @@ def local(words: str) -> LocalError:
 def test_an_error_of_ones_own_comes_from_an_actor_and_what_was_learned_is_saved(
     tmp_path,
 ) -> None:
-    changes = {"actors": 1, "n_sample": 2, "checkpoint_interval": 10**6}
+    changes = {"actors": 1, "num_envs": 2, "checkpoint_interval": 10**6}
     config = replace(SMALL, transport="shared", **changes)
     build = partial(counting, fails_at=40, error=EnoughError)
     learner = ActorLearner(policy_for(counting()), build, config, SharedMemory)
@@ -359,7 +359,7 @@ def refuse(*_: Any) -> None:
 
 
 def test_a_run_whose_actor_cannot_be_replaced_is_saved(tmp_path, monkeypatch) -> None:
-    config = replace(SMALL, actors=1, slots=1, n_sample=2, checkpoint_interval=10**6)
+    config = replace(SMALL, actors=1, slots=1, num_envs=2, checkpoint_interval=10**6)
     config = replace(config, transport="shared", total_steps=10**7)
     build, policy = partial(counting, dies_at=12), policy_for(counting())
     learner = ActorLearner(policy, build, config, SharedMemory)
@@ -586,7 +586,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_actors_that_hang(tmp_path) -> None:
 
 def test_a_run_whose_actors_are_given_up_is_saved(tmp_path) -> None:
     """Step 12 belongs to the second unroll of each life; all first ones count."""
-    config = replace(SMALL, actors=1, slots=1, n_sample=2, checkpoint_interval=10**6)
+    config = replace(SMALL, actors=1, slots=1, num_envs=2, checkpoint_interval=10**6)
     config = replace(config, transport="shared", total_steps=10**7)
     build, policy = partial(counting, dies_at=12), policy_for(counting())
     learner = ActorLearner(policy, build, config, SharedMemory)

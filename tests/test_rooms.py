@@ -48,8 +48,8 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "ppg": PPO | {"aux_interval": 10},
     "a2c": ROLLOUTS | {"num_steps": 8, "total_steps": 25_600},
     "impala": {
-        "n_sample": 8,
-        "unroll_len": 32,
+        "num_envs": 8,
+        "num_steps": 32,
         "batch_size": 8,
         "learning_rate": 3e-3,
         "lambda_": 0.8,
@@ -67,8 +67,7 @@ def trained(algorithm: str, **changes: Any) -> Any:
     """Return a learner that has lived in the house."""
     default = ALGORITHMS[algorithm].settings("")
     known = {field.name for field in fields(default)}
-    gamma = "discount_factor" if "discount_factor" in known else "gamma"
-    wanted = LEARNERS[algorithm] | {"seed": 1, gamma: 0.8, "anneal": False} | changes
+    wanted = LEARNERS[algorithm] | {"seed": 1, "gamma": 0.8, "anneal": False} | changes
     config = settings_with(default, {k: x for k, x in wanted.items() if k in known})
     return make_learner(algorithm, house, config, {})
 

@@ -97,7 +97,7 @@ DDPG_LIKE = ("ddpg", "ddpgper", "hddpg", "td3", "ddpgapex")
 # Settings with which a short run reaches updates.
 TINY: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32},
-    "impala": {"n_sample": 4},
+    "impala": {"num_envs": 4},
     "rainbow": {"learning_starts": 400, "iteration_steps": 400, "batch_size": 32},
     "dqn": {"learning_starts": 400, "iteration_steps": 400, "batch_size": 32},
     "dqnper": {"learning_starts": 400, "iteration_steps": 400, "batch_size": 32},
@@ -932,7 +932,7 @@ PENDULUM = "Pendulum-v1"
 CONTINUOUS = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
 # An iteration of each algorithm, with updates in it.
 ITERATION = {"learning_starts": 8, "iteration_steps": 16, "batch_size": 8}
-ITERATION |= {"rollout_len": 8, "unroll_len": 8, "hidden": 16}
+ITERATION |= {"rollout_len": 8, "hidden": 16}
 EVERYWHERE = [
     (name, PENDULUM if name in CONTINUOUS else CARTPOLE) for name in ALGORITHMS
 ]
@@ -944,6 +944,8 @@ def small_config(name: str, env: str) -> Any:
     names = {field.name for field in fields(known.config)}
     changes = {key: x for key, x in ITERATION.items() if key in names}
     changes |= {"normalize_obs": True}
+    if name == "impala":
+        changes |= {"num_steps": 8}
     if "num_epochs" in names:
         changes |= {"num_steps": 16, "num_epochs": 2}
     if "scale_reward" in names:
@@ -1183,8 +1185,8 @@ def test_a_large_network_goes_where_it_pays_and_a_small_one_stays(
         ("ppg", {"num_envs": 3, "num_steps": 40, "num_minibatches": 4}, 30),
         ("a2c", {"num_envs": 3, "num_steps": 40}, 120),
         ("a3c", {"num_envs": 3, "num_steps": 40}, 0),
-        ("impala", {"batch_size": 5, "unroll_len": 7, "n_sample": 3}, 35),
-        ("impala", {"batch_size": 5, "unroll_len": 7, "n_sample": 3, "actors": 2}, 21),
+        ("impala", {"batch_size": 5, "num_steps": 7, "num_envs": 3}, 35),
+        ("impala", {"batch_size": 5, "num_steps": 7, "num_envs": 3, "actors": 2}, 21),
         ("sac", {"batch_size": 77, "num_envs": 2, "num_steps": 3}, 77),
         ("dqnapex", {"batch_size": 77}, 77),
     ],
@@ -1303,7 +1305,7 @@ def test_a_vector_environment_is_what_train_would_make(name: str, env: Any) -> N
     names = {field.name for field in fields(config)}
     small = {key: x for key, x in SMALL.items() if key in names}
     small |= {"num_steps": 8} if "num_steps" in names else {}
-    given = {key: x for key, x in small.items() if key not in ("num_envs", "n_sample")}
+    given = {key: x for key, x in small.items() if key != "num_envs"}
     plain = train(name, env, **small, progress=False)
     envs = vectors(env)
     agent = train(name, envs, **given, progress=False)
@@ -1317,8 +1319,7 @@ def test_a_vector_environment_is_what_train_would_make(name: str, env: Any) -> N
 def test_a_vector_environment_may_reset_a_step_later(name: str, tmp_path: Path) -> None:
     envs = gym.make_vec(CARTPOLE, 4)
     agent = train(name, envs, total_steps=500, progress=False)
-    copies = "n_sample" if name == "impala" else "num_envs"
-    assert getattr(agent.learner.config, copies) == 4
+    assert agent.learner.config.num_envs == 4
     saved = agent.save(tmp_path / "a")
     assert load(saved).recipe == agent.policy.recipe
     edit(saved, total_steps=1000)
@@ -1425,7 +1426,7 @@ def test_a_wrapper_that_writes_files_is_a_command(tmp_path: Path) -> None:
 def test_actors_in_other_processes_have_wrappers_and_classes() -> None:
     """Also of an environment that only this process has registered."""
     gym.register("tests/Here-v0", "worlds:Counting", max_episode_steps=10)
-    small = {"actors": 1, "transport": "shared", "n_sample": 2, "unroll_len": 4}
+    small = {"actors": 1, "transport": "shared", "num_envs": 2, "num_steps": 4}
     small |= {"total_steps": 16, "progress": False}
     around = ["TimeAwareObservation", gym.wrappers.TimeAwareObservation]
     agent = train("impala", "tests/Here-v0", wrappers=around, **small)
@@ -1464,7 +1465,7 @@ FEW_STEPS: dict[str, dict[str, Any]] = {
 }
 FEW_STEPS |= {"ppg": FEW_STEPS["ppg"] | {"aux_interval": 1, "aux_epochs": 1}}
 FEW_STEPS |= {name: {"num_envs": 2, "num_steps": 8} for name in ("a2c", "a3c")}
-FEW_STEPS["impala"] = {"n_sample": 2, "unroll_len": 8, "batch_size": 2}
+FEW_STEPS["impala"] = {"num_envs": 2, "num_steps": 8, "batch_size": 2}
 
 
 @pytest.mark.parametrize("name", ON_POLICY)
@@ -1776,9 +1777,7 @@ def test_settings_of_usual_tasks_leave_time_to_end(name):
         config = training.ALGORITHMS[name].settings(env)
         limit = gym.spec(env).max_episode_steps
         steps = getattr(config, "rollout_len", 0)
-        if name == "impala":
-            steps = config.unroll_len
-        elif hasattr(config, "num_epochs") or name in ("a2c", "a3c"):
+        if hasattr(config, "num_epochs") or name in ("a2c", "a3c", "impala"):
             steps = config.num_steps
         elif not getattr(config, "actors", None):
             steps *= config.rounds

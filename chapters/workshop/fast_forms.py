@@ -113,6 +113,8 @@ def computes(x: Any, kind: type[Any], *methods: str) -> bool:
     """
     called = ("forward", "__call__") if issubclass(kind, nn.Module) else ()
     names = (*called, *methods)
+    if x is None:  # a network may lack what another one has
+        return False
     same = all(getattr(x, name, 0) == getattr(kind, name).__get__(x) for name in names)
     return same and not listened(x)
 

@@ -341,23 +341,15 @@ class Sizes:
     """What settings ask for, here of an agent that learns from each rollout.
 
     Attributes:
-        copies_named: Name of the setting that says how many environments there are.
         actors: Number of actors, or None for the loop without actors.
     """
 
-    copies_named = "num_envs"
     actors: int | None = None
-
-    @property
-    def copies(self) -> int:
-        """Environments that are stepped together."""
-        number: int = getattr(self, self.copies_named)
-        return number
 
     @property
     def steps_per_iteration(self) -> int:
         """Steps that the learner takes at once, all environments together."""
-        steps: int = self.copies * self.num_steps  # type: ignore[attr-defined]
+        steps: int = self.num_envs * self.num_steps  # type: ignore[attr-defined]
         return steps
 
     @property

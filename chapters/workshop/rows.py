@@ -39,6 +39,8 @@ __all__ = ["Row", "by_settings", "register"]
 
 
 # %% tags=["export"]
+# DI-engine's names, which IMPALA's settings had: they still work, and warn.
+ONCE = {"unroll_len": "num_steps", "n_sample": "num_envs", "discount_factor": "gamma"}
 ANY, LISTED, BOUNDED = "all kinds", "Discrete", "Discrete, Box"
 
 

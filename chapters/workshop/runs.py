@@ -77,7 +77,7 @@ from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
 from literate_rl.data.makers import Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.nests import as_space, plain_space
 from literate_rl.ground.signatures import Count, NotFiniteError, checked
-from literate_rl.ground.rows import maker_named
+from literate_rl.ground.rows import ONCE, maker_named
 
 __all__ = [
     "OwnModels",
@@ -801,11 +801,11 @@ RENAMED: dict[str, tuple[str, str]] = {
     for ours, others in {
         "learning_rate": "lr actor_lr critic_lr lr_actor lr_critic step_size",
         "total_steps": "total_timesteps num_timesteps timesteps n_timesteps max_steps",
-        "num_envs n_sample": "n_envs num_env nenvs num_envs collector_env_num",
-        "num_steps unroll_len": "n_steps nsteps n_step rollout_fragment_length",
+        "num_envs": "n_envs num_env nenvs collector_env_num n_sample",
+        "num_steps": "n_steps nsteps n_step rollout_fragment_length unroll_len",
         "num_epochs": "n_epochs noptepochs update_epochs num_sgd_iter",
         "num_minibatches batch_size": "nminibatches minibatch_size batch_size",
-        "gamma discount_factor": "gamma discount discount_factor",
+        "gamma": "discount discount_factor",
         "lambda_": "lambda gae_lambda lam",
         "clip_ratio": "clip_range clip_coef clip_param clip_epsilon cliprange",
         "value_clip": "clip_range_vf vf_clip_param",
@@ -841,7 +841,8 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
     """Return stored settings by the names that their class knows today."""
 
     def name_of(old: str) -> str:
-        new = ours_of(old, known) if RENAMED.get(old, ("", ""))[1] else ""
+        renamed = old in ONCE or RENAMED.get(old, ("", ""))[1]
+        new = ours_of(old, known) if renamed else ""
         return new if new and old not in known and new not in values else old
 
     today = {name_of(name): value for name, value in values.items()}
@@ -849,6 +850,15 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
     if new in known and new not in today and old in today:
         today[new] = today.pop(old)
     return today
+
+
+def warn_once_named(name: str, dash: str = "") -> str:
+    """Return what a setting is called now, with a warning if it had another name."""
+    new = ONCE.get(name, name)
+    if new != name:
+        words = f"{as_typed(name, dash)} is {as_typed(new, dash)} now"
+        warnings.warn(words, FutureWarning, stacklevel=3)
+    return new
 
 
 def about(name: str, known: Container[str], dash: str = "") -> str:

@@ -110,6 +110,7 @@ from literate_rl.runs.runs import (
     fit,
     sync,
     todays_names,
+    warn_once_named,
     Callback,
     is_command,
     load_checkpoint,
@@ -227,7 +228,8 @@ def train(
             models do not fit, if ``fast`` does not fit them, or if the run to go on
             with is another one.
     """
-    name, changes = algorithm_named(algorithm), {**options}
+    changes = {warn_once_named(name): value for name, value in options.items()}
+    name = algorithm_named(algorithm)
     told = told_of(eval_interval, eval_episodes, log_infos)
     models = {key: changes.pop(key) for key in MODELS if key in changes}
     models |= {} if mask is None else {"mask": read_mask(mask)}
@@ -300,17 +302,14 @@ class Options(OwnModels, total=False):
     on_policy: bool
     priority: bool
     priority_IS_weight: bool  # noqa: N815 (the name of the original)
-    unroll_len: int
     update_per_collect: int
     batch_size: int
-    discount_factor: float
     rho_clip_ratio: float | None
     c_clip_ratio: float | None
     rho_pg_clip_ratio: float | None
     grad_clip_type: Literal["clip_norm", "clip_value", "clip_momentum_norm"] | None
     clip_value: float
     optim: Literal["adam", "rmsprop"]
-    n_sample: int
     replay_buffer_size: int
     max_use: int
     reward_scale: float
@@ -818,7 +817,7 @@ def looked_at(env: World, config: Any) -> tuple[View, Build]:
         tell_statistics(one, config)
     if has_processes(config):
         env = sent(env)
-    return view, partial(make_envs, partial(flat_env, env), config.copies)
+    return view, partial(make_envs, partial(flat_env, env), config.num_envs)
 
 
 def tell_hidden_mask(env: Env, seen: spaces.Space[Any]) -> None:
@@ -888,9 +887,9 @@ def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, B
         )
     resets_later(envs)  # refuses a mode that no learner understands
     tell_statistics(envs, config)
-    if envs.num_envs != config.copies:
-        words = f"{config.copies_named} must be {envs.num_envs}, as many as env has"
-        raise ValueError(f"{words}, got {config.copies}")
+    if envs.num_envs != config.num_envs:
+        words = f"num_envs must be {envs.num_envs}, as many as env has"
+        raise ValueError(f"{words}, got {config.num_envs}")
     seen, flat = envs.single_observation_space, envs
     if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
         check_flat(seen)
@@ -1207,7 +1206,7 @@ class Asked:
             if self.wrappers:
                 words = "wrappers must be left out with a vector environment"
                 raise ValueError(f"{words}: wrap what it is made of")
-            changes = {default.copies_named: world.num_envs} | changes
+            changes = {"num_envs": world.num_envs} | changes
         else:
             world = make_wrapped(cast(Make, world), self.wrappers)
         return settings_with(default, changes), world, self.models

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest 7b2b4e3ba54c6818
+# Generated from chapters/actors.py (edit there); digest fab00205f9664517
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def layout_of(
 
 
 @checked
-def slot_layout(policy: PolicyLike, envs: Envs, unroll_len: Count) -> np.dtype[np.void]:
+def slot_layout(policy: PolicyLike, envs: Envs, num_steps: Count) -> np.dtype[np.void]:
     """Describe the memory of one slot, a record with ``weights`` and ``result``.
 
     The result is an unroll: it has a field for each of ``Unroll``, and
@@ -170,8 +170,8 @@ def slot_layout(policy: PolicyLike, envs: Envs, unroll_len: Count) -> np.dtype[n
     """
     one = one_step(policy, envs, kept_dtype(policy, envs))
     unroll = to_unroll(one.to(next(policy.parameters()).device), policy)
-    ended = ("episode_return", np.float32, (unroll_len, envs.num_envs))
-    return layout_of(policy, [*fields_of(unroll, unroll_len), ended])
+    ended = ("episode_return", np.float32, (num_steps, envs.num_envs))
+    return layout_of(policy, [*fields_of(unroll, num_steps), ended])
 
 
 MakeAct = Callable[[PolicyLike], Act]
@@ -489,7 +489,7 @@ class ActorLearner(RemoteLearner):
 
     Args:
         policy: The policy to train, on any device.
-        make_envs: Makes the ``config.n_sample`` environments of one actor.
+        make_envs: Makes the ``config.num_envs`` environments of one actor.
         config: The settings.
         transport: As for ``RemoteLearner``.
         make_act: As for ``Actor``.
@@ -511,8 +511,8 @@ class ActorLearner(RemoteLearner):
         super().__init__(policy, *settings, transport)
         # Environments are made once here, to see what they are like.
         envs = make_envs()
-        check_num_envs(envs, config.n_sample)
-        self.layout = slot_layout(policy, envs, config.unroll_len)
+        check_num_envs(envs, config.num_envs)
+        self.layout = slot_layout(policy, envs, config.num_steps)
         envs.close()
         # The recipe of an actor: what is missing is the seed.
         acting = copy.deepcopy(policy).cpu()

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 1f10cc97428645cf
+# Generated from chapters/workshop/cli.py (edit there); digest ff9d8946c00e31eb
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from literate_rl.runs.evaluation import evaluate
 from literate_rl.data.episodes import in_one_line
 from literate_rl.ground.nests import MODELS
 from literate_rl.ground.networks import randomness_kept
-from literate_rl.runs.runs import about, has_screen
+from literate_rl.runs.runs import (
+    about,
+    as_typed,
+    has_screen,
+    warn_once_named,
+)
 from literate_rl.apps.training import (
     Asked,
     Device,
@@ -29,7 +34,7 @@ from literate_rl.apps.training import (
     read_mask,
     told_of,
 )
-from literate_rl.ground.rows import ALGORITHMS
+from literate_rl.ground.rows import ALGORITHMS, ONCE
 from literate_rl.apps.trained import see
 
 __all__ = ["Command", "main"]
@@ -139,6 +144,13 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
     first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
     known = {field.name for field in fields(row.config)}
+    arguments = list(arguments)
+    for place, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        name = option[2:].replace("-", "_")
+        if option[:2] == "--" and name in ONCE:
+            new = as_typed(warn_once_named(name, "--"), "--")
+            arguments[place] = new + equals + value
     options = [x.partition("=")[0] for x in arguments if x.startswith("--")]
     names = [option[2:].replace("-", "_") for option in options]
     for option, name in zip(options, names, strict=True):

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 47bf8acc5f50a9d3
+# Generated from chapters/workshop/fast_forms.py (edit there); digest f1b97968d8591b29
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def computes(x: Any, kind: type[Any], *methods: str) -> bool:
     """
     called = ("forward", "__call__") if issubclass(kind, nn.Module) else ()
     names = (*called, *methods)
+    if x is None:  # a network may lack what another one has
+        return False
     same = all(getattr(x, name, 0) == getattr(kind, name).__get__(x) for name in names)
     return same and not listened(x)
 

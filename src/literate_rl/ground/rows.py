@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rows.py (edit there); digest c1872cfa598c08bd
+# Generated from chapters/workshop/rows.py (edit there); digest 201b4e69f62023e4
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from literate_rl.ground.protocols import Learner, PolicyLike
 __all__ = ["Row", "by_settings", "register"]
 
 
+# DI-engine's names, which IMPALA's settings had: they still work, and warn.
+ONCE = {"unroll_len": "num_steps", "n_sample": "num_envs", "discount_factor": "gamma"}
 ANY, LISTED, BOUNDED = "all kinds", "Discrete", "Discrete, Box"
 
 

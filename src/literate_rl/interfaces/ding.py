@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 30a0c35644f0fa8f
+# Generated from chapters/workshop/ding.py (edit there); digest 0c66beb98c7a1467
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from literate_rl.maths.off_policy import continuous_terms, discrete_terms, vtrac
 from literate_rl.nets.policies import Policy, make_actions
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.nests import ends, map_nest
-from literate_rl.ground.signatures import check_that, checked
+from literate_rl.ground.rows import ONCE
+from literate_rl.ground.signatures import Count, Fraction, check_that, checked
 
 __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 
@@ -74,6 +75,8 @@ def each_setting(
 class IMPALAPolicyConfig(IMPALAConfig):
     """Settings of ``IMPALAPolicy``: those of ``IMPALAConfig`` and DI-engine's others.
 
+    Three of them have DI-engine's names here, and cannot be given by ours.
+
     Those of the loop around a policy (``anneal``, ``total_steps``, ``n_sample``,
     ``batch_size``, ``update_per_collect``, ``on_policy``, ``lag``,
     ``checkpoint_interval`` and those of the buffer) are for whoever writes that loop;
@@ -87,13 +90,27 @@ class IMPALAPolicyConfig(IMPALAConfig):
             Without it there is no V-trace, so it must be true.
         model: Sizes of the default model, a mapping with obs_shape, a number or, for a
             picture, a list, and action_shape, a number.
+        unroll_len: Steps of one sample, our ``num_steps``.
+        discount_factor: Discount, our ``gamma``.
+        n_sample: Samples of one collection, our ``num_envs``.
     """
 
+    num_steps: Count = field(init=False)
+    gamma: Fraction = field(init=False)
+    num_envs: Count = field(init=False)
     type: Literal["impala"] = "impala"
     cuda: bool = False
     action_space: Literal["discrete", "continuous"] = "discrete"
     transition_with_policy_data: Literal[True] = True
     model: Any = field(default_factory=dict)
+    unroll_len: Count = IMPALAConfig.num_steps
+    discount_factor: Fraction = IMPALAConfig.gamma
+    n_sample: Count = IMPALAConfig.num_envs
+
+    def __post_init__(self) -> None:
+        for name, ours in ONCE.items():
+            object.__setattr__(self, ours, getattr(self, name))
+        super().__post_init__()
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> IMPALAPolicyConfig:
@@ -111,6 +128,7 @@ class IMPALAPolicyConfig(IMPALAConfig):
             UserWarning: If there are unknown settings. They are ignored.
         """
         names = {*SIZES, *(setting.name for setting in fields(cls))}
+        names -= {*ONCE.values()}
         found: dict[str, Any] = {}
         unknown = []
         for path, value in each_setting(config):
@@ -131,6 +149,8 @@ class IMPALAPolicyConfig(IMPALAConfig):
     def to_dict(self) -> dict[str, Any]:
         """Write settings as nested dictionaries, which ``from_dict`` reads."""
         nested = asdict(self)
+        for ours in ONCE.values():
+            del nested[ours]
         # From the last section to the first, as the last one stands within another.
         for section, names in reversed(SECTIONS.items()):
             nested[section] = {name: nested.pop(name) for name in names}

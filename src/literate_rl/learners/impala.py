@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest c010a4d492e4fa9e
+# Generated from chapters/impala.py (edit there); digest 877751e2cc8a6c31
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class VTraceLearner(Kept):
         # The losses, with the discount, the decay and the three bounds of the settings.
         self.vtrace_error = partial(
             vtrace_error_from_log_prob,
-            gamma=config.discount_factor,
+            gamma=config.gamma,
             lambda_=config.lambda_,
             rho_clip_ratio=config.rho_clip_ratio,
             c_clip_ratio=config.c_clip_ratio,
@@ -210,7 +210,7 @@ class IMPALA(Runner):
 
     Args:
         policy: The policy to train, on any device.
-        envs: A vector environment with ``config.n_sample`` copies.
+        envs: A vector environment with ``config.num_envs`` copies.
         config: The settings.
     """
 
@@ -223,11 +223,11 @@ class IMPALA(Runner):
         envs: Envs,
         config: IMPALAConfig,
     ) -> None:
-        check_num_envs(envs, config.n_sample)
+        check_num_envs(envs, config.num_envs)
         size, space = config.replay_buffer_size, envs.single_observation_space
-        steps = size * config.unroll_len
+        steps = size * config.num_steps
         check_fits("replay_buffer_size", size, steps, config.total_steps, space)
-        settings = config.unroll_len, config.seed, config.checkpoint_interval
+        settings = config.num_steps, config.seed, config.checkpoint_interval
         super().__init__(policy, envs, *settings)
         self.config, self.learner = config, VTraceLearner(policy, config)
         # An actor that never falls behind is the policy itself.
@@ -261,7 +261,7 @@ class IMPALA(Runner):
 
     def noise(self) -> Tensor:
         """Draw the noise of an unroll, step by step."""
-        sizes = 1, self.config.n_sample, self.generator
+        sizes = 1, self.config.num_envs, self.generator
         return torch.cat([self.actor.noise(*sizes) for _ in range(self.num_steps)])
 
     def collect(self) -> Rollout:
@@ -275,7 +275,7 @@ class IMPALA(Runner):
         self.memory.push(
             [
                 tuple(x[:, b].to("cpu", copy=True) for x in unroll if x is not None)
-                for b in range(config.n_sample)
+                for b in range(config.num_envs)
             ]
         )
         return batch
@@ -298,39 +298,38 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
 
     Attributes:
         on_policy: Whether the buffer is emptied before each collection.
-        unroll_len: Steps of one sample.
+        num_steps: Steps of one sample.
         update_per_collect: Steps of the optimiser after each collection.
         batch_size: Samples of one update.
         value_weight: Weight of the value loss.
         entropy_weight: Weight of the entropy bonus.
-        discount_factor: Discount.
+        gamma: Discount.
         lambda_: Decay of the weights of longer returns.
         rho_clip_ratio: Bound of the ratio that weights a TD error, or none.
         c_clip_ratio: Bound of the ratio that weights what comes later, or none.
         rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
         optim: The optimiser.
-        n_sample: Samples of one collection, one from each environment.
+        num_envs: Samples of one collection, one from each environment.
         reward_scale: Factor of the rewards that are learned from.
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
     """
 
     on_policy: bool = False
-    unroll_len: Count = 32
+    num_steps: Count = 32
     update_per_collect: Count = 4
     batch_size: Count = 16
     value_weight: NonNegative = 0.5
     entropy_weight: NonNegative = 1e-4
-    discount_factor: Fraction = 0.99
+    gamma: Fraction = 0.99
     lambda_: Fraction = 0.95
     rho_clip_ratio: Positive | None = 1.0
     c_clip_ratio: Positive | None = 1.0
     rho_pg_clip_ratio: Positive | None = 1.0
     optim: Literal["adam", "rmsprop"] = "adam"
-    n_sample: Count = 16
+    num_envs: Count = 16
     reward_scale: Scale = 1.0
     lag: Annotated[int, Ge(0)] = 0
-    copies_named = "n_sample"
 
     def __post_init__(self) -> None:
         BufferConfig.__post_init__(self)
@@ -339,13 +338,13 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
     @property
     def steps_per_iteration(self) -> int:
         """Steps of one iteration, all environments together."""
-        return self.copies * self.unroll_len
+        return self.num_envs * self.num_steps
 
     @property
     def rows_per_update(self) -> int:
         """Rows of one update: with actors it is one unroll of each environment."""
-        samples = self.batch_size if self.actors is None else self.n_sample
-        return samples * self.unroll_len
+        samples = self.batch_size if self.actors is None else self.num_envs
+        return samples * self.num_steps
 
 
 # Settings with which the agent has learned, by environment. What an entry leaves out is
