@@ -205,7 +205,7 @@ def returns(player: Player, env: str) -> NDArray[np.float64]:
     """Return what is got from each of the hundred starts."""
     envs = make_visible(env, "rgb_array")
     played = [
-        play(player(start), envs, learning.EVALUATION_SEED + start, lambda: None)
+        play(player(start), envs, learning.EVALUATION_SEED + start, MOST_STEPS).item()
         for start in range(EPISODES)
     ]
     envs.close()
@@ -230,7 +230,8 @@ def frames_of(player: Player, env: str, start: int, film: Film) -> list[Frame]:
     def look() -> None:
         frames.append(np.asarray(envs.render())[0])
 
-    play(player(start), envs, learning.EVALUATION_SEED + start, look)
+    seed = learning.EVALUATION_SEED + start
+    play(player(start), envs, seed, MOST_STEPS, look=look)
     envs.close()
     size = PANEL // film.grid - (GAP // 2 if film.grid > 1 else 0)
     first = round(film.skipped * film.speed)

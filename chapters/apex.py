@@ -848,7 +848,7 @@ def many(row: Row) -> Row:
     alone: Any = row.learner
 
     def learner(
-        policy: Any, build: Any, config: Any, *of_actors: Any, **forms: Any
+        policy: Policy, build: Any, config: ApexConfig, *of_actors: Any, **forms: Any
     ) -> Apex:
         return Apex(alone(policy, build(), config, **forms), build, *of_actors)
 

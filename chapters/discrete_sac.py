@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from gymnasium import spaces
@@ -42,7 +42,7 @@ from literate_rl.learners.sac import (
     make_sac_policy,
     sac_settings,
 )
-from literate_rl.ground.protocols import Envs, PolicyLike
+from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike
 from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.networks import eval_mode, layers
 from literate_rl.ground.signatures import Count, Float, checked
@@ -710,25 +710,30 @@ def settings_of_sac(env: str) -> SACConfig:
     return discrete_sac_settings(env) if env in SETTINGS else sac_settings(env)
 
 
-def soft_policy(seen: Any, actions: Any, config: SACConfig, **models: Any) -> Policy:
+def soft_policy(
+    seen: spaces.Space[Any],
+    actions: spaces.Space[Any],
+    config: SACConfig,
+    **given: Any,
+) -> Policy:
     """Build a policy for numbers in a box or for actions from a list."""
     listed = isinstance(actions, spaces.Discrete)
     make = make_discrete_sac_policy if listed else make_sac_policy
-    policy: Policy = by_settings(make)(seen, actions, config, **models)
+    policy: Policy = by_settings(make)(seen, actions, config, **given)
     return policy
 
 
 def soft_learner(
-    policy: Any,
+    policy: PolicyLike,
     envs: Envs,
     config: SACConfig,
-    act_in_list: Any = None,
-    error: Any = None,
+    act_in_list: Act | None = None,
+    error: Error | None = None,
 ) -> OffPolicy:
     """Return SAC for numbers in a box or for actions from a list."""
     if isinstance(envs.single_action_space, spaces.Discrete):
-        return DiscreteSAC(policy, envs, config, act=act_in_list)
-    return SAC(policy, envs, config, error=error)
+        return DiscreteSAC(cast(Any, policy), envs, config, act=act_in_list)
+    return SAC(cast(Any, policy), envs, config, error=error)
 
 
 ROW = register(

@@ -682,9 +682,8 @@ def test_masks_that_nobody_reads_are_told_of(
         UserWarning, match=f"env has masks.*literate_rl:{adapter.__name__}"
     ):
         looked_at(make, config)
-    assert read_wrapper(f"literate_rl:{adapter.__name__}")(make()).reset()[
-        1
-    ].keys() >= {"action_mask"}
+    make_wrapper, *_ = read_wrapper(f"literate_rl:{adapter.__name__}")
+    assert make_wrapper(make()).reset()[1].keys() >= {"action_mask"}
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_minibatch_needs_two_advantages_to_normalise() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    text = inspect.cleandoc(PPOConfig.__doc__ or "")
+    text = "".join(inspect.getdoc(each) or "" for each in PPOConfig.__mro__[:-1])
     for setting in fields(PPOConfig):
         assert f"\n    {setting.name}: " in text
 

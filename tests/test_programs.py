@@ -170,9 +170,9 @@ def test_copy_prints_at_once_and_imports_no_torch():
 def test_what_is_no_program_is_said_with_those_that_are(capsys):
     with pytest.raises(SystemExit):
         main(["copy", "sarsa"])
-    assert f"no program 'sarsa', choose from {', '.join(program_names())}" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "'sarsa'" in said
+    assert all(repr(name) in said for name in program_names())
 
 
 def test_a_hyphen_will_do(monkeypatch, capsys):

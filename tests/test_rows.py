@@ -153,7 +153,9 @@ def test_what_builds_its_policies_is_known_to_load(own: Any) -> None:
 
 
 def test_the_name_of_an_algorithm_is_not_taken_twice(own: Any) -> None:
-    with pytest.raises(ValueError, match=r"literate_rl\.dqn has an algorithm 'DQN'"):
+    with pytest.raises(
+        ValueError, match=r"literate_rl\.learners\.dqn has an algorithm 'DQN'"
+    ):
         register(replace(own.Munchausen, name="dqn"))
     assert ALGORITHMS["dqn"] is ROW
 

@@ -1130,47 +1130,47 @@ def test_a_hole_in_a_signature_is_found():
 # Models, policies and learners are of the user's own making. Tables, and what two kinds
 # of action or another library's types share, are looked at by the function itself.
 UNASKED = {
-    "workshop.own_models.make_contract_policy": "actor, critic",
-    "workshop.own_models.make_own_ddpg_policy": "actor, critic",
-    "workshop.own_models.make_own_sac_policy": "actor, critic",
-    "workshop.own_models.make_qnet_policy": "qnet",
-    "a3c.A3C.__init__": "policy, config",
-    "actors.Actor.__init__": "policy",
-    "actors.ActorLearner.__init__": "policy, config",
-    "actors.slot_layout": "policy",
-    "agents.Collector.__init__": "dtype",
-    "apex.Apex.__init__": "learner",
-    "apex.experience_layout": "policy",
-    "disjoint_network.DisjointPolicyValueNetwork.forward": "observation",
-    "evaluation.evaluate": "policy",
-    "exact_values.tabular_values": "transition, reward",
-    "hybrid_action.HybridDistribution.__init__": "mask",
-    "hybrid_ppo.ppo_policy_error_hybrid": "mask",
-    "hybrid_ppo.ppo_policy_error_hybrid_per_head": "mask",
-    "impala.VTraceLearner.learn": "unroll.obs_plus_1, unroll.next_obs",
-    "off_policy.vtrace_error_continuous_action": (
+    "check.own_models.make_contract_policy": "actor, critic",
+    "check.own_models.make_own_ddpg_policy": "actor, critic",
+    "check.own_models.make_own_sac_policy": "actor, critic",
+    "check.own_models.make_qnet_policy": "qnet",
+    "actors.a3c.A3C.__init__": "policy, config",
+    "actors.actors.Actor.__init__": "policy",
+    "actors.actors.ActorLearner.__init__": "policy, config",
+    "actors.actors.slot_layout": "policy",
+    "data.agents.Collector.__init__": "dtype",
+    "actors.apex.Apex.__init__": "learner",
+    "actors.apex.experience_layout": "policy",
+    "nets.disjoint_network.DisjointPolicyValueNetwork.forward": "observation",
+    "runs.evaluation.evaluate": "policy",
+    "data.exact_values.tabular_values": "transition, reward",
+    "nets.hybrid_action.HybridDistribution.__init__": "mask",
+    "nets.hybrid_ppo.ppo_policy_error_hybrid": "mask",
+    "nets.hybrid_ppo.ppo_policy_error_hybrid_per_head": "mask",
+    "learners.impala.VTraceLearner.learn": "unroll.obs_plus_1, unroll.next_obs",
+    "maths.off_policy.vtrace_error_continuous_action": (
         "data.target_output, data.behaviour_output"
     ),
-    "off_policy.vtrace_error_discrete_action": (
+    "maths.off_policy.vtrace_error_discrete_action": (
         "data.target_output, data.behaviour_output"
     ),
-    "workshop.alf.PPGAuxAlgorithm.__init__": "config, dual_actor_value_network",
-    "workshop.alf.PPGAuxPhaseLoss.forward": (
+    "interfaces.alf.PPGAuxAlgorithm.__init__": "config, dual_actor_value_network",
+    "interfaces.alf.PPGAuxPhaseLoss.forward": (
         "info.action_distribution, info.action, info.log_prob, info.value, "
         "info.aux, info.step_type, info.discount, info.reward, "
         "info.reward_weights, info.rollout_action_distribution, "
         "info.rollout_value, info.rollout_log_prob, info.rollout_next_value"
     ),
-    "workshop.alf.ppg_network_forward": (
+    "interfaces.alf.ppg_network_forward": (
         "network, inputs.step_type, inputs.reward, inputs.discount, "
         "inputs.observation, state"
     ),
-    "workshop.ding.IMPALAPolicy.__init__": "config",
-    "workshop.ding.IMPALAPolicyConfig": "model",
-    "workshop.fast_forms.numpy_act": "policy",
-    "workshop.hybrid_policy.make_hybrid_policy": "mask",
-    "workshop.nests.is_spec": "spec, sizes",
-    "workshop.runs.record_video": "policy",
+    "interfaces.ding.IMPALAPolicy.__init__": "config",
+    "interfaces.ding.IMPALAPolicyConfig": "model",
+    "by_hand.fast_forms.numpy_act": "policy",
+    "nets.hybrid_policy.make_hybrid_policy": "mask",
+    "ground.nests.is_spec": "spec, sizes",
+    "runs.runs.record_video": "policy",
 }
 
 

@@ -130,7 +130,7 @@ def test_the_command_films_a_run_of_ones_own(away: Path, capsys) -> None:
     main(["pendulum-sac", "--episodes", "1", "--film"])
     now, film = capsys.readouterr().out.splitlines()
     assert now.startswith("return of 1 episodes now: ")
-    assert film == "one episode: pendulum-sac.mp4"
+    assert film == "one episode:   pendulum-sac.mp4"
     assert (away / "pendulum-sac.mp4").stat().st_size > 1000
 
 

@@ -71,7 +71,6 @@ from literate_rl.data.episodes import env_maker
 from literate_rl.data.worlds import Moving
 from literate_rl.ground.nests import MODELS
 from literate_rl.ground.networks import eval_mode
-from literate_rl.learners import impala
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.ppg import PPGAlgorithm
 from literate_rl.learners.ppo import PPO, PPOConfig
@@ -362,7 +361,7 @@ def test_rainbow_sees_pictures_as_pictures(tmp_path: Path) -> None:
     maze = "literate_rl/Maze-v0"
     small = {**SHORT, **TINY["rainbow"], "num_envs": 8, "hidden": 8}
     agent = train("rainbow", maze, **small)
-    assert agent.policy.network.first.shape == (3, 7, 7)
+    assert agent.policy.network.first.encoder.shape == (3, 7, 7)
     again = load(agent.save(tmp_path / "a"))
     for ours, theirs in zip(agent.policy.parameters(), again.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -627,7 +626,7 @@ def test_bytes_are_kept_as_bytes_which_changes_nothing(
     monkeypatch.setattr(PictureEncoder, "project", note)
     for as_floats in (False, True):
         if as_floats:
-            for module in (policies, impala, actors):
+            for module in (policies, actors):
                 monkeypatch.setattr(module, "kept_dtype", lambda *_: np.float32)
         with small_learner(name, env) as learner:
             got.clear()
@@ -1258,14 +1257,16 @@ def test_an_environment_is_an_id_a_class_or_a_function(
     assert again.history[0]["step"] > 64
     assert load_checkpoint(saved / "checkpoint.pt")["step"] >= 128
     if "<" in name:
-        with pytest.raises(ValueError, match="hand over again env '<"):
+        with pytest.raises(ValueError, match="which has no name that"):
             load_env(saved)
-        with pytest.raises(SystemExit, match="hand over again --env '<"):
+        with pytest.raises(SystemExit, match="which has no name that"):
             main(["a2c", "--resume", str(saved)])
     elif ":" in name:
-        assert load_env(saved) == name
+        with pytest.raises(ValueError, match="may not choose whose code runs"):
+            load_env(saved)
         assert load_env(saved, env) is env
-        main(["a2c", "--resume", str(saved)])
+        with pytest.raises(SystemExit, match=f"hand over again --env {name}"):
+            main(["a2c", "--resume", str(saved)])
         main(["a2c", "--resume", str(saved), "--env", name])
         with pytest.raises(ValueError, match=r"the run has env .*, not CartPole-v1"):
             train("A2C", CARTPOLE, resume=saved, progress=False)
@@ -1323,11 +1324,9 @@ def test_a_vector_environment_may_reset_a_step_later(name: str, tmp_path: Path) 
     saved = agent.save(tmp_path / "a")
     assert load(saved).recipe == agent.policy.recipe
     edit(saved, total_steps=1000)
-    with pytest.raises(SystemExit, match="<CartPoleVectorEnv of CartPole-v1>, which"):
+    with pytest.raises(SystemExit, match="<CartPoleVectorEnv of CartPole-v1>', which"):
         main([name, "--resume", str(saved)])
-    with pytest.raises(
-        ValueError, match=f"{copies} must be 2, as many as env has, got 4"
-    ):
+    with pytest.raises(ValueError, match="num_envs must be 2, as many as env has"):
         train(name, vectors(made_pole), resume=saved, progress=False)
     assert train(name, envs, resume=saved, progress=False).learner.step >= 1000
 
@@ -1393,13 +1392,15 @@ class Doubled(gym.RewardWrapper[Any, Any]):
         return 2 * float(reward)
 
 
-def test_wrappers_of_ones_own_are_found_by_name(tmp_path: Path) -> None:
+def test_wrappers_of_ones_own_are_named_again(tmp_path: Path) -> None:
     saved = train("A2C", CARTPOLE, wrappers=[Doubled], **BRIEF).save(tmp_path / "a")
     assert evaluate(load(saved), load_env(saved, wrappers=[Doubled]), 1)[0] % 2 == 0
     named = "test_training:Doubled"
-    assert evaluate(load(saved), load_env(saved), 1)[0] % 2 == 0
+    with pytest.raises(ValueError, match=f"hand over again wrappers {named}"):
+        load_env(saved)
     resume = ["a2c", "--resume", str(saved)]
-    main(resume)
+    with pytest.raises(SystemExit, match=f"hand over again --wrappers {named}"):
+        main(resume)
     main([*resume, "--wrappers", named])
     nameless = train("A2C", CARTPOLE, wrappers=[lambda env: Doubled(env)], **BRIEF)
     other = nameless.save(tmp_path / "b")
@@ -1826,8 +1827,8 @@ def test_a_swept_run_is_kept_and_goes_on(name: str, tmp_path: Path) -> None:
         assert stored[setting] == x.item()
     load(path)
     train(name, "CartPole-v1", resume=path, progress=False, **options)
-    with pytest.raises(ValueError, match="total_steps is 64, not 65"):
-        train(name, "CartPole-v1", resume=path, total_steps=np.int64(65))
+    with pytest.raises(ValueError, match="total_steps is 64, not 63, and may only be"):
+        train(name, "CartPole-v1", resume=path, total_steps=np.int64(63))
 
 
 @pytest.mark.parametrize(
@@ -1863,5 +1864,5 @@ def test_a_file_may_name_the_environment(
     for env in (f"{tmp_path}/halls_x.py", f"{tmp_path}/halls_x:make", "halls_x:make"):
         assert len(evaluate(agent.policy, env, 1)) == 1
         train("PPO", env, resume=path, progress=False)
-    with pytest.raises(ValueError, match=r"has env '.*halls_x\.py:make', not"):
+    with pytest.raises(ValueError, match=r"has env .*halls_x\.py:make, not"):
         train("PPO", f"{tmp_path}/halls_x.py:other", resume=path)

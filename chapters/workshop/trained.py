@@ -150,7 +150,7 @@ def play(
         return
     path = found(name)
     settings = read_settings(path / "settings.json")
-    policy, world = load(path), agreed_env(path, settings, env, wrappers, "--")
+    policy, world = load(path), agreed_env(settings, env, wrappers, "--")
     if not Path(name).exists():  # so it is a name
         agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"

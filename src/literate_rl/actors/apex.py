@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 66a9d6454054d319
+# Generated from chapters/apex.py (edit there); digest 8f0822b4a922ece0
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -418,7 +418,7 @@ def many(row: Row) -> Row:
     alone: Any = row.learner
 
     def learner(
-        policy: Any, build: Any, config: Any, *of_actors: Any, **forms: Any
+        policy: Policy, build: Any, config: ApexConfig, *of_actors: Any, **forms: Any
     ) -> Apex:
         return Apex(alone(policy, build(), config, **forms), build, *of_actors)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest ff9d8946c00e31eb
+# Generated from chapters/workshop/cli.py (edit there); digest 7f18a3f2c31f8771
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -112,14 +112,15 @@ class Command(Generic[Config]):
         env, config = self.env, cast(Any, self.config)
         directory = None
         if self.resume is None:
-            env = env or DEFAULT_ENV
+            env = DEFAULT_ENV if env is None else env
             new = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
             directory = run_directory(new if self.name is None else self.name)
         elif self.name is not None:
             raise ValueError(f"a resumed run keeps its name: leave out {self.name!r}")
         models = {name: import_model(name, x) for name, x in self.models.items()}
         if self.mask:
-            models["mask"] = read_mask([[*map(int, row)] for row in self.mask])
+            rows = [[int(x) if x in "01" else x for x in row] for row in self.mask]
+            models["mask"] = read_mask(rows)
         changes = {name: getattr(config, name) for name in self.typed}
         return Asked(
             algorithm,

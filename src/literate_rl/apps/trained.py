@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest fda0653019758027
+# Generated from chapters/workshop/trained.py (edit there); digest 8c1a0b1411621a4e
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def play(
         return
     path = found(name)
     settings = read_settings(path / "settings.json")
-    policy, world = load(path), agreed_env(path, settings, env, wrappers, "--")
+    policy, world = load(path), agreed_env(settings, env, wrappers, "--")
     if not Path(name).exists():  # so it is a name
         agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 5e7905f243f6530c
+# Generated from chapters/workshop/training.py (edit there); digest f6844107c12b7ce8
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -1053,7 +1053,7 @@ class Asked:
             raise ValueError(f"{source}: {words}")
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
         asked = self.env, self.wrappers, self.dash
-        world: World = agreed_env(run.directory, stored, *asked)
+        world: World = agreed_env(stored, *asked)
         config = self.agreed_settings(config)
         run.settings |= self.told
         run.settings["config"] |= {"total_steps": config.total_steps}
@@ -1163,10 +1163,9 @@ class Training:
         """Return the options that continue the run."""
         stored, config = self.run.settings, self.learner.config
         words = ["--resume", str(self.run.directory)]
-        where = self.run.directory
-        if is_command(stored["env"], where):
+        if is_command(stored["env"]):
             words += ["--env", stored["env"]]
-        if any(is_command(x, where) for x in stored.get("wrappers", [])):
+        if any(map(is_command, stored.get("wrappers", []))):
             words += ["--wrappers", *stored["wrappers"]]
         if isinstance(config, TransportConfig) and config.address is not None:
             words += [*f"--{address_option(config)}".split(), config.address]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 2ab9baf93791252c
+# Generated from chapters/workshop/interfaces.py (edit there); digest 05d7a043678b3c29
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class Kept:
         parts = self.parts()
         # A state that lacks something is refused here, before anything has changed.
         came = {name: state[name] for name in parts}
+        plain = {}
         for name, part in parts.items():
             if isinstance(part, torch.Generator):
                 part.set_state(came[name])
@@ -108,7 +109,10 @@ class Kept:
             elif hasattr(part, "load_state_dict"):
                 part.load_state_dict(came[name])
             else:
-                setattr(self, name, came[name])
+                plain[name] = came[name]
+        # What may refuse its state has had its turn.
+        for name, value in plain.items():
+            setattr(self, name, value)
 
     def parts(self) -> dict[str, Any]:
         """Return what is kept, by name."""

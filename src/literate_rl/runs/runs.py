@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest aa6bad8813d996a8
+# Generated from chapters/workshop/runs.py (edit there); digest 4db309af19d0a171
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
 from uuid import uuid4
-from importlib.util import find_spec
 
 import gymnasium as gym
 import numpy as np
@@ -893,8 +892,7 @@ def look_at_env(
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
         file = path / "settings.json"
         settings = read_settings(file) if path.is_dir() else state["settings"]
-        folder = path if path.is_dir() else path.parent
-        with closing(flat_env(agreed_env(folder, settings))) as env:
+        with closing(flat_env(agreed_env(settings))) as env:
             inner = env.env if isinstance(env, FlattenObservation) else env
             masked = "action_mask" in env.reset(seed=0)[1]
             return as_space(plain_space(inner.observation_space)), masked
@@ -984,6 +982,9 @@ def check_named(
         runs_code: Whether the stored value must be named before it is used.
     """
     if runs_code and named is None:
+        if stored and "<" in stored:
+            words = "which has no name that leads to it: hand it over in Python"
+            raise ValueError(f"the run has {option} {stored}, {words}")
         words = "a directory may not choose whose code runs: hand over again"
         raise ValueError(f"{words} {option} {stored}")
     if named not in (None, stored):
@@ -991,7 +992,6 @@ def check_named(
 
 
 def agreed_env(
-    directory: Path,
     settings: dict[str, Any],
     env: Any = None,
     wrappers: Sequence[Wrapper] = (),
@@ -1000,7 +1000,6 @@ def agreed_env(
     """Return a run's environment and wrappers, once the user stands behind them.
 
     Args:
-        directory: That of the run.
         settings: Those of the run.
         env: What the user has named or made, or None for that of the run.
         wrappers: Likewise, none for those of the run.
@@ -1010,7 +1009,7 @@ def agreed_env(
     given = [] if env is None else [env]
     for option, old, new in (("env", [stored], given), ("wrappers", around, wrappers)):
         named = shlex.join(map(as_stored, new, [*old, *("",) * len(new)]))
-        must = any(is_command(each, directory) for each in old)
+        must = any(map(is_command, old))
         check_named(dash + option, shlex.join(old), named or None, must)
     world = stored if env is None else env
     if isinstance(world, VectorEnv):
@@ -1022,25 +1021,13 @@ def as_stored(thing: Any, stored: str) -> str:
     """Return the name of what was given, by the stored name if it means the same."""
     # What has no name cannot be compared. The same file, wherever it lies now.
     name = name_of_maker(thing)
-    same = without_folder(name) == without_folder(stored)
+    same = stored and without_folder(name) == without_folder(stored)
     return stored if same or stored.startswith("<") else name
 
 
-def is_command(stored: str, directory: Path) -> bool:
-    """Say whether a name runs a file that may have come with a run, or writes files.
-
-    One that leads nowhere counts as such.
-    """
-    if ".py" in stored or stored.startswith(("RecordVideo", "<")):
-        return True
-    module, colon, _ = stored.partition(":")
-    if not colon:
-        return False
-    # What Python finds elsewhere is the user's own.
-    found = find_spec(module.partition(".")[0])
-    if found is None or found.origin is None:
-        return True
-    return Path(found.origin).resolve().is_relative_to(directory.resolve())
+def is_command(stored: str) -> bool:
+    """Say whether a name leads to other people's code or nowhere, or writes files."""
+    return ":" in stored or ".py" in stored or stored.startswith(("RecordVideo", "<"))
 
 
 def load_env(
@@ -1064,7 +1051,7 @@ def load_env(
     """
     path = found(path)
     settings = read_settings(path / "settings.json")
-    world: Make = agreed_env(path, settings, env, wrappers)
+    world: Make = agreed_env(settings, env, wrappers)
     return world
 
 
