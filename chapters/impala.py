@@ -994,7 +994,7 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
 
     @property
     def rows_per_update(self) -> int:
-        """Rows of one update: with actors it is one unroll of each environment."""
+        """Rows of one update, with actors those of one unroll of each environment."""
         samples = self.batch_size if self.actors is None else self.num_envs
         return samples * self.num_steps
 

@@ -473,10 +473,10 @@ def auxiliary_loss(
 # eight epochs show the end:
 
 # %% tags=["hide-input"]
-from literate_rl.learners.ppg import (
-    AuxiliaryPhase,
-    side_by_side,
-)  # we build these below
+import copy
+
+# We build these two below.
+from literate_rl.learners.ppg import AuxiliaryPhase, side_by_side
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 config = ppg_settings("CartPole-v1")

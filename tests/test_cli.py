@@ -313,7 +313,6 @@ EXPONENT = "priority_exponent is the replay buffer's alpha, temperature is SAC's
         ("ppo --gae-lambda=0.9", "no option --gae-lambda (is it --lambda_?)"),
         ("dqn --total_timesteps 9", "(is it --total-steps?)"),
         ("sac --ent-coef 0.1", "(is it --temperature?)"),
-        ("impala --gamma 0.9", "(is it --discount-factor?)"),
         ("ppo --hidden 64", "make_policy(…, hidden=64)"),
         ("a2c --net-arch 64", "make_policy(…, hidden=64)"),
     ],
@@ -988,7 +987,7 @@ def test_a_run_that_names_no_models_can_be_interrupted_and_says_how_to_go_on(
         (["--target-kl", "0.5"], "--target-kl is None, not 0.5"),
         (["--mask", "10", "01"], "the run has mask None, not"),
         (["--wrappers", "ClipReward(0, 1)"], "the run has --wrappers , not"),
-        (["--encoder", "rooms:Room"], "the run has --encoder none of your own, not"),
+        (["--encoder", "rooms:Room"], "rooms:Room must be module:name of a class"),
     ],
 )
 def test_what_a_resumed_run_cannot_change_is_refused(

@@ -89,7 +89,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """Its name in the table: ``"Rainbow-Apex"`` is ``"rainbowapex"``."""
+        """Its name in the table, ``"rainbowapex"`` for ``"Rainbow-Apex"``."""
         return key_of(self.name)
 
     @property

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rows.py (edit there); digest 201b4e69f62023e4
+# Generated from chapters/workshop/rows.py (edit there); digest 894a101e02daa9cb
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """Its name in the table: ``"Rainbow-Apex"`` is ``"rainbowapex"``."""
+        """Its name in the table, ``"rainbowapex"`` for ``"Rainbow-Apex"``."""
         return key_of(self.name)
 
     @property

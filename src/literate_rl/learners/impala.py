@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 877751e2cc8a6c31
+# Generated from chapters/impala.py (edit there); digest 0cfadfa632b5fe56
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
 
     @property
     def rows_per_update(self) -> int:
-        """Rows of one update: with actors it is one unroll of each environment."""
+        """Rows of one update, with actors those of one unroll of each environment."""
         samples = self.batch_size if self.actors is None else self.num_envs
         return samples * self.num_steps
 
