@@ -54,9 +54,8 @@ __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.maths.advantages import (
-    lambda_returns,
-)  # the package's own, defined below
+# The package's own, defined below.
+from literate_rl.maths.advantages import lambda_returns
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 gamma, num_steps, num_estimates = 0.97, 30, 20_000

@@ -168,9 +168,8 @@ assert abs(obs[0]) < 2.4, "and not the track"
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.data.agents import (
-    discounted_returns,
-)  # the package's own; this chapter defines it below
+# The package's own; this chapter defines it below.
+from literate_rl.data.agents import discounted_returns
 
 discounts = [0.0, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995]
 ahead = list(range(301))

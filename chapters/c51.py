@@ -42,9 +42,8 @@ __all__ = ["categorical_error", "project_distribution", "project_distribution_lo
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.maths.c51 import (
-    project_distribution,
-)  # the package's own, defined below
+# The package's own, defined below.
+from literate_rl.maths.c51 import project_distribution
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 torch.set_num_threads(1)  # the networks of this book are too small to gain from more

@@ -360,11 +360,9 @@ from functools import partial
 import torch
 
 from literate_rl.data.agents import make_envs
-from literate_rl.learners.impala import (
-    IMPALA,
-    IMPALAConfig,
-    VTraceLearner,
-)  # we build them below
+
+# We build them below.
+from literate_rl.learners.impala import IMPALA, IMPALAConfig, VTraceLearner
 from literate_rl.nets.policies import make_policy
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 from literate_rl.runs.runs import flat_env

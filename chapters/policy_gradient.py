@@ -191,9 +191,8 @@ assert spread[-12:].mean() / 10**0.5 > 5, "the standard error of a mean of ten"
 # sliders: how likely are the actions, and what happens when one of them is taken?
 
 # %% tags=["hide-input"]
-from literate_rl.maths.policy_gradient import (
-    categorical_log_prob,
-)  # the package's own; this chapter defines it below
+# The package's own; this chapter defines it below.
+from literate_rl.maths.policy_gradient import categorical_log_prob
 from literate_rl.book.pictures import Axis, Mark, Picture, dial, plot, predict
 
 

@@ -189,6 +189,7 @@ assert 0.5 < each < 20, "some microseconds"
 # %% tags=["hide-input"]
 from torch import nn
 
+# The package's own; this chapter defines them below.
 from literate_rl.by_hand.ppo_by_hand import (
     Linear,
     Tanh,
@@ -196,7 +197,7 @@ from literate_rl.by_hand.ppo_by_hand import (
     categorical,
     forward,
     surrogate,
-)  # the package's own; this chapter defines them below
+)
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 torch.manual_seed(28)

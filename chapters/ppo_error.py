@@ -185,9 +185,8 @@ assert moved[1] > 200 * moved[2], "hundreds of times less"
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.maths.ppo_error import (
-    clipped_surrogate,
-)  # the package's own; this chapter defines it below
+# The package's own; this chapter defines it below.
+from literate_rl.maths.ppo_error import clipped_surrogate
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 
