@@ -1,5 +1,7 @@
 """Old addresses: modules and names are where they were, and are the same objects."""
 
+import inspect
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -61,3 +63,57 @@ def test_old_names_are_imported_first_too():
 def test_what_was_never_there_is_not_found(name):
     with pytest.raises(ModuleNotFoundError, match=name):
         import_module(name)
+
+
+# --- What CHANGELOG.md promises -------------------------------------------------------
+
+CHANGES = (Path(__file__).parents[1] / "CHANGELOG.md").read_text("utf-8")
+# What stands in the last column of a table: names as code.
+PROMISED = sorted(
+    {
+        code
+        for row in CHANGES.splitlines()
+        if row.startswith("| ")
+        for code in re.findall(r"`([^`]+)`", row.rstrip(" |").rpartition(" | ")[2])
+    }
+)
+
+
+def promised(pattern: str) -> list[str]:
+    return sorted({x for code in PROMISED for x in re.findall(pattern, code)})
+
+
+@pytest.mark.parametrize("path", promised(r"literate_rl(?:\.\w+)+"))
+def test_a_promised_place_is_there(path):
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            thing = import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[count:]:
+            thing = getattr(thing, name)
+        return
+
+
+def test_a_promised_call_has_its_arguments():
+    """Of functions, classes and methods, by their names."""
+    modules = [import_module(f"literate_rl.{home}") for home in homes().values()]
+    known: dict[str, list[object]] = {}
+    things = [item for module in modules for item in vars(module).items()]
+    for own, thing in things:
+        if getattr(thing, "__module__", "").startswith("literate_rl."):
+            inside = vars(thing) if inspect.isclass(thing) else {}
+            for name, part in {own: thing, **inside}.items():
+                known.setdefault(name, []).append(part)
+    for code in PROMISED:
+        if call := re.fullmatch(r"(\w+)\(([^()]*)\)", code):
+            words = re.findall(r"(?:^|, )(\w+)(?==|,|$)", call[2])
+            assert any(takes(x, words) for x in known[call[1]]), code
+
+
+def takes(thing, words):
+    """Say whether a function has these arguments."""
+    parameters = inspect.signature(thing).parameters
+    others = any(x.kind == x.VAR_KEYWORD for x in parameters.values())
+    return others or {*words} <= {*parameters}

@@ -1661,7 +1661,6 @@ best = evaluate(watched.best, "CartPole-v1", episodes=20).mean()
 print(f"the policy that did best: {best:.0f}")
 
 # %% tags=["claims"]
-assert watched.interrupted, "it was good enough"
 assert best > 200
 
 # %% [markdown]
