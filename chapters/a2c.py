@@ -44,8 +44,7 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.nets.hybrid_policy import actor_critic
-from literate_rl.ground.rows import ANY, Row, register
+from literate_rl.ground.rows import ANY, Row, actor_critic, register
 
 __all__ = [
     "A2C",

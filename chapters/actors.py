@@ -59,8 +59,7 @@ from literate_rl.ground.protocols import (
 )
 from literate_rl.ground.interrupts import StopWaiting
 from literate_rl.ground.signatures import Count, Positive, check_that, checked
-from literate_rl.nets.hybrid_policy import actor_critic
-from literate_rl.ground.rows import ANY, Row, register
+from literate_rl.ground.rows import ANY, Row, actor_critic, register
 
 __all__ = [
     "Actor",

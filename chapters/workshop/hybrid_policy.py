@@ -42,7 +42,6 @@ from literate_rl.nets.policies import (
     Policy,
     behind,
     normalizing,
-    make_policy,
 )
 from literate_rl.maths.fast import hybrid_terms
 from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
@@ -51,7 +50,6 @@ from literate_rl.ground.nests import (
     first_row,
     name_of_model,
     plain_space,
-    is_hybrid,
 )
 from literate_rl.ground.signatures import (
     Bool,
@@ -61,7 +59,6 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.ground.rows import by_settings
 
 # Importing the worlds registers the environments with hybrid actions.
 from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401
@@ -385,15 +382,6 @@ def make_hybrid_policy(
     policy.recipe = "make_hybrid_policy", recipe
     for name in ("observation_space", "action_space"):
         setattr(policy, name, as_space(recipe[name]))
-    return policy
-
-
-def actor_critic(
-    seen: spaces.Space[Any], actions: spaces.Space[Any], config: Any, **models: Any
-) -> Policy:
-    """Build an actor and a critic of states by settings, whatever the actions."""
-    make = make_hybrid_policy if is_hybrid(actions) else make_policy
-    policy: Policy = by_settings(make)(seen, actions, config, **models)
     return policy
 
 

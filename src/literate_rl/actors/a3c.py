@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 9afab9209a8e226a
+# Generated from chapters/a3c.py (edit there); digest 4a75990a810dbe4b
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from literate_rl.nets.policies import normalizer_of, take_in
 from literate_rl.data.episodes import check_num_envs
 from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike
 from literate_rl.ground.signatures import Count, checked
-from literate_rl.nets.hybrid_policy import actor_critic
-from literate_rl.ground.rows import ANY, Row, register
+from literate_rl.ground.rows import ANY, Row, actor_critic, register
 
 __all__ = [
     "A3C",

@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest fab00205f9664517
+# Generated from chapters/actors.py (edit there); digest a4cbae36428de840
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from literate_rl.ground.protocols import (
 )
 from literate_rl.ground.interrupts import StopWaiting
 from literate_rl.ground.signatures import Count, Positive, check_that, checked
-from literate_rl.nets.hybrid_policy import actor_critic
-from literate_rl.ground.rows import ANY, Row, register
+from literate_rl.ground.rows import ANY, Row, actor_critic, register
 
 __all__ = [
     "Actor",

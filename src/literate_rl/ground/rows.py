@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rows.py (edit there); digest 894a101e02daa9cb
+# Generated from chapters/workshop/rows.py (edit there); digest 0d9688f81e99c2b2
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations
@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
+from literate_rl.ground.nests import is_hybrid
 from literate_rl.ground.protocols import Learner, PolicyLike
 
 __all__ = ["Row", "by_settings", "register"]
@@ -146,3 +147,12 @@ def maker_named(name: Any) -> Callable[..., Any] | None:
     if module is not None:
         make = getattr(import_module(module), name)
     return make
+
+
+def actor_critic(seen: Any, actions: Any, config: Any, **models: Any) -> Any:
+    """Build an actor and a critic of states by settings, whatever the actions.
+
+    The maker is found by its name: who reads PPO need not load hybrid actions.
+    """
+    make = maker_named("make_hybrid_policy" if is_hybrid(actions) else "make_policy")
+    return by_settings(cast(Any, make))(seen, actions, config, **models)

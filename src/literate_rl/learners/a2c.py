@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest eab862a57d1c756e
+# Generated from chapters/a2c.py (edit there); digest f58fd1b26b8bac8e
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.nets.hybrid_policy import actor_critic
-from literate_rl.ground.rows import ANY, Row, register
+from literate_rl.ground.rows import ANY, Row, actor_critic, register
 
 __all__ = [
     "A2C",

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest f5c32892c2b756cb
+# Generated from chapters/ppo.py (edit there); digest 59cd34f76155fc9c
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.nets.hybrid_policy import actor_critic
-from literate_rl.ground.rows import ANY, Row, register
+from literate_rl.ground.rows import ANY, Row, actor_critic, register
 
 __all__ = [
     "PPO",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 57ed92d9fb846371
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 43d3a2887dba22da
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from literate_rl.nets.policies import (
     Policy,
     behind,
     normalizing,
-    make_policy,
 )
 from literate_rl.maths.fast import hybrid_terms
 from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
@@ -35,7 +34,6 @@ from literate_rl.ground.nests import (
     first_row,
     name_of_model,
     plain_space,
-    is_hybrid,
 )
 from literate_rl.ground.signatures import (
     Bool,
@@ -45,7 +43,6 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.ground.rows import by_settings
 
 # Importing the worlds registers the environments with hybrid actions.
 from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401
@@ -275,13 +272,4 @@ def make_hybrid_policy(
     policy.recipe = "make_hybrid_policy", recipe
     for name in ("observation_space", "action_space"):
         setattr(policy, name, as_space(recipe[name]))
-    return policy
-
-
-def actor_critic(
-    seen: spaces.Space[Any], actions: spaces.Space[Any], config: Any, **models: Any
-) -> Policy:
-    """Build an actor and a critic of states by settings, whatever the actions."""
-    make = make_hybrid_policy if is_hybrid(actions) else make_policy
-    policy: Policy = by_settings(make)(seen, actions, config, **models)
     return policy
