@@ -16,8 +16,16 @@ import torch
 from literate_rl import load, train
 from literate_rl.apps.commands import OFFERED
 from literate_rl.apps.commands import main as command
-from literate_rl.ground.rows import ALGORITHMS, MAKERS, Row, maker_named, register
-from literate_rl.learners.dqn import ROW, DQNConfig
+from literate_rl.ground.nests import remembered
+from literate_rl.ground.rows import (
+    ALGORITHMS,
+    MAKERS,
+    Row,
+    by_settings,
+    maker_named,
+    register,
+)
+from literate_rl.learners.dqn import ROW, DQNConfig, make_q_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import load_checkpoint
 
@@ -167,7 +175,7 @@ def test_the_name_of_an_algorithm_is_not_taken_twice(own: Any) -> None:
 
 
 def test_a_row_has_defaults() -> None:
-    row = Row("X", "", "", DQNConfig, lambda: None, lambda: None)
+    row = Row("X", "", "Discrete", DQNConfig, lambda: None, lambda: None)
     assert (row.settings("any"), row.chapter, row.models) == (DQNConfig(), "dqn", ())
 
 
@@ -238,7 +246,9 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> 
     with (kept / "metrics.csv").open() as file:
         cells = [row["charts/eval_return"] for row in csv.DictReader(file)]
     assert [x == "" for x in cells] == [True, False] * 6
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint .*best\.pt"):
+    with pytest.raises(
+        FileNotFoundError, match=r"has no best\.pt: train with eval_interval"
+    ):
         load(plain.save(tmp_path / "plain"), best=True)
 
 
@@ -317,3 +327,43 @@ def test_lengths_and_infos_of_episodes_are_logged(mode: str) -> None:
 def test_infos_in_other_processes_are_refused() -> None:
     with pytest.raises(ValueError, match="log_infos must be empty where actors"):
         train("IMPALA", CARTPOLE, actors=1, transport="shared", log_infos=["x"])
+
+
+def tanh_policy(observation_space: Any, action_space: Any, hidden: int = 16) -> Any:
+    policy = make_q_policy(observation_space, action_space, hidden)
+    policy.network[1] = torch.nn.Tanh()
+    return policy
+
+
+def test_a_network_that_would_come_back_as_another_one_is_refused(own: Any) -> None:
+    small = {"total_steps": 200, "progress": False, **SMALL}
+    wrong = replace(own.Munchausen, policy=by_settings(tanh_policy))
+    with pytest.raises(ValueError, match="come back as another one, that of make_q"):
+        train(wrong, CARTPOLE, **small)
+    maker = remembered(tanh_policy)
+    right = replace(wrong, policy=by_settings(maker), makers=(maker,))
+    try:
+        agent = train(right, CARTPOLE, **small)
+        back = load(agent.save("kept"))
+    finally:
+        MAKERS.pop("tanh_policy", None)
+    assert isinstance(back.network[1], torch.nn.Tanh)
+    assert same(back, agent.policy)
+    with pytest.raises(ValueError, match="import what registers its algorithm"):
+        load("kept")
+
+
+def test_a_row_says_what_is_wrong_with_it(own: Any) -> None:
+    row = own.Munchausen
+    for changes, words in (
+        ({"learner": None}, "a row must have a learner or actors, got none"),
+        ({"actions": "discrete"}, "actions must be one of .*, got 'discrete'"),
+        ({"config": dict}, "config must be a class below RunConfig"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            replace(row, **changes)
+    assert type(replace(row, config=DQNConfig).settings("")) is DQNConfig
+    with pytest.raises(ValueError, match=r"no row Nothing, it has Munchausen"):
+        train("mdqn.py:Nothing", CARTPOLE)
+    with pytest.raises(TypeError, match="or a row, got munchausen"):
+        train(row.learner, CARTPOLE)

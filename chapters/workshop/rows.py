@@ -24,11 +24,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
 from literate_rl.ground.nests import is_hybrid
-from literate_rl.ground.protocols import Learner, PolicyLike
+from literate_rl.ground.protocols import Learner, PolicyLike, RunConfig
+from literate_rl.ground.signatures import check_that
 
 __all__ = ["Row", "by_settings", "register"]
 
@@ -82,8 +84,16 @@ class Row:
     chapter: str = ""
 
     def __post_init__(self) -> None:
-        if self.settings is None:
-            object.__setattr__(self, "settings", lambda env: self.config())
+        trained = self.learner or self.actors
+        check_that(trained is not None, "a row must have a learner or actors, got none")
+        kinds = (ANY, LISTED, BOUNDED)
+        words = f"actions must be one of {', '.join(kinds)}, got {self.actions!r}"
+        check_that(self.actions in kinds, words)
+        words = f"config must be a class below RunConfig, got {self.config!r}"
+        check_that(issubclass(self.config, RunConfig), words)
+        # A copy of a row has the defaults of its own settings.
+        if self.settings is None or getattr(self.settings, "func", None) is defaults:
+            object.__setattr__(self, "settings", partial(defaults, self.config))
         if not self.chapter:
             module = self.config.__module__.rpartition(".")[2]
             object.__setattr__(self, "chapter", module)
@@ -105,6 +115,11 @@ class Row:
         """Names of the models of your own that it takes, all of them or none."""
         values = self.contract in ("dqn", "rainbow")
         return ("qnet",) if values else ("actor", "critic") if self.contract else ()
+
+
+def defaults(config: type[Any], env: str) -> Any:
+    """Return settings that are the same for all environments."""
+    return config()
 
 
 def key_of(name: str) -> str:
@@ -227,6 +242,11 @@ assert ALGORITHMS["carefuldqn"] is mine
 # %% [markdown]
 # With `train(mine, "CartPole-v1")` it is trained. From a file `mine.py` that ends like this,
 # `literate-rl mine.py:mine --env CartPole-v1` does the same, with an option for each setting.
+#
+# Settings of your own are a class below those of an algorithm, a frozen dataclass under `@checked`
+# ({doc}`signatures`): then a wrong value is refused by its name. A maker of policies of your own takes
+# `observation_space` and `action_space`, is decorated with `remembered` ({doc}`nests`) and stands in
+# `makers`. Then `load` builds the same network again, once your file is imported.
 #
 # ## References
 #

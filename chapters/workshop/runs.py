@@ -1117,6 +1117,8 @@ def load(
     """
     path = found(path)
     file = "best.pt" if best else "checkpoint.pt"
+    if best and not (path / file).exists():
+        raise FileNotFoundError(f"{path} has no {file}: train with eval_interval")
     state = load_checkpoint(path / file if path.is_dir() else path)
     # What a model of one's own is cannot be read from a file: the user brings it.
     with built_from(path):
@@ -1127,7 +1129,8 @@ def load(
     # Only functions that build policies may be called by a file.
     make = maker_named(name)
     if make is None:
-        raise ValueError(f"{path} wants {name!r}, which builds no policy here")
+        words = "which builds no policy here: import what registers its algorithm"
+        raise ValueError(f"{path} wants {name!r}, {words}")
     if models.keys() != dict(wanted).keys():
         pass_ = ", ".join(f"{key}={model}(...)" for key, model in wanted) or "no models"
         given = ", ".join(models) or "none"

@@ -80,6 +80,7 @@ from literate_rl.data.episodes import (
 )
 from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.networks import eval_mode, randomness_kept
+from literate_rl.ground.signatures import check_that
 from literate_rl.interfaces.cluster import RayActors
 from literate_rl.by_hand.fast_forms import fused_critic_error, numpy_act, fused_q_error
 from literate_rl.check.probes import device_of
@@ -119,7 +120,15 @@ from literate_rl.runs.runs import (
     save_checkpoint,
 )
 from literate_rl.runs.evaluation import evaluate
-from literate_rl.ground.rows import ALGORITHMS, ANY, Row, by_settings, key_of, register
+from literate_rl.ground.rows import (
+    ALGORITHMS,
+    ANY,
+    Row,
+    by_settings,
+    key_of,
+    maker_named,
+    register,
+)
 
 __all__ = ["Agent", "Options", "train"]
 
@@ -698,6 +707,18 @@ def make_learner(*asked: Any, **more: Any) -> Learner:
     return made(*asked, **more)[0]
 
 
+def check_recipe(row: Row, policy: Any) -> None:
+    """Raise if ``load`` would build another network for a user's algorithm."""
+    name, arguments = getattr(policy, "recipe", ("", {}))
+    make = maker_named(name)
+    if row.home.startswith("literate_rl.") or make is None:
+        return
+    with randomness_kept():
+        same = repr(make(**arguments)) == repr(policy)
+    words = f"{row.name}'s policy would come back as another one, that of {name}"
+    check_that(same, f"{words}: decorate its maker with remembered, see Row.makers")
+
+
 def made(
     algorithm: str,
     env: World,
@@ -732,6 +753,8 @@ def made(
         policy = policy_for(row, view, config, models)
     except SpaceError as error:
         raise SpaceError(f"{algorithm.upper()}'s {error}") from error
+    if not models:
+        check_recipe(row, policy)
     # Its own space, where the policy was told that of flat rows.
     policy.observation_space = as_space(plain_space(view.seen))
     if has_processes(config) and models:
@@ -1113,14 +1136,19 @@ def algorithm_named(name: Any) -> str:
         return register(name).key
     if not isinstance(name, str):
         kind = getattr(name, "__name__", type(name).__name__)
-        raise TypeError(f"algorithm must be a text such as 'PPO', got {kind}")
+        words = "algorithm must be a text such as 'PPO', or a row"
+        raise TypeError(f"{words}, got {kind}")
     own = name
     if ":" in name:
         own = from_file(name)
         module, _, own = own.partition(":")
-        found = getattr(import_module(module), own, None)
-        if isinstance(found, Row):
-            return register(found).key
+        inside = vars(import_module(module))
+        if isinstance(inside.get(own), Row):
+            return register(inside[own]).key
+        rows = [key for key, x in inside.items() if isinstance(x, Row)]
+        if key_of(own) not in ALGORITHMS:
+            has = f"it has {' and '.join(rows)}" if rows else "nor another one"
+            raise ValueError(f"{name!r} is no algorithm: there is no row {own}, {has}")
     key = key_of(own)
     key = CLASSES.get(key, key)
     if key in ALGORITHMS:
