@@ -1070,7 +1070,7 @@ ROW = register(
     )
 )
 # The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
-register(
+ROW_PER = register(
     replace(
         ROW,
         name="DQNPer",

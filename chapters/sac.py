@@ -909,7 +909,6 @@ class SoftActorCritic(Algorithm):
     """
 
     policy: SoftPolicyLike
-    scale = staticmethod(entropy_scale)
 
     def __init__(
         self, policy: SoftPolicyLike, config: SACConfig, action_space: Any
@@ -925,6 +924,11 @@ class SoftActorCritic(Algorithm):
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
         scale = self.scale(action_space, config.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, *scale)
+
+    @staticmethod
+    def scale(action_space: Any, target: float | None) -> tuple[float, float]:
+        """Return what the box adds to an entropy, and the target with that."""
+        return entropy_scale(action_space, target)
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""

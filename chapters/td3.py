@@ -717,7 +717,7 @@ def hddpg_settings(env: str) -> HDDPGConfig:
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
 # %% tags=["export"]
-register(
+ROW_HDDPG = register(
     replace(
         ROW,
         name="HDDPG",
@@ -728,7 +728,7 @@ register(
         chapter="td3",
     )
 )
-register(
+ROW_TD3 = register(
     replace(
         ROW,
         name="TD3",

@@ -232,8 +232,10 @@ def definitions(source: str) -> dict[int, str]:
             found[node.lineno - 1] = node.name
         if isinstance(node, ast.ClassDef):
             for child in node.body:
-                if isinstance(child, ast.FunctionDef):
-                    found[child.lineno - 1] = f"{node.name}.{child.name}"
+                name = f"{node.name}.{getattr(child, 'name', '')}"
+                # What sets a property has the name of what returns it, further up.
+                if isinstance(child, ast.FunctionDef) and name not in found.values():
+                    found[child.lineno - 1] = name
     return found
 
 

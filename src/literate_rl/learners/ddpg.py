@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 69a5eb0226ab3ebd
+# Generated from chapters/ddpg.py (edit there); digest 60dc1e77527fa73a
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ ROW = register(
     )
 )
 # The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
-register(
+ROW_PER = register(
     replace(
         ROW,
         name="DDPGPer",

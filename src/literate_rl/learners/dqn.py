@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 91503561698c190a
+# Generated from chapters/dqn.py (edit there); digest 2f9d5d5f17109721
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ ROW = register(
     )
 )
 # The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
-register(
+ROW_PER = register(
     replace(
         ROW,
         name="DQNPer",

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest c8dcd979550c829d
+# Generated from chapters/sac.py (edit there); digest aa3dcdd5a324c0ba
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -287,7 +287,6 @@ class SoftActorCritic(Algorithm):
     """
 
     policy: SoftPolicyLike
-    scale = staticmethod(entropy_scale)
 
     def __init__(
         self, policy: SoftPolicyLike, config: SACConfig, action_space: Any
@@ -303,6 +302,11 @@ class SoftActorCritic(Algorithm):
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
         scale = self.scale(action_space, config.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, *scale)
+
+    @staticmethod
+    def scale(action_space: Any, target: float | None) -> tuple[float, float]:
+        """Return what the box adds to an entropy, and the target with that."""
+        return entropy_scale(action_space, target)
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""

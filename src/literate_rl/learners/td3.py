@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 7bc0f974ac49e4ec
+# Generated from chapters/td3.py (edit there); digest 1eb9379385e835df
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def hddpg_settings(env: str) -> HDDPGConfig:
     return HDDPGConfig(**SETTINGS.get(env, {}))
 
 
-register(
+ROW_HDDPG = register(
     replace(
         ROW,
         name="HDDPG",
@@ -248,7 +248,7 @@ register(
         chapter="td3",
     )
 )
-register(
+ROW_TD3 = register(
     replace(
         ROW,
         name="TD3",
