@@ -622,7 +622,7 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 ROW = register(
     Row(
         "A2C",

@@ -553,7 +553,7 @@ class A3C(RemoteLearner):
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 ROW = register(
     Row(
         "A3C",

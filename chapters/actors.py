@@ -847,7 +847,7 @@ class ActorLearner(RemoteLearner):
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 ROW = register(
     Row(
         "IMPALA",

@@ -841,7 +841,7 @@ def apex_settings(
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 def many(row: Row) -> Row:
     """Register an algorithm with many actors and one memory beside the one without."""
     family: Any = row.key

@@ -855,7 +855,7 @@ def ddpg_settings(env: str) -> DDPGConfig:
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 ROW = register(
     Row(
         "DDPG",

@@ -704,7 +704,7 @@ def discrete_sac_settings(env: str) -> SACConfig:
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 def settings_of_sac(env: str) -> SACConfig:
     """Return settings of SAC for an environment, whichever actions it has."""
     return discrete_sac_settings(env) if env in SETTINGS else sac_settings(env)

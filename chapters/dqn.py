@@ -1055,7 +1055,7 @@ def dqn_settings(env: str) -> DQNConfig:
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 ROW = register(
     Row(
         "DQN",

@@ -1079,7 +1079,7 @@ class PPGAlgorithm(Kept):
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 def ppg(
     policy: Policy,
     envs: Envs,

@@ -699,7 +699,7 @@ def ppo_settings(env: str) -> PPOConfig:
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 ROW = register(
     Row(
         "PPO",

@@ -957,7 +957,7 @@ def rainbow_settings(env: str) -> RainbowConfig:
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 ROW = register(
     Row(
         "Rainbow",

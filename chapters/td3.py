@@ -716,7 +716,7 @@ def hddpg_settings(env: str) -> HDDPGConfig:
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 ROW_HDDPG = register(
     replace(
         ROW,

@@ -314,7 +314,7 @@ def test_the_facts_lead_to_the_other_views(name):
     chapter = (here / links["Source"]).resolve().read_bytes()
     assert chapter == (ROOT / f"chapters/{place}.py").read_bytes()
     if exported_cells(name):
-        module = "literate_rl." + ".".join(place.parts)
+        module = "literate_rl." + tangle.home_of(".".join(place.parts))
         page, _, fragment = links["Module"].partition("#")
         assert (here / page).resolve() == SITE / f"docs/api/{place}.html"
         assert fragment == f"module-{module}"
