@@ -1020,10 +1020,8 @@ assert not any(torch.allclose(x, y, atol=1e-4) for x, y in pairs), "they have mo
 # five runs of {doc}`rainbow_evidence` end at 500, and while training no difference is seen. We keep
 # $n = 20$, because the values then stay below the bound.
 #
-# Without double DQN all five runs end at 500 there too; in the shorter runs above two of five end near
-# 300 or below, and none with it. Neither shows a difference while training. We keep double DQN, at the
-# price of one more pass through the network at each update, about a tenth of the time. What it gains
-# where there are many actions, these runs do not show.
+# Nor do they show what double DQN gains ({doc}`rainbow_evidence`). We keep it, at the price of one more
+# pass through the network at each update.
 
 
 # %% tags=["export"]
@@ -1186,8 +1184,6 @@ assert round(price) == 11, "eleven times"
 # - On CartPole one of the two is enough to hold the values. Without both they grow to millions, and
 #   nothing is learned. To learn fast take the long targets: with $n = 1$ and a target network the agent
 #   learns far more slowly ({doc}`rainbow_evidence`).
-# - With one step the feedback stayed below 1 with a target network and passed 1 without it; why, these
-#   runs do not show.
 # - The maximum of noisy guesses is too high. In double DQN another network evaluates.
 # - A dueling network ends in a fixed layer: a state's value plus advantages of mean zero.
 # - ε-greedy is noise on the values, with one coin for each environment.
