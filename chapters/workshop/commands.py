@@ -33,7 +33,7 @@ __all__ = ["OFFERED", "Offer"]
 
 # %% tags=["export"]
 class Offer(NamedTuple):
-    """What an algorithm is for, as its row says ({doc}`rows`).
+    """What an algorithm is for, as its row says.
 
     Attributes:
         purpose: In a few words.

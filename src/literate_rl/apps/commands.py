@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest 4d770ee19e10306e
+# Generated from chapters/workshop/commands.py (edit there); digest 9509fc1d5e2ca2e5
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["OFFERED", "Offer"]
 
 
 class Offer(NamedTuple):
-    """What an algorithm is for, as its row says ({doc}`rows`).
+    """What an algorithm is for, as its row says.
 
     Attributes:
         purpose: In a few words.
