@@ -833,7 +833,7 @@ def make_q_policy(
 
 
 # %% [markdown]
-# ## What changes on the way
+# ## Epsilon and target networks
 #
 # Two things change slowly. The first is the probability of a random action. An agent that knows
 # nothing needs many of them to get anywhere. To one that knows the way they are mistakes. So the
