@@ -29,7 +29,7 @@ QUERIES = {
     "a2c": "a2c",
     "double dqn": "dqn",
     "dueling": "dqn",
-    "target networks": "dqn",
+    "target networks": "loop",
     "c51": "c51",
     "noisy layers": "rainbow",
     "ddpg": "ddpg",
