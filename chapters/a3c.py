@@ -30,15 +30,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from literate_rl.learners.a2c import (
-    SETTINGS,
-    GradientConfig,
-    GradientLearner,
-    a2c_gradient,
-    a2c_loss,
-    named,
-    returned,
-)
 from literate_rl.actors.actors import (
     Actor,
     MakeAct,
@@ -49,11 +40,20 @@ from literate_rl.actors.actors import (
     layout_of,
     weights_of,
 )
-from literate_rl.nets.policies import normalizer_of, take_in
 from literate_rl.data.episodes import check_num_envs
 from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike
-from literate_rl.ground.signatures import Count, checked
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
+from literate_rl.ground.signatures import Count, checked
+from literate_rl.learners.a2c import (
+    SETTINGS,
+    GradientConfig,
+    GradientLearner,
+    a2c_gradient,
+    a2c_loss,
+    named,
+    returned,
+)
+from literate_rl.nets.policies import normalizer_of, take_in
 
 __all__ = [
     "A3C",

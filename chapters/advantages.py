@@ -23,7 +23,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from literate_rl.maths.fast import reverse_scan
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -32,6 +31,7 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
+from literate_rl.maths.fast import reverse_scan
 
 __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 

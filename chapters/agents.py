@@ -33,14 +33,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.ground.signatures import (
-    Bool,
-    Count,
-    Float,
-    Fraction,
-    check_finite,
-    checked,
-)
 from literate_rl.data.episodes import (
     EpisodeCounter,
     as_argument,
@@ -53,6 +45,14 @@ from literate_rl.data.episodes import (
     plain_actions,
     read_masks,
     resets_later,
+)
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    check_finite,
+    checked,
 )
 
 __all__ = [

@@ -45,19 +45,11 @@ from literate_rl.actors.actors import (
     weights_of,
 )
 from literate_rl.data.agents import Rollout
-from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings, ROW as DDPG_ROW
-from literate_rl.learners.dqn import DQNConfig, Exploring, dqn_settings, ROW as DQN_ROW
-from literate_rl.learners.loop import OffPolicy
-from literate_rl.nets.policies import Policy, take_in
-from literate_rl.learners.rainbow import (
-    RainbowConfig,
-    rainbow_settings,
-    ROW as RAINBOW_ROW,
-)
-from literate_rl.data.replay import ReplayBuffer
 from literate_rl.data.episodes import mean_return
+from literate_rl.data.replay import ReplayBuffer
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike, Stateful
+from literate_rl.ground.rows import Row, register
 from literate_rl.ground.signatures import (
     Count,
     Float,
@@ -66,7 +58,15 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.ground.rows import Row, register
+from literate_rl.learners.ddpg import ROW as DDPG_ROW, DDPGConfig, ddpg_settings
+from literate_rl.learners.dqn import ROW as DQN_ROW, DQNConfig, Exploring, dqn_settings
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.rainbow import (
+    ROW as RAINBOW_ROW,
+    RainbowConfig,
+    rainbow_settings,
+)
+from literate_rl.nets.policies import Policy, take_in
 
 __all__ = [
     "Apex",
@@ -838,7 +838,7 @@ def apex_settings(
 
 
 # %% [markdown]
-# What `train` knows of it, in a row ({doc}`workshop/rows`):
+# What `train` knows of them, in three rows ({doc}`workshop/rows`):
 
 
 # %% tags=["export", "hide-input"]
@@ -867,7 +867,8 @@ def many(row: Row) -> Row:
     )
 
 
-ROWS = [*map(many, (DQN_ROW, RAINBOW_ROW, DDPG_ROW))]
+for row in (DQN_ROW, RAINBOW_ROW, DDPG_ROW):
+    many(row)
 
 # %% [markdown]
 # | you type | what happens |

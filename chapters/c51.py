@@ -23,8 +23,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from literate_rl.maths.fast import project_atoms
 from literate_rl.ground.signatures import Finite, Float, check_finite, checked
+from literate_rl.maths.fast import project_atoms
 
 __all__ = ["categorical_error", "project_distribution", "project_distribution_loop"]
 

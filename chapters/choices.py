@@ -28,10 +28,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.nets.masks import legal
-from literate_rl.maths.fast import LOG_OF_NOTHING
 from literate_rl.ground.nests import leaves, pack, refused
 from literate_rl.ground.signatures import Float, Int, check_that, checked
+from literate_rl.maths.fast import LOG_OF_NOTHING
+from literate_rl.nets.masks import legal
 
 __all__ = ["ChoiceActions", "is_choices"]
 

@@ -33,7 +33,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import refused
 from literate_rl.check.probes import (
     Finding,
     Probe,
@@ -65,6 +64,7 @@ from literate_rl.check.rules import (
     tells_apart,
 )
 from literate_rl.check.states import look_around
+from literate_rl.ground.nests import refused
 
 __all__ = [
     "CONTRACTS",
@@ -270,7 +270,7 @@ print(CONTRACTS["RAINBOW"])
 
 # %% tags=["export"]
 def takes_action(probe: Probe) -> Iterator[Finding]:
-    """Takes action, an actor with the default None."""
+    """Takes action (an actor with the default None)."""
     given = probe.parameters.get("action")
     if given is None:
         yield Finding("must take an argument called action", "there is none")
@@ -299,8 +299,7 @@ def takes_action(probe: Probe) -> Iterator[Finding]:
 # that line. The result must have this shape, with five rows and with one, because a `squeeze`
 # does no harm until a batch has a single row. And if the result is meant to be learned, a
 # gradient must flow from it to at least one parameter.
-
-# %% [markdown]
+#
 # And **no row may depend on the others**. A mean over the wrong dimension, or one `flatten` too
 # many, mixes the rows of a batch and keeps every shape. So each row is computed once more, alone.
 # (`luck` is the random seed of a call.)
@@ -463,7 +462,7 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
 #
 # ## Legal, but harmful
 #
-# Some models keep their contract and still do harm. They get a warning. Rules of
+# Some models keep their contract and still do harm. They get a warning. Some rules of
 # {doc}`workshop/rules` find
 #
 # - a model that writes to its arguments;
@@ -506,7 +505,7 @@ class Role(NamedTuple):
 
     @property
     def stages(self) -> list[tuple[Rule, ...]]:
-        """Every rule of the role, in the order in which they are tried."""
+        """The rules of the role in stages, in the order in which they are tried."""
         names = [text.partition("[")[0] for text in self.results]
         shapes = [has_shape(text, i) for i, text in enumerate(self.results)]
         # Of what an actor that draws returns, only log-probabilities must be learned.

@@ -28,21 +28,23 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.learners.dqn import EpsilonGreedy, Exploring, ExploringConfig, q_target
-from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
+from literate_rl.data.replay import Batch
+from literate_rl.ground.nests import as_space, bounded_box, remembered
+from literate_rl.ground.networks import ActionCritic, Critics, Stretch, climbing, layers
+from literate_rl.ground.protocols import Envs
+from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
+from literate_rl.ground.signatures import Count, Float, Fraction, NonNegative, checked
+from literate_rl.learners.dqn import EpsilonGreedy, Exploring, ExploringConfig
 from literate_rl.learners.loop import (
     ActorCriticConfig,
     OffPolicy,
     QError,
     TargetNetwork,
+    squared_error,
+    td_target,
 )
+from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.nets.policies import Policy, normalizing
-from literate_rl.data.replay import Batch
-from literate_rl.ground.protocols import Envs
-from literate_rl.ground.nests import as_space, bounded_box, remembered
-from literate_rl.ground.networks import ActionCritic, Critics, Stretch, climbing, layers
-from literate_rl.ground.signatures import Count, Float, Fraction, NonNegative, checked
-from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 
 __all__ = [
     "DDPG",
@@ -687,16 +689,14 @@ class DeterministicPolicyGradient(Exploring):
         # The older critic judges what the older actor would do next, {eq}`ddpg-target`.
         with torch.no_grad():
             next_q = self.target.network.value(batch.next_obs)
-        # It is the only action from which the target of Q-learning can choose.
-        return q_target(batch.reward, batch.discount, next_q.unsqueeze(-1))
+        return td_target(batch.reward, batch.discount, next_q)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare the critic's values of actions with their targets."""
         # How far is the critic from its target, for the action that was taken?
         critic = self.policy.network.critics[0]
-        q = critic(batch.obs, batch.action).squeeze(-1)
-        td_error = self.aim(batch, generator) - q
-        return QError(0.5 * td_error.square(), td_error.detach(), q.detach())
+        q = critic(batch.obs, batch.action).T
+        return squared_error(q, self.aim(batch, generator))
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the mean value of the actor's own actions."""
@@ -805,8 +805,6 @@ def actions_of(space: spaces.Space[Any]) -> Any:
 # fourth power of a bound, and the widest bound is about 4 billion.
 
 # %% tags=["hide-input"]
-from literate_rl.apps.programs import source
-
 source(bounded_box)
 
 # %% [markdown]
@@ -825,7 +823,7 @@ source(bounded_box)
 @checked
 @dataclass(frozen=True)
 class DDPGConfig(ActorCriticConfig, ExploringConfig):
-    """Settings of DDPG: those of DQN with other defaults, and one of its own.
+    """Settings of DDPG: those of actors, those of exploration, and one of its own.
 
     Attributes:
         noise: Standard deviation of the noise on actions in a box, as a share of half
@@ -853,7 +851,7 @@ def ddpg_settings(env: str) -> DDPGConfig:
 
 
 # %% [markdown]
-# What `train` knows of it, in a row ({doc}`workshop/rows`):
+# What `train` knows of it, with even and with preferred replay, in two rows ({doc}`workshop/rows`):
 
 # %% tags=["export", "hide-input"]
 ROW = register(

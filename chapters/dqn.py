@@ -30,13 +30,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.nets.encoders import (
-    Convolutions,
-    OwnEncoder,
-    PictureEncoder,
-    ShapedEncoder,
-    entrance,
-)
+from literate_rl.data.replay import Batch
+from literate_rl.ground.nests import as_discrete, as_space, remembered
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Algorithm, Envs
+from literate_rl.ground.rows import LISTED, Row, by_settings, register
+from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
 from literate_rl.learners.loop import (
     OffPolicy,
     OffPolicyConfig,
@@ -46,14 +45,15 @@ from literate_rl.learners.loop import (
     polyak_update as polyak_update,
     td_target,
 )
+from literate_rl.nets.encoders import (
+    Convolutions,
+    OwnEncoder,
+    PictureEncoder,
+    ShapedEncoder,
+    entrance,
+)
 from literate_rl.nets.masks import legal
 from literate_rl.nets.policies import Policy, chosen, normalizing
-from literate_rl.data.replay import Batch
-from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Algorithm, Envs
-from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
-from literate_rl.ground.rows import LISTED, Row, by_settings, register
 
 __all__ = [
     "DQN",
@@ -611,6 +611,9 @@ class EpsilonGreedy:
 #
 # In the signatures of targets and errors, `N` is the number of samples in a batch, and `A` that
 # of actions.
+#
+# `td_target` of {doc}`loop` adds the reward and the discounted value, and nothing where the episode
+# has ended.
 
 
 # %% tags=["export"]
@@ -884,8 +887,9 @@ class Exploring(Algorithm):
 # \bar\theta \;\leftarrow\; (1 - \tau)\, \bar\theta + \tau\, \theta .
 # $$ (polyak)
 #
-# With $\tau = 1$ it becomes a copy. Done after every update, that leaves no target network. Agents
-# with critics have one too, so its lines stand in {doc}`loop`:
+# With $\tau = 1$ it becomes a copy. Done after every update, that leaves no target network.
+# `TargetNetwork` of {doc}`loop` is such an older copy, because agents with critics have one too. This is
+# how it moves:
 
 # %%
 from literate_rl.apps.programs import source
@@ -1047,7 +1051,7 @@ def dqn_settings(env: str) -> DQNConfig:
 
 
 # %% [markdown]
-# What `train` knows of it, in a row ({doc}`workshop/rows`):
+# What `train` knows of it, with even and with preferred replay, in two rows ({doc}`workshop/rows`):
 
 # %% tags=["export", "hide-input"]
 ROW = register(

@@ -205,10 +205,10 @@ def acted(
 # what happens otherwise. An agent may have learned to walk in circles, in an environment without
 # a time limit. So an episode is cut off after `max_episode_steps`, with a warning. In `eval_mode` a
 # policy with dropout drops nothing, and nothing of it changes; `randomness_kept` leaves the global
-# random numbers of your program as they were. (Both are in {doc}`workshop/networks`.
+# random numbers of your program as they were. Both are in {doc}`workshop/networks`.
 # In {doc}`workshop/episodes` are `env_seed`, which draws a seed that no other run shares, `check_seen`, which asks whether
 # the policy has learned from such observations, and `flat_env`, which makes an environment whose observations
-# are vectors.) The loop is a function of its own, because a film ({doc}`workshop/runs`) is made of it too, with a `look` at each step.
+# are vectors. The loop is a function of its own, because a film ({doc}`workshop/runs`) is made of it too, with a `look` at each step.
 
 
 # %% tags=["export"]

@@ -29,8 +29,8 @@ from annotated_types import Ge
 from numpy.typing import ArrayLike, NDArray
 
 from literate_rl.data.episodes import check_chain
-from literate_rl.ground.signatures import Fraction, checked
 from literate_rl.data.worlds import check_action
+from literate_rl.ground.signatures import Fraction, checked
 
 __all__ = ["Ring", "tabular_values"]
 

@@ -29,9 +29,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from literate_rl.data.agents import Rollout
-from literate_rl.nets.policies import Runner, normalizer_of, take_in
-from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.data.episodes import check_num_envs, mean_return
+from literate_rl.data.memory import BufferConfig, UnrollBuffer, check_fits, distances
 from literate_rl.ground.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.ground.protocols import (
     ActorCriticLike,
@@ -40,7 +39,6 @@ from literate_rl.ground.protocols import (
     PolicyLike,
     RunConfig,
 )
-from literate_rl.data.memory import BufferConfig, UnrollBuffer, check_fits, distances
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -52,6 +50,8 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
+from literate_rl.nets.policies import Runner, normalizer_of, take_in
 from literate_rl.data.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [
@@ -812,8 +812,9 @@ class VTraceLearner(Kept):
         return next_value
 
     def anneal(self, step: int) -> None:
-        """Set the learning rate of a step of the run."""
-        self.optimizer.param_groups[0]["lr"] = self.config.rate(step)
+        """Set the learning rate of a step of the run, if it falls."""
+        if self.config.anneal:
+            self.optimizer.param_groups[0]["lr"] = self.config.rate(step)
 
     @property
     def norms(self) -> tuple[float, float]:
@@ -835,8 +836,9 @@ class VTraceLearner(Kept):
 # %% [markdown]
 # ## The loop
 #
-# One iteration collects an unroll from each environment, stores each of them as a **sample**, and
-# takes a few updates on batches of samples. The store is the replay buffer of
+# `IMPALA` is a `Runner` ({doc}`policies`): it acts for an unroll, in environments that are fresh at
+# each checkpoint. One iteration collects an unroll from each environment, stores each of them as a
+# **sample**, and takes a few updates on batches of samples. The store is the replay buffer of
 # {doc}`workshop/memory`: it forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
@@ -905,6 +907,7 @@ class IMPALA(Runner):
 
     def noise(self) -> Tensor:
         """Draw the noise of an unroll, step by step."""
+        # One draw for each step gives other numbers than one draw for all.
         sizes = 1, self.config.num_envs, self.generator
         return torch.cat([self.actor.noise(*sizes) for _ in range(self.num_steps)])
 
@@ -934,15 +937,15 @@ class IMPALA(Runner):
 
 
 # %% [markdown]
-# The settings have the names and the defaults of DI-engine's. {doc}`workshop/ding` has the rest
-# of its interface.
+# The defaults are DI-engine's, and most of the names. {doc}`workshop/ding` has its other names and the
+# rest of its interface.
 
 
 # %% tags=["export"]
 @checked
 @dataclass(frozen=True)
 class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
-    """Settings of IMPALA, with the names and the defaults of DI-engine's.
+    """Settings of IMPALA, with DI-engine's defaults.
 
     Those of the buffer and of the clip of the gradient are inherited.
 
@@ -959,7 +962,7 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
         c_clip_ratio: Bound of the ratio that weights what comes later, or none.
         rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
         optim: The optimiser.
-        num_envs: Samples of one collection, one from each environment.
+        num_envs: Environments; each gives one sample of a collection.
         reward_scale: Factor of the rewards that are learned from.
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
@@ -984,11 +987,6 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
     def __post_init__(self) -> None:
         BufferConfig.__post_init__(self)
         check_clips(self.rho_clip_ratio, self.c_clip_ratio)
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Steps of one iteration, all environments together."""
-        return self.num_envs * self.num_steps
 
     @property
     def rows_per_update(self) -> int:

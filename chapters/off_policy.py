@@ -31,9 +31,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from literate_rl.maths.policy_gradient import policy_gradient_error
-from literate_rl.maths.ppo_error import gaussian
-from literate_rl.maths.fast import categorical_terms, reverse_scan
 from literate_rl.ground.signatures import (
     Bool,
     Float,
@@ -43,6 +40,9 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.maths.fast import categorical_terms, reverse_scan
+from literate_rl.maths.policy_gradient import policy_gradient_error
+from literate_rl.maths.ppo_error import gaussian
 
 __all__ = [
     "clipped_policy",

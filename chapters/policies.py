@@ -34,6 +34,40 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.data.agents import Collector, Rollout
+from literate_rl.data.episodes import (
+    as_argument,
+    as_masks,
+    as_rows,
+    env_seed,
+    warn_cut_off,
+)
+from literate_rl.ground.nests import (
+    action_box,
+    as_space,
+    as_vectors,
+    first_row,
+    open_ended,
+    remembered,
+)
+from literate_rl.ground.networks import eval_mode, orthogonal
+from literate_rl.ground.protocols import (
+    Act,
+    ActionDistribution,
+    Envs,
+    Kept,
+    PolicyLike,
+    refuse_mask,
+)
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    Int,
+    check_finite,
+    check_that,
+    checked,
+)
+from literate_rl.maths.fast import reverse_scan
 from literate_rl.nets.choices import ChoiceActions, is_choices
 from literate_rl.nets.encoders import (
     Convolutions,
@@ -46,40 +80,6 @@ from literate_rl.nets.encoders import (
     has_pictures,
 )
 from literate_rl.nets.masks import legal
-from literate_rl.data.episodes import (
-    as_argument,
-    as_masks,
-    as_rows,
-    env_seed,
-    warn_cut_off,
-)
-from literate_rl.maths.fast import reverse_scan
-from literate_rl.ground.protocols import (
-    Act,
-    ActionDistribution,
-    Envs,
-    Kept,
-    PolicyLike,
-    refuse_mask,
-)
-from literate_rl.ground.nests import (
-    action_box,
-    as_space,
-    as_vectors,
-    first_row,
-    open_ended,
-    remembered,
-)
-from literate_rl.ground.networks import orthogonal, eval_mode
-from literate_rl.ground.signatures import (
-    Bool,
-    Count,
-    Float,
-    Int,
-    check_finite,
-    check_that,
-    checked,
-)
 
 __all__ = [
     "ActorCritic",
@@ -701,8 +701,9 @@ def make_policy(
 # ## A rollout at a time
 #
 # Whatever a loop learns with, it lets the policy act for some steps, over and over. A `Runner`
-# does that. It is a `Sampler`, as the loop of agents with a memory is ({doc}`loop`). It draws all noise of a rollout at once, from one generator, so that a run can be
-# repeated. And it takes fresh environments at each checkpoint: a run that is resumed there has no
+# does that. It is a `Sampler`, as the loop of agents with a memory is ({doc}`loop`), with a length. A
+# `Runner` draws all noise of a rollout at once, from one generator, so that a run can be repeated. And
+# it takes fresh environments at each checkpoint: a run that is resumed there has no
 # others, and one that was never stopped must do the same to be the same run. So no episode can last
 # longer than `num_steps * checkpoint_interval` steps: raise the interval if yours do. (The loop below
 # has 1,000.) Observations are floats, but for bytes and truth values, which stay as small as they are.
@@ -788,11 +789,8 @@ class Runner(Sampler):
         act: A faster form of ``policy.act``, or None for that one.
 
     Attributes:
-        collector: What steps the environments.
-        generator: Where the noise comes from.
-        iteration: Rollouts collected so far.
         actor: Who acts, the policy unless a learner says otherwise.
-        scaler: Scales the rewards of its rollouts, or None.
+        scaler: Its running returns begin anew with fresh environments; or None.
     """
 
     scaler: RewardScaler | None = None

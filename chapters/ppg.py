@@ -31,8 +31,28 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.maths.advantages import lambda_returns
 from literate_rl.data.agents import Rollout
+from literate_rl.ground.nests import as_space, is_hybrid, map_nest, remembered
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Envs, Kept
+from literate_rl.ground.rows import ANY, Row, by_settings, register
+from literate_rl.ground.signatures import (
+    Count,
+    Float,
+    NonNegative,
+    Scale,
+    check_finite,
+    check_that,
+    checked,
+)
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.maths.advantages import lambda_returns
+from literate_rl.maths.ppo_error import (
+    ppo_info,
+    ppo_policy_loss,
+    ppo_value_data,
+    ppo_value_error,
+)
 from literate_rl.nets.choices import ChoiceActions
 from literate_rl.nets.disjoint_network import (
     Detach,
@@ -47,26 +67,6 @@ from literate_rl.nets.encoders import (
 )
 from literate_rl.nets.hybrid_policy import HybridActions
 from literate_rl.nets.policies import Policy, RunningMoments, make_actions
-from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
-from literate_rl.maths.ppo_error import (
-    ppo_info,
-    ppo_policy_loss,
-    ppo_value_data,
-    ppo_value_error,
-)
-from literate_rl.ground.protocols import Envs, Kept
-from literate_rl.ground.nests import as_space, is_hybrid, map_nest, remembered
-from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.signatures import (
-    Count,
-    Float,
-    NonNegative,
-    Scale,
-    check_finite,
-    check_that,
-    checked,
-)
-from literate_rl.ground.rows import ANY, Row, by_settings, register
 
 __all__ = [
     "AuxiliaryPhase",

@@ -35,16 +35,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.nets.hybrid_action import HybridPolicyNetwork
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    GaussianActions,
-    Policy,
-    WithDeviations,
-)
-from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
-from literate_rl.learners.ppo import PPOConfig, Samples
 from literate_rl.by_hand.fast_forms import (
     FlatAdam,
     SharesMemory,
@@ -56,9 +46,19 @@ from literate_rl.by_hand.fast_forms import (
     one_thread,
     quiet,
 )
-from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
 from literate_rl.ground.protocols import ActorCriticLike
 from literate_rl.ground.signatures import check_finite, check_that
+from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
+from literate_rl.learners.ppo import PPOConfig, Samples
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    GaussianActions,
+    Policy,
+    WithDeviations,
+)
 
 __all__ = ["AuxiliaryHeads", "ByHand"]
 

@@ -26,18 +26,18 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from literate_rl.data.replay import Batch
+from literate_rl.ground.protocols import Envs
+from literate_rl.ground.rows import register
+from literate_rl.ground.signatures import Count, Float, NonNegative, check_that, checked
 from literate_rl.learners.ddpg import (
+    ROW,
     SETTINGS,
     DDPGConfig,
     DeterministicPolicyGradient,
-    ROW,
 )
 from literate_rl.learners.loop import OffPolicy, QError, squared_error, td_target
 from literate_rl.nets.policies import Policy
-from literate_rl.data.replay import Batch
-from literate_rl.ground.protocols import Envs
-from literate_rl.ground.signatures import Count, Float, NonNegative, check_that, checked
-from literate_rl.ground.rows import register
 
 __all__ = [
     "HDDPG",
@@ -714,7 +714,7 @@ def hddpg_settings(env: str) -> HDDPGConfig:
 
 
 # %% [markdown]
-# What `train` knows of it, in a row ({doc}`workshop/rows`):
+# What `train` knows of them, in two rows ({doc}`workshop/rows`):
 
 # %% tags=["export", "hide-input"]
 ROW_HDDPG = register(

@@ -107,7 +107,7 @@ def test_a_learner_wants_actors_and_the_right_number_of_environments() -> None:
         ActorLearner(policy, counting, SMALL)
     with pytest.raises(TypeError, match=r"envs must be .*VectorEnv, got .*None"):
         ActorLearner(policy, lambda: None, SMALL)
-    message = "actors.processes.SharedMemory or interfaces.cluster.RayActors"
+    message = r"literate_rl\.actors\.processes\.SharedMemory or literate_rl\.interfaces"
     for name in ("shared", "ray"):
         with pytest.raises(ValueError, match=f"transport {name}: pass {message}"):
             ActorLearner(policy, partial(counting, 3), replace(SMALL, transport=name))

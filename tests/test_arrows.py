@@ -17,7 +17,7 @@ ROOT = tangle.ROOT
 PAGES = [(ROOT / f"{page.docname}.py", page.kind) for page in read_order()]
 NAMES = {tangle.module_name(path): path for path, _ in PAGES}
 MODULES = [tangle.module_name(path) for path, kind in PAGES if kind != "evidence"]
-# A floor imports what stands above it here, or earlier on its own.
+# A floor imports what is listed before it, and its own without a circle.
 FLOORS = {
     floor: [home for home in tangle.HOMES.values() if home.startswith(f"{floor}.")]
     for floor in floors.FLOORS
@@ -51,7 +51,7 @@ def is_network(module: str, name: str) -> bool:
 
 
 def goes_up(module: str, other: str) -> bool:
-    """Say whether a module imports from a floor above, or beside it."""
+    """Say whether a module imports from a floor that is listed later, or beside it."""
     order = list(FLOORS)
     here, there = module.split(".")[0], other.split(".")[0]
     beside = here != there and {here, there} <= {"check", "by_hand", "interfaces"}

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from literate_rl import load, train
-from literate_rl.apps.commands import OFFERED
 from literate_rl.apps.commands import main as command
 from literate_rl.ground.nests import remembered
 from literate_rl.ground.rows import (
@@ -179,11 +178,6 @@ def test_a_row_has_defaults() -> None:
     assert (row.settings("any"), row.chapter, row.models) == (DQNConfig(), "dqn", ())
 
 
-def test_help_says_what_the_rows_say() -> None:
-    said = {x: (y.purpose, y.actions, y.chapter) for x, y in ALGORITHMS.items()}
-    assert {name: tuple(offer) for name, offer in OFFERED.items()} == said
-
-
 # --- What users ask of a training -----------------------------------------------------
 
 
@@ -206,7 +200,7 @@ def test_a_callback_sees_each_iteration_and_may_end_the_training(
     assert same(train("PPO", resume=kept, progress=False).policy, whole.policy)
 
 
-def test_the_error_of_a_callback_arrives_as_itself(tmp_path: Path) -> None:
+def test_the_error_of_a_callback_arrives_as_itself() -> None:
     error = KeyError("mine")
 
     def fails(learner: Any, metrics: Any) -> None:
@@ -367,3 +361,54 @@ def test_a_row_says_what_is_wrong_with_it(own: Any) -> None:
         train("mdqn.py:Nothing", CARTPOLE)
     with pytest.raises(TypeError, match="or a row, got munchausen"):
         train(row.learner, CARTPOLE)
+
+
+class Plain:
+    """A learner without a policy that learns, and with environments of its own."""
+
+    def __init__(self, policy: Any, envs: Any, config: Any) -> None:
+        self.policy, self.config, self.step, self.checkpoint_due = (
+            policy,
+            config,
+            0,
+            True,
+        )
+        envs.close()
+
+    def iterate(self) -> dict[str, float]:
+        self.step += 32
+        return {"losses/none": 0.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+
+
+def test_a_learner_needs_no_more_than_the_protocol_asks(own: Any) -> None:
+    row = replace(own.Munchausen, name="Plain", learner=Plain, forms=())
+    agent = train(row, CARTPOLE, total_steps=64, progress=False)
+    assert agent.learner.step == 64
+
+
+def test_a_resumed_run_may_log_more(tmp_path: Path) -> None:
+    """Also where its rows are gathered over several iterations."""
+    small = {"iteration_steps": 100, "log_interval": 500, "checkpoint_interval": 7}
+    few: dict[str, Any] = {**small, "learning_starts": 100, "eval_interval": 1000}
+    ends = lambda learner, metrics: learner.step >= 2300  # noqa: E731
+    agent = train("DQN", CARTPOLE, callback=ends, progress=False, **few)
+    kept = agent.save(tmp_path / "kept")
+    longer = {"total_steps": 50_500, "log_infos": ("is_success",)}
+    stops = lambda learner, metrics: learner.step >= 3500  # noqa: E731
+    again = train("DQN", resume=kept, callback=stops, progress=False, **longer)
+    assert {"infos/is_success", "charts/eval_return"} <= again.history[-1].keys()
+
+
+def test_what_would_be_ignored_is_refused() -> None:
+    with pytest.raises(ValueError, match="eval_episodes needs eval_interval"):
+        train("PPO", CARTPOLE, eval_episodes=5)
+    with pytest.raises(TypeError, match="num_steps was given twice"), pytest.warns():
+        train("IMPALA", CARTPOLE, unroll_len=8, num_steps=16)
+    with pytest.raises(SystemExit), pytest.warns():
+        command(["impala", "--unroll-len=8", "--num-steps", "16"])

@@ -1329,8 +1329,14 @@ def break_settings(text):
         (break_settings('{"env": "A-v0", "algorithm": "x"}'), "its algorithm is None"),
         (break_settings('{"env": '), r"settings\.json is no JSON"),
         (lambda d: save_checkpoint(d / "checkpoint.pt", {}), "comes from no run"),
-        (lambda d: (d / "metrics.csv").write_text("a\nx,1\n"), "literal for int"),
-        (lambda d: (d / "metrics.csv").write_bytes(b"\xff\n"), "can't decode byte"),
+        (
+            lambda d: (d / "metrics.csv").write_text("a\nx,1\n"),
+            "metrics.csv is damaged: ",
+        ),
+        (
+            lambda d: (d / "metrics.csv").write_bytes(b"\xff\n"),
+            "metrics.csv is damaged: ",
+        ),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused_and_nothing_lost(

@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -35,20 +35,8 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, kl_divergence
 
-from literate_rl.maths.advantages import lambda_returns
-from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
-from literate_rl.nets.policies import Policy
-from literate_rl.learners.ppg import (
-    AuxiliaryPhase,
-    Chunks,
-    PPGAuxPhaseLossInfo,
-    PPGConfig,
-    auxiliary_loss,
-    element_wise_squared_loss,
-    in_chunks,
-)
-from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.nests import ends, map_nest
+from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -60,6 +48,18 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.learners.ppg import (
+    AuxiliaryPhase,
+    Chunks,
+    PPGAuxPhaseLossInfo,
+    PPGConfig,
+    auxiliary_loss,
+    element_wise_squared_loss,
+    in_chunks,
+)
+from literate_rl.maths.advantages import lambda_returns
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.nets.policies import Policy
 
 __all__ = [
     "AlgStep",
@@ -336,7 +336,12 @@ def put_together(like: Any, parts: Any) -> Any:
     if isinstance(like, Independent):
         base = put_together(like.base_dist, parts)
         return Independent(base, like.reinterpreted_batch_ndims, validate_args=False)
-    return type(like)(**parts[type(like).__name__], validate_args=False)
+    name = type(like).__name__
+    known = isinstance(parts, Mapping) and name in parts
+    check_that(
+        known, f"the rollout's action_distribution must be {name}, as the loss's"
+    )
+    return type(like)(**parts[name], validate_args=False)
 
 
 def frozen(leaf: Any) -> Any:
@@ -430,6 +435,11 @@ class PPGAuxPhaseLoss(nn.Module):
         if target.dim() != 3:
             return auxiliary_loss(value, aux, target, kl, self.weight, error)
         # {eq}`loss-of-rewards`.
+        shapes = [tuple(x.shape) for x in (value, aux, target)]
+        words = (
+            f"value and aux must have shape {shapes[2]}, got {shapes[0]}, {shapes[1]}"
+        )
+        check_that(shapes[0] == shapes[1] == shapes[2], words)
         each = zip(*(x.unbind(-1) for x in (value, aux, target)), strict=True)
         losses = [auxiliary_loss(v, a, g, kl, self.weight, error) for v, a, g in each]
         loss, parts = map_nest(lambda *x: torch.stack(x).mean(0), *losses)

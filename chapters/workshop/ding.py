@@ -40,14 +40,14 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.agents import best_device
-from literate_rl.nets.hybrid_action import as_tree
-from literate_rl.learners.impala import IMPALAConfig, Unroll, VTraceLearner
-from literate_rl.maths.off_policy import continuous_terms, discrete_terms, vtrace_data
-from literate_rl.nets.policies import Policy, make_actions
-from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.nests import ends, map_nest
+from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.rows import ONCE
 from literate_rl.ground.signatures import Count, Fraction, check_that, checked
+from literate_rl.learners.impala import IMPALAConfig, Unroll, VTraceLearner
+from literate_rl.maths.off_policy import continuous_terms, discrete_terms, vtrace_data
+from literate_rl.nets.hybrid_action import as_tree
+from literate_rl.nets.policies import Policy, make_actions
 
 __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 
@@ -58,9 +58,10 @@ __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 # read too, and `IMPALAPolicy.config` holds the defaults in that form. The configurations that
 # DI-engine ships say more: they have settings of its collector, its buffer and its networks, which
 # the policy itself never reads, and the older ones repeat a setting in several sections. So a
-# setting may stand in any section, and in several with one value. What nobody knows is ignored, and
-# one warning names it: read it, a misspelt setting is among them. Three names of DI-engine do not
-# exist here:
+# setting may stand in any section, and in several with one value. Unknown settings are ignored, and
+# one warning lists them. Read it: a misspelt setting would be among them.
+#
+# Three names of DI-engine do not exist here:
 #
 # | name | why |
 # |---|---|

@@ -43,14 +43,7 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.ground.nests import (
-    as_space,
-    form,
-    hollow,
-    leaves,
-    pack,
-    refused,
-)
+from literate_rl.ground.nests import as_space, form, hollow, leaves, pack, refused
 from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
 __all__ = [

@@ -28,6 +28,17 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
+from literate_rl.ground.nests import as_space, first_row, name_of_model, plain_space
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    check_finite,
+    check_that,
+    checked,
+)
+from literate_rl.maths.fast import hybrid_terms
 from literate_rl.nets.encoders import OwnEncoder, check_shared, entrance
 from literate_rl.nets.hybrid_action import (
     HybridAction,
@@ -37,28 +48,7 @@ from literate_rl.nets.hybrid_action import (
     HybridSizes,
 )
 from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import (
-    ActorCritic,
-    Policy,
-    behind,
-    normalizing,
-)
-from literate_rl.maths.fast import hybrid_terms
-from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.ground.nests import (
-    as_space,
-    first_row,
-    name_of_model,
-    plain_space,
-)
-from literate_rl.ground.signatures import (
-    Bool,
-    Count,
-    Float,
-    check_finite,
-    check_that,
-    checked,
-)
+from literate_rl.nets.policies import ActorCritic, Policy, behind, normalizing
 
 # Importing the worlds registers the environments with hybrid actions.
 from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401

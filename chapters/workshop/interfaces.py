@@ -170,7 +170,7 @@ class PolicyLike(Stateful, Protocol):
     """A module of PyTorch with the methods of ``Policy``: what an agent does.
 
     Attributes:
-        recipe: Name of a public function of this package that builds the same policy,
+        recipe: Name of a function in ``MAKERS`` that builds the same policy,
             ``make_policy`` or ``make_…_policy``, and its arguments as plain values.
             With another name a run resumes, but ``load`` refuses it.
     """
@@ -321,10 +321,10 @@ class Algorithm(Protocol):
 # ## Who runs it
 #
 # A **learner** is what the loop around it asks for: `fit` calls `iterate` until all steps are
-# taken, and stores what a resumed run needs ({doc}`runs`). A learner in the table of
-# {doc}`training` has one thing more: its environments, as `collector.envs` or
-# `runner.collector.envs`, or a method `close` if actors have them. There they are closed in the end. A
-# learner whose iterations are short may also have a property `log_due`: whether the last one completes
+# taken, and stores what a resumed run needs ({doc}`runs`). A learner that {doc}`training`
+# makes has one thing more: its environments, as `collector.envs`, or a method `close` if actors have
+# them. With that they are closed in the end. Its settings are below `RunConfig`: device and log ask them
+# for `steps_per_iteration` and `rows_per_update`. A learner whose iterations are short may also have a property `log_due`: whether the last one completes
 # a row of the log.
 
 

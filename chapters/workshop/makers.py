@@ -84,7 +84,7 @@ def read_wrapper(text: str) -> tuple[Callable[..., Env], Sequence[Any], dict[str
     raise ValueError(f"{words}, got {where!r}{hint}")
 
 
-# Those of {doc}`/chapters/masks`.
+# Those of the chapter on masks.
 OURS = ("MaskFromMethod", "MaskFromObservation", "WithoutMask")
 
 

@@ -33,15 +33,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.learners.ddpg import ActorCritics, actions_of
-from literate_rl.learners.discrete_sac import DiscreteCritics
-from literate_rl.learners.dqn import EpsilonGreedy
-from literate_rl.nets.policies import Policy, predicted
-from literate_rl.learners.rainbow import RainbowPolicy
-from literate_rl.learners.sac import roomy_box
-from literate_rl.ground.protocols import refuse_mask
-from literate_rl.ground.nests import as_discrete, as_space, refused, remembered
-from literate_rl.ground.networks import Critics, eval_mode
 from literate_rl.check.probes import (
     device_of,
     required_parameters,
@@ -49,8 +40,17 @@ from literate_rl.check.probes import (
     seed_generators,
     unwrapped,
 )
-from literate_rl.ground.signatures import Count, check_that, checked
 from literate_rl.check.states import ByName, StateSpec, state_spec
+from literate_rl.ground.nests import as_discrete, as_space, refused, remembered
+from literate_rl.ground.networks import Critics, eval_mode
+from literate_rl.ground.protocols import refuse_mask
+from literate_rl.ground.signatures import Count, check_that, checked
+from literate_rl.learners.ddpg import ActorCritics, actions_of
+from literate_rl.learners.discrete_sac import DiscreteCritics
+from literate_rl.learners.dqn import EpsilonGreedy
+from literate_rl.learners.rainbow import RainbowPolicy
+from literate_rl.learners.sac import roomy_box
+from literate_rl.nets.policies import Policy, predicted
 
 __all__ = [
     "ContractPolicy",

@@ -32,9 +32,9 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
-from literate_rl.ground.networks import eval_mode
-from literate_rl.by_hand.fast_forms import computes
 from literate_rl.book.pictures import Axis, Mark, Picture, Widget, figure, plot
+from literate_rl.by_hand.fast_forms import computes
+from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.signatures import Count, check_that, checked
 
 __all__ = ["PUSH", "play", "push_cartpole", "rounded"]

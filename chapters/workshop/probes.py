@@ -40,8 +40,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.episodes import env_maker
-from literate_rl.ground.networks import eval_mode, randomness_kept
 from literate_rl.ground.nests import open_ended
+from literate_rl.ground.networks import eval_mode, randomness_kept
 
 __all__ = [
     "Finding",
@@ -367,7 +367,7 @@ def text_of(rule: Rule) -> str:
 def try_rules(
     probe: Probe, stages: Iterable[Iterable[Rule]]
 ) -> Iterator[tuple[str, Finding]]:
-    """Yield the name of each broken rule of the first stage that has one, and why."""
+    """Yield name and finding of broken rules, up to the first stage with an error."""
     with randomness_kept():
         for stage in stages:
             illegal = False
@@ -375,7 +375,9 @@ def try_rules(
                 try:
                     finding = next(rule(probe), None)
                 except Exception as error:
-                    finding = Finding(text_of(rule), raised(error))
+                    text = text_of(rule)
+                    harmful = "(a warning)" in text
+                    finding = Finding(text, raised(error), harmful=harmful)
                 if finding:
                     illegal = illegal or not finding.harmful
                     yield rule.__name__, finding

@@ -211,6 +211,9 @@ def actor_critic(seen: Any, actions: Any, config: Any, **models: Any) -> Any:
 # DQN's row, and an algorithm of one's own. Both differ in what trains them.
 
 # %%
+from dataclasses import replace
+
+from literate_rl.apps.training import train
 from literate_rl.learners.dqn import DQN, ROW, DQNConfig, make_q_policy
 
 print(ROW.name, ROW.forms, ROW.models, ROW.config().steps_per_iteration)
@@ -218,10 +221,8 @@ print(ROW.name, ROW.forms, ROW.models, ROW.config().steps_per_iteration)
 
 def careful(policy, envs, config, **forms):
     """Return DQN with a smaller step than its settings ask for."""
-    learner = DQN(policy, envs, config, **forms)
-    for group in learner.algorithm.optimizer.param_groups:
-        group["lr"] /= 2
-    return learner
+    config = replace(config, learning_rate=config.learning_rate / 2)
+    return DQN(policy, envs, config, **forms)
 
 
 mine = Row(
@@ -238,6 +239,8 @@ print(register(mine).key)
 
 # %% tags=["claims"]
 assert ALGORITHMS["carefuldqn"] is mine
+agent = train(mine, "CartPole-v1", total_steps=2_000, progress=False)
+assert agent.learner.config.learning_rate == DQNConfig().learning_rate / 2
 
 # %% [markdown]
 # With `train(mine, "CartPole-v1")` it is trained. From a file `mine.py` that ends like this,

@@ -30,13 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from literate_rl.check.probes import (
-    Finding,
-    Probe,
-    Rule,
-    open_parameters,
-    raised,
-)
+from literate_rl.check.probes import Finding, Probe, Rule, open_parameters, raised
 
 __all__ = ["has_gradient", "has_shape", "returns_enough", "sums_to_one"]
 

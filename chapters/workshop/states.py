@@ -32,7 +32,6 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from torch import Tensor, nn
 
-from literate_rl.ground.networks import randomness_kept
 from literate_rl.check.probes import (
     device_of,
     required_parameters,
@@ -40,6 +39,7 @@ from literate_rl.check.probes import (
     unwrapped,
     watch,
 )
+from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.signatures import checked
 
 __all__ = ["ByName", "StateSpec", "look_around", "state_spec"]

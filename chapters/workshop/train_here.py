@@ -10,8 +10,8 @@
 # # A training that runs in the page
 #
 # **Can a reader train an agent without installing anything?** CartPole is small: its physics is
-# six lines, two networks of 16 units are enough, and PPO with backpropagation by hand is about a
-# hundred lines of JavaScript. A browser makes 40,960 steps of it in some ten seconds, and the reader
+# six lines, two networks of 16 units are enough, and PPO with backpropagation by hand is about
+# 140 lines of JavaScript. A browser makes 40,960 steps of it in some ten seconds, and the reader
 # may turn the settings while it learns. Q-learning with a table takes some thirty lines.
 #
 # Nobody has to read this page to follow the book. {doc}`/chapters/ppo_error` and {doc}`/chapters/dqn`
@@ -39,8 +39,8 @@ from literate_rl.book.pictures import (
     slider,
 )
 from literate_rl.book.playground import METRE, MOVING_STYLE, scene
-from literate_rl.runs.runs import stored_runs
 from literate_rl.ground.signatures import Fraction, checked
+from literate_rl.runs.runs import stored_runs
 
 __all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
 

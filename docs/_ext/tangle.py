@@ -291,9 +291,8 @@ def names_text(modules: dict[str, dict[str, str]]) -> str:
     body, homes = "", dict[str, str]()
     for module, public in modules.items():
         below = BELOW_THE_TOP.get(module, "").split()
-        names = {name: place for name, place in public.items() if name not in below}
-        if module in NOT_AT_THE_TOP:
-            names = {}
+        hidden = public if module in NOT_AT_THE_TOP else below
+        names = {name: place for name, place in public.items() if name not in hidden}
         for name, place in names.items():
             if name in homes:
                 home = homes[name].rpartition(":")[0]

@@ -1,8 +1,9 @@
 """The floors of the house from the ground up, and the modules on each.
 
-An import goes to a floor further up in this list, or stays on its own. The chapter
-``chapters/ppo.py`` is the module ``learners.ppo``. Modules once lay as the chapters do:
-whoever imports ``literate_rl.ppo`` or ``literate_rl.workshop.runs`` still gets them.
+A module imports from floors earlier in this list and from its own; ``check``,
+``by_hand`` and ``interfaces`` do not import each other. The chapter ``chapters/ppo.py``
+is the module ``learners.ppo``. Modules once lay as the chapters do: whoever imports
+``literate_rl.ppo`` or ``literate_rl.workshop.runs`` still gets them.
 """
 
 from __future__ import annotations
@@ -136,17 +137,18 @@ class OldAddress(MetaPathFinder, Loader):
     """Finds a module under the name that it had before the floors."""
 
     def __init__(self) -> None:
+        # This one has had two addresses.
         self.homes = homes() | {"hybrid_policy": "nets.hybrid_policy"}
         self.spec: dict[str, Any] = {}
 
     def find_spec(self, fullname: str, *where: object) -> ModuleSpec | None:
         """Say who loads an old name; other names are none of its business."""
         package, _, name = fullname.partition(".")
-        if package != "literate_rl" or name not in self.homes | {"workshop": ""}:
+        if package != "literate_rl":
             return None
         if name == "workshop":
             return ModuleSpec(fullname, None, is_package=True)
-        return ModuleSpec(fullname, self)
+        return ModuleSpec(fullname, self) if name in self.homes else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module itself, not a copy."""

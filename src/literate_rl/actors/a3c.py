@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 4a75990a810dbe4b
+# Generated from chapters/a3c.py (edit there); digest afa08c729d2878fd
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -12,15 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from literate_rl.learners.a2c import (
-    SETTINGS,
-    GradientConfig,
-    GradientLearner,
-    a2c_gradient,
-    a2c_loss,
-    named,
-    returned,
-)
 from literate_rl.actors.actors import (
     Actor,
     MakeAct,
@@ -31,11 +22,20 @@ from literate_rl.actors.actors import (
     layout_of,
     weights_of,
 )
-from literate_rl.nets.policies import normalizer_of, take_in
 from literate_rl.data.episodes import check_num_envs
 from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike
-from literate_rl.ground.signatures import Count, checked
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
+from literate_rl.ground.signatures import Count, checked
+from literate_rl.learners.a2c import (
+    SETTINGS,
+    GradientConfig,
+    GradientLearner,
+    a2c_gradient,
+    a2c_loss,
+    named,
+    returned,
+)
+from literate_rl.nets.policies import normalizer_of, take_in
 
 __all__ = [
     "A3C",

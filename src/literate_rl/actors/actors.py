@@ -1,4 +1,4 @@
-# Generated from chapters/actors.py (edit there); digest a4cbae36428de840
+# Generated from chapters/actors.py (edit there); digest 42138e7d33661992
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -15,21 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from literate_rl.data.agents import Collector, Rollout
-from literate_rl.learners.impala import (
-    IMPALAConfig,
-    Unroll,
-    VTraceLearner,
-    impala_settings,
-    to_unroll,
-    IMPALA,
-)
-from literate_rl.nets.policies import kept_dtype, take_in
 from literate_rl.data.episodes import (
     check_num_envs,
     env_seed,
     mean_return,
     warn_cut_off,
 )
+from literate_rl.ground.interrupts import StopWaiting
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
     Act,
@@ -39,9 +31,17 @@ from literate_rl.ground.protocols import (
     PolicyLike,
     Stateful,
 )
-from literate_rl.ground.interrupts import StopWaiting
-from literate_rl.ground.signatures import Count, Positive, check_that, checked
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
+from literate_rl.ground.signatures import Count, Positive, check_that, checked
+from literate_rl.learners.impala import (
+    IMPALA,
+    IMPALAConfig,
+    Unroll,
+    VTraceLearner,
+    impala_settings,
+    to_unroll,
+)
+from literate_rl.nets.policies import kept_dtype, take_in
 
 __all__ = [
     "Actor",
@@ -130,10 +130,8 @@ def weights_of(policy: PolicyLike) -> dict[str, NDArray[Any]]:
 
 def one_step(policy: PolicyLike, envs: Envs, dtype: Any) -> Rollout:
     """Take a greedy step, to see what the rollouts of a policy look like."""
-    collector, device = (
-        Collector(envs, policy.to_env, dtype),
-        next(policy.parameters()).device,
-    )
+    collector = Collector(envs, policy.to_env, dtype)
+    device = next(policy.parameters()).device
     collector.reset(0)
     with eval_mode(policy):
         return collector.collect(
@@ -390,7 +388,8 @@ class RemoteLearner(Kept):
     ) -> None:
         self.actors, where = config.actors or 0, config.transport
         check_that(self.actors > 0, "config.actors must be at least 1, got None")
-        others = "actors.processes.SharedMemory or interfaces.cluster.RayActors"
+        ray = "literate_rl.interfaces.cluster.RayActors"
+        others = f"literate_rl.actors.processes.SharedMemory or {ray}"
         fits = transport is not None or where == "in_process"
         check_that(fits, f"transport {where}: pass {others}")
         self.make_transport = transport or InProcess

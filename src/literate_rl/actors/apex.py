@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 8f0822b4a922ece0
+# Generated from chapters/apex.py (edit there); digest 15defb30e41c0164
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -28,19 +28,11 @@ from literate_rl.actors.actors import (
     weights_of,
 )
 from literate_rl.data.agents import Rollout
-from literate_rl.learners.ddpg import DDPGConfig, ddpg_settings, ROW as DDPG_ROW
-from literate_rl.learners.dqn import DQNConfig, Exploring, dqn_settings, ROW as DQN_ROW
-from literate_rl.learners.loop import OffPolicy
-from literate_rl.nets.policies import Policy, take_in
-from literate_rl.learners.rainbow import (
-    RainbowConfig,
-    rainbow_settings,
-    ROW as RAINBOW_ROW,
-)
-from literate_rl.data.replay import ReplayBuffer
 from literate_rl.data.episodes import mean_return
+from literate_rl.data.replay import ReplayBuffer
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike, Stateful
+from literate_rl.ground.rows import Row, register
 from literate_rl.ground.signatures import (
     Count,
     Float,
@@ -49,7 +41,15 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.ground.rows import Row, register
+from literate_rl.learners.ddpg import ROW as DDPG_ROW, DDPGConfig, ddpg_settings
+from literate_rl.learners.dqn import ROW as DQN_ROW, DQNConfig, Exploring, dqn_settings
+from literate_rl.learners.loop import OffPolicy
+from literate_rl.learners.rainbow import (
+    ROW as RAINBOW_ROW,
+    RainbowConfig,
+    rainbow_settings,
+)
+from literate_rl.nets.policies import Policy, take_in
 
 __all__ = [
     "Apex",
@@ -437,4 +437,5 @@ def many(row: Row) -> Row:
     )
 
 
-ROWS = [*map(many, (DQN_ROW, RAINBOW_ROW, DDPG_ROW))]
+for row in (DQN_ROW, RAINBOW_ROW, DDPG_ROW):
+    many(row)

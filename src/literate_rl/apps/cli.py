@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest 7f18a3f2c31f8771
+# Generated from chapters/workshop/cli.py (edit there); digest b63b543237a7cc68
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -13,29 +13,24 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 import tyro
 
-from literate_rl.runs.evaluation import evaluate
-from literate_rl.data.episodes import in_one_line
-from literate_rl.ground.nests import MODELS
-from literate_rl.ground.networks import randomness_kept
-from literate_rl.runs.runs import (
-    about,
-    as_typed,
-    has_screen,
-    warn_once_named,
-)
+from literate_rl.apps.trained import see
 from literate_rl.apps.training import (
     Asked,
     Device,
     Fast,
-    import_model,
-    placing,
     Training,
     algorithm_named,
+    import_model,
+    placing,
     read_mask,
     told_of,
 )
+from literate_rl.data.episodes import in_one_line
+from literate_rl.ground.nests import MODELS
+from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.rows import ALGORITHMS, ONCE
-from literate_rl.apps.trained import see
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import about, as_typed, has_screen, warn_once_named
 
 __all__ = ["Command", "main"]
 
@@ -51,7 +46,8 @@ class Command(Generic[Config]):
     Attributes:
         env: Id of a Gymnasium environment, or module:name or file.py:name of a class or
             function that makes one; module:id imports a module that registers it first.
-            A file has to be named again to resume. The default is CartPole-v1.
+            What imports a module or a file has to be named again to resume. The
+            default is CartPole-v1.
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
             module:name is one of your own.
@@ -64,7 +60,7 @@ class Command(Generic[Config]):
         watch: Whether to show the trained agent, or film it where there is no screen.
         eval_interval: Steps from one evaluation to the next, in an environment of its
             own. The policy that did best is kept in best.pt.
-        eval_episodes: Greedy episodes of each evaluation.
+        eval_episodes: Greedy episodes of each evaluation, by default 10.
         log_infos: What to log of info at the end of episodes, as in is_success.
         device: Where the networks are while they train; auto is CUDA if there is one
             and they are large enough for it to pay. A run may go on on another device.
@@ -91,7 +87,7 @@ class Command(Generic[Config]):
     resume: Path | None = None
     watch: bool = False
     eval_interval: int | None = None
-    eval_episodes: int = 10
+    eval_episodes: int | None = None
     log_infos: tuple[str, ...] = ()
     device: Device = "auto"
     fast: Fast = "auto"
@@ -146,11 +142,13 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
     env = first.parse_known_args(arguments)[0].env
     known = {field.name for field in fields(row.config)}
     arguments = list(arguments)
-    for place, word in enumerate(arguments):
-        option, equals, value = word.partition("=")
+    for place, typed_word in enumerate(arguments):
+        option, equals, value = typed_word.partition("=")
         name = option[2:].replace("-", "_")
         if option[:2] == "--" and name in ONCE:
             new = as_typed(warn_once_named(name, "--"), "--")
+            if new in {x.partition("=")[0] for x in arguments}:
+                first.error(f"{new} was given twice, also by its old name")
             arguments[place] = new + equals + value
     options = [x.partition("=")[0] for x in arguments if x.startswith("--")]
     names = [option[2:].replace("-", "_") for option in options]

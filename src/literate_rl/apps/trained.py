@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest 8c1a0b1411621a4e
+# Generated from chapters/workshop/trained.py (edit there); digest 4dd76b68e8ad9a98
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import NamedTuple, Any
 
 import tyro
 
-from literate_rl.runs.evaluation import evaluate
 from literate_rl.data.episodes import in_one_line
+from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (
     agreed_env,
     found,

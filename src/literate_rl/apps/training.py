@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest d77618ab91531f87
+# Generated from chapters/workshop/training.py (edit there); digest 835f18ff204b1cfb
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.actors.a3c import A3C  # noqa: F401 (its row)
-from literate_rl.actors.actors import MakeTransport, RemoteLearner, TransportConfig
+from literate_rl.actors.actors import MakeTransport, TransportConfig
 from literate_rl.data.agents import best_device, make_envs, seed_everything
 from literate_rl.actors.apex import Apex  # noqa: F401 (its rows)
 from literate_rl.check.contracts import CONTRACTS, check_model
@@ -46,27 +46,9 @@ from literate_rl.nets.encoders import has_pictures, readable_parts
 from literate_rl.nets.masks import WithoutMask
 from literate_rl.nets.policies import CategoricalActions, predicted
 from literate_rl.learners.ppg import PPGAlgorithm  # noqa: F401 (its row)
-from literate_rl.by_hand.ppo_by_hand import AuxiliaryHeads, ByHand
 from literate_rl.actors.processes import pickled, transport_named
-from literate_rl.learners.rainbow import RainbowPolicy
-from literate_rl.data.episodes import (
-    Make,
-    as_masks,
-    check_flat,
-    flat_env,
-    from_file,
-    known_env,
-    make_one,
-    resets_later,
-    Mean,
-    without_folder,
-)
-from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
-from literate_rl.ground.networks import eval_mode, randomness_kept
-from literate_rl.ground.signatures import check_that
-from literate_rl.interfaces.cluster import RayActors
-from literate_rl.by_hand.fast_forms import fused_critic_error, numpy_act, fused_q_error
-from literate_rl.check.probes import device_of
+from literate_rl.by_hand.fast_forms import fused_critic_error, fused_q_error, numpy_act
+from literate_rl.by_hand.ppo_by_hand import AuxiliaryHeads, ByHand
 from literate_rl.check.own_models import (
     make_contract_policy,
     make_own_ddpg_policy,
@@ -75,7 +57,20 @@ from literate_rl.check.own_models import (
     own_model,
     results_for,
 )
-from literate_rl.ground.protocols import Learner, PolicyLike, refuse_mask
+from literate_rl.check.probes import device_of
+from literate_rl.data.episodes import (
+    Make,
+    Mean,
+    as_masks,
+    check_flat,
+    flat_env,
+    from_file,
+    known_env,
+    make_one,
+    resets_later,
+    without_folder,
+)
+from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.nests import (
     MODELS,
     SpaceError,
@@ -84,25 +79,8 @@ from literate_rl.ground.nests import (
     name_of_model,
     plain_space,
 )
-from literate_rl.runs.runs import (
-    OwnModels,
-    Run,
-    about,
-    agreed_env,
-    as_typed,
-    check_named,
-    fit,
-    sync,
-    todays_names,
-    warn_once_named,
-    Callback,
-    is_command,
-    load_checkpoint,
-    make_visible,
-    policy_state,
-    save_checkpoint,
-)
-from literate_rl.runs.evaluation import evaluate
+from literate_rl.ground.networks import eval_mode, randomness_kept
+from literate_rl.ground.protocols import Learner, PolicyLike, refuse_mask
 from literate_rl.ground.rows import (
     ALGORITHMS,
     ANY,
@@ -111,6 +89,29 @@ from literate_rl.ground.rows import (
     key_of,
     maker_named,
     register,
+)
+from literate_rl.ground.signatures import check_that
+from literate_rl.interfaces.cluster import RayActors
+from literate_rl.learners.rainbow import RainbowPolicy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import (
+    Callback,
+    OwnModels,
+    Run,
+    about,
+    agreed_env,
+    as_typed,
+    best_of,
+    check_named,
+    fit,
+    is_command,
+    load_checkpoint,
+    make_visible,
+    policy_state,
+    save_checkpoint,
+    sync,
+    todays_names,
+    warn_once_named,
 )
 
 __all__ = ["Agent", "Options", "train"]
@@ -137,7 +138,7 @@ def train(
     progress: bool = True,
     callback: Callback | None = None,
     eval_interval: int | None = None,
-    eval_episodes: int = 10,
+    eval_episodes: int | None = None,
     log_infos: Sequence[str] = (),
     **options: Unpack[Options],
 ) -> Agent:
@@ -180,7 +181,7 @@ def train(
             evaluations. Greedy episodes in an environment of their own, which always
             start in the same ways, give ``charts/eval_return``. The policy that did
             best is kept beside the last one: ``agent.best``. The training is the same.
-        eval_episodes: Episodes of each evaluation.
+        eval_episodes: Episodes of each evaluation, by default 10.
         log_infos: What to log of ``info`` at the end of episodes, by names such as
             ``"is_success"``: the means.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) or an
@@ -196,7 +197,12 @@ def train(
             models do not fit, if ``fast`` does not fit them, or if the run to go on
             with is another one.
     """
-    changes = {warn_once_named(name): value for name, value in options.items()}
+    changes: dict[str, Any] = {}
+    for given, value in options.items():
+        today = warn_once_named(given)
+        if today in changes:
+            raise TypeError(f"{today} was given twice, also by its old name")
+        changes[today] = value
     name = algorithm_named(algorithm)
     told = told_of(eval_interval, eval_episodes, log_infos)
     models = {key: changes.pop(key) for key in MODELS if key in changes}
@@ -381,9 +387,13 @@ class Agent:
 
     @property
     def best(self) -> PolicyLike:
-        """A copy of the policy as it was when its evaluation was best."""
+        """A copy of the policy as it was when its evaluation was best.
+
+        Raises:
+            FileNotFoundError: If it was trained without ``eval_interval``.
+        """
         policy: Any = copy.deepcopy(self.policy)
-        state = load_checkpoint(self.folder / "best.pt")
+        state = load_checkpoint(best_of(self.folder))
         policy.load_state_dict(state["policy"]["weights"])
         best: PolicyLike = policy
         return best
@@ -873,10 +883,11 @@ def ended(learner: Learner, env: World = "") -> Iterator[None]:
     try:
         yield
     finally:
-        if isinstance(learner, RemoteLearner):
-            learner.close()
-        elif not isinstance(env, VectorEnv):
-            runner_of(learner).collector.envs.close()
+        steps = getattr(runner_of(learner), "collector", None)
+        if close := getattr(learner, "close", None):
+            close()
+        elif steps is not None and not isinstance(env, VectorEnv):
+            steps.envs.close()
 
 
 # What builds a policy around models of your own, by the contract that they keep.
@@ -947,9 +958,8 @@ def transport_of(config: Any) -> MakeTransport:
 
 
 def runner_of(learner: Any) -> Any:
-    """Return what steps a learner's environments: its runner, or the learner."""
-    learner = getattr(learner, "ppo", learner)
-    return getattr(learner, "runner", learner)
+    """Return what steps a learner's environments: PPG has a PPO for that."""
+    return getattr(learner, "ppo", learner)
 
 
 def opening(learner: Any, forms: Mapping[str, Any]) -> str:
@@ -989,8 +999,9 @@ def algorithm_named(name: Any) -> str:
         inside = vars(import_module(module))
         if isinstance(inside.get(own), Row):
             return register(inside[own]).key
-        rows = [key for key, x in inside.items() if isinstance(x, Row)]
-        if key_of(own) not in ALGORITHMS:
+        known = ALGORITHMS.get(key_of(own))
+        if known is None or known.home != module:
+            rows = [key for key, x in inside.items() if isinstance(x, Row)]
             has = f"it has {' and '.join(rows)}" if rows else "nor another one"
             raise ValueError(f"{name!r} is no algorithm: there is no row {own}, {has}")
     key = key_of(own)
@@ -1047,17 +1058,25 @@ class Asked:
         notes = notes_for(self.told if run is None else run.settings, world, config)
         arguments = self.algorithm, world, config, models, self.check, place, self.fast
         learner, forms = made(*arguments, notes)
-        if run is not None:
-            run.restore(learner)
-        if self.look:  # better now than after the training
-            make_visible(cast(Any, world), self.look).close()
-        if run is None:
-            settings = settings_of_run(self.algorithm, world, config, models)
-            # Models are stored as they were typed, so that they can be typed again.
-            settings |= {"models": self.typed} if self.dash else {}
-            directory = self.directory or tempfile.mkdtemp(prefix="literate_rl_")
-            run = Run(directory, settings | self.told)
+        try:
+            if run is not None:
+                run.restore(learner)
+            if self.look:  # better now than after the training
+                make_visible(cast(Any, world), self.look).close()
+            if run is None:
+                run = self.new_run(world, config, models)
+        except BaseException:
+            with ended(learner, world):
+                raise
         return Training(self, run, learner, world, forms, notes)
+
+    def new_run(self, world: World, config: Any, models: Models) -> Run:
+        """Return a new run with the settings of what was asked for."""
+        settings = settings_of_run(self.algorithm, world, config, models)
+        # Models are stored as they were typed, so that they can be typed again.
+        settings |= {"models": self.typed} if self.dash else {}
+        directory = self.directory or tempfile.mkdtemp(prefix="literate_rl_")
+        return Run(directory, settings | self.told)
 
     def anew(self) -> tuple[Any, World, Models]:
         """Return settings, environment and models of a new run."""
@@ -1153,8 +1172,6 @@ class Training:
     ) -> list[dict[str, float]]:
         """Run it to its end, and return the rows of its log."""
         run, learner, evaluation = self.run, self.learner, None
-        if run.settings.get("eval_interval"):
-            evaluation = Evaluation(run, self.world)
 
         def after(learner: Learner, metrics: dict[str, float]) -> bool:
             if self.notes is not None:
@@ -1165,6 +1182,8 @@ class Training:
 
         try:
             with run, ended(learner, self.world):
+                if run.settings.get("eval_interval"):
+                    evaluation = Evaluation(run, self.world)
                 if progress:
                     print(opening(learner, self.forms), flush=True)
                 return fit(learner, run, progress, after)
@@ -1216,7 +1235,7 @@ class Evaluation:
     def __init__(self, run: Run, env: Any) -> None:
         self.run, self.env = run, env
         self.interval = run.settings["eval_interval"]
-        self.episodes = run.settings["eval_episodes"]
+        self.episodes = run.settings.get("eval_episodes", 10)
         self.path, self.best = run.directory / "best.pt", -math.inf
         self.last = run.saved // self.interval
         if run.saved and self.path.exists():
@@ -1291,7 +1310,7 @@ class Noted(VectorWrapper[Any, Any, Any]):
             key = name.removeprefix("infos/")
             if name == LENGTH:
                 numbers.append(float(self.steps[index]))
-            elif key in said and said.get(f"_{key}", np.ones(index + 1))[index]:
+            elif key in said and (f"_{key}" not in said or said[f"_{key}"][index]):
                 numbers.append(float(said[key][index]))
 
 
@@ -1316,10 +1335,12 @@ class Notes:
 
     def means(self) -> dict[str, float]:
         """Return the means of what was noted since the last time, NaN of nothing."""
-        means = {name: Mean(mean_of(x), len(x)) for name, x in self.noted.items()}
+        means: dict[str, float] = {
+            name: Mean(mean_of(x), len(x)) for name, x in self.noted.items()
+        }
         for numbers in self.noted.values():
             numbers.clear()
-        return dict(means)
+        return means
 
 
 def mean_of(numbers: Sequence[float]) -> float:
@@ -1329,6 +1350,8 @@ def mean_of(numbers: Sequence[float]) -> float:
 
 def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
     """Return what notes episodes, once all that the log shall have can be had."""
+    if "eval_episodes" in told and "eval_interval" not in told:
+        raise ValueError("eval_episodes needs eval_interval: how often shall they be?")
     if told.get("eval_interval") and isinstance(env, VectorEnv):
         words = "eval_interval must be None with a vector environment"
         raise ValueError(f"{words}: hand over what makes one copy")
@@ -1342,7 +1365,7 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
 
 
 def told_of(
-    eval_interval: int | None, eval_episodes: int, log_infos: Sequence[str]
+    eval_interval: int | None, eval_episodes: int | None, log_infos: Sequence[str]
 ) -> dict[str, Any]:
     """Return what the log gets beside metrics, as the settings of a run hold it."""
     for name, number in (("interval", eval_interval), ("episodes", eval_episodes)):
@@ -1350,9 +1373,12 @@ def told_of(
             raise ValueError(f"eval_{name} must be at least 1, got {number}")
     if isinstance(log_infos, str):
         raise TypeError(f"log_infos must be a list of names, got {log_infos!r}")
-    every = {"eval_interval": eval_interval, "eval_episodes": eval_episodes}
-    told: dict[str, Any] = every if eval_interval is not None else {}
-    return told | ({"log_infos": [*log_infos]} if log_infos else {})
+    told = {
+        "eval_interval": eval_interval,
+        "eval_episodes": eval_episodes,
+        "log_infos": [*log_infos] or None,
+    }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def settings_with(config: Any, changes: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest 5a25859234690f9a
+# Generated from chapters/workshop/playground.py (edit there); digest b8ab8cb1bcf2cad7
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
-from literate_rl.ground.networks import eval_mode
-from literate_rl.by_hand.fast_forms import computes
 from literate_rl.book.pictures import Axis, Mark, Picture, Widget, figure, plot
+from literate_rl.by_hand.fast_forms import computes
+from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.signatures import Count, check_that, checked
 
 __all__ = ["PUSH", "play", "push_cartpole", "rounded"]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/train_here.py (edit there); digest bf8ac02a5e1a121d
+# Generated from chapters/workshop/train_here.py (edit there); digest 070f6fc3217a1285
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from literate_rl.book.pictures import (
     slider,
 )
 from literate_rl.book.playground import METRE, MOVING_STYLE, scene
-from literate_rl.runs.runs import stored_runs
 from literate_rl.ground.signatures import Fraction, checked
+from literate_rl.runs.runs import stored_runs
 
 __all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
 

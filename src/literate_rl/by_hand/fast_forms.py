@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest f1b97968d8591b29
+# Generated from chapters/workshop/fast_forms.py (edit there); digest bf70a1de664b2086
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
+from literate_rl.data.replay import Batch
+from literate_rl.ground.networks import ActionCritic, Critics, Stretch
+from literate_rl.ground.protocols import Act, PolicyLike
+from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
 from literate_rl.learners.ddpg import ActorCritics, BoxActions
 from literate_rl.learners.dqn import EpsilonGreedy, QLearning, double_q_target
+from literate_rl.learners.sac import GaussianRows, SoftActorCritic, SquashedGaussian
+from literate_rl.learners.td3 import TwinDelayed
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
 from literate_rl.nets.masks import legal
 from literate_rl.nets.policies import (
     ActorCritic,
@@ -25,19 +32,6 @@ from literate_rl.nets.policies import (
     Policy,
     RunningMoments,
     WithDeviations,
-)
-from literate_rl.data.replay import Batch
-from literate_rl.learners.sac import GaussianRows, SoftActorCritic, SquashedGaussian
-from literate_rl.learners.td3 import TwinDelayed
-from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
-from literate_rl.ground.protocols import Act, PolicyLike
-from literate_rl.ground.networks import ActionCritic, Critics, Stretch
-from literate_rl.ground.signatures import (
-    Float,
-    Int,
-    check_finite,
-    check_that,
-    checked,
 )
 
 __all__ = [
@@ -54,6 +48,7 @@ __all__ = [
 ]
 
 
+# What may change what goes in or comes out of a module, or its gradient.
 HOOKS = (
     "_forward_pre_hooks",
     "_forward_hooks",
@@ -64,9 +59,9 @@ HOOKS = (
 
 
 def computes(x: Any, kind: type[Any], *methods: str) -> bool:
-    """Say whether an object has a class's methods, none of its own, and no hooks.
+    """Say whether an object runs the methods of a class, and no hooks.
 
-    Of a module they are those that run when it is called, and others by name.
+    For a module these are the call and ``forward``, besides those named.
     """
     called = ("forward", "__call__") if issubclass(kind, nn.Module) else ()
     names = (*called, *methods)

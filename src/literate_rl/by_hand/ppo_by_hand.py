@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest 6022846989064bba
+# Generated from chapters/ppo_by_hand.py (edit there); digest 29ce2c809735f0ba
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -14,16 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.nets.hybrid_action import HybridPolicyNetwork
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    GaussianActions,
-    Policy,
-    WithDeviations,
-)
-from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
-from literate_rl.learners.ppo import PPOConfig, Samples
 from literate_rl.by_hand.fast_forms import (
     FlatAdam,
     SharesMemory,
@@ -35,9 +25,19 @@ from literate_rl.by_hand.fast_forms import (
     one_thread,
     quiet,
 )
-from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
 from literate_rl.ground.protocols import ActorCriticLike
 from literate_rl.ground.signatures import check_finite, check_that
+from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
+from literate_rl.learners.ppo import PPOConfig, Samples
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
+from literate_rl.nets.policies import (
+    ActorCritic,
+    CategoricalActions,
+    GaussianActions,
+    Policy,
+    WithDeviations,
+)
 
 __all__ = ["AuxiliaryHeads", "ByHand"]
 

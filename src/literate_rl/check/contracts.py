@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 9be757c4698d0552
+# Generated from chapters/contracts.py (edit there); digest 448a3b91227be727
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import refused
 from literate_rl.check.probes import (
     Finding,
     Probe,
@@ -44,6 +43,7 @@ from literate_rl.check.rules import (
     tells_apart,
 )
 from literate_rl.check.states import look_around
+from literate_rl.ground.nests import refused
 
 __all__ = [
     "CONTRACTS",
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def takes_action(probe: Probe) -> Iterator[Finding]:
-    """Takes action, an actor with the default None."""
+    """Takes action (an actor with the default None)."""
     given = probe.parameters.get("action")
     if given is None:
         yield Finding("must take an argument called action", "there is none")
@@ -164,7 +164,7 @@ class Role(NamedTuple):
 
     @property
     def stages(self) -> list[tuple[Rule, ...]]:
-        """Every rule of the role, in the order in which they are tried."""
+        """The rules of the role in stages, in the order in which they are tried."""
         names = [text.partition("[")[0] for text in self.results]
         shapes = [has_shape(text, i) for i, text in enumerate(self.results)]
         # Of what an actor that draws returns, only log-probabilities must be learned.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rules.py (edit there); digest a7813b610a240f6d
+# Generated from chapters/workshop/rules.py (edit there); digest 9f79282a2f3e9977
 """Rules: the small demands that contracts make of models, one check each."""
 
 from __future__ import annotations
@@ -12,13 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from literate_rl.check.probes import (
-    Finding,
-    Probe,
-    Rule,
-    open_parameters,
-    raised,
-)
+from literate_rl.check.probes import Finding, Probe, Rule, open_parameters, raised
 
 __all__ = ["has_gradient", "has_shape", "returns_enough", "sums_to_one"]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/states.py (edit there); digest c9faff170fbac153
+# Generated from chapters/workshop/states.py (edit there); digest bb3724aea4f65c8d
 """States by name: what the states are called, and a model that is called with them."""
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from torch import Tensor, nn
 
-from literate_rl.ground.networks import randomness_kept
 from literate_rl.check.probes import (
     device_of,
     required_parameters,
@@ -22,6 +21,7 @@ from literate_rl.check.probes import (
     unwrapped,
     watch,
 )
+from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.signatures import checked
 
 __all__ = ["ByName", "StateSpec", "look_around", "state_spec"]

@@ -1,4 +1,4 @@
-# Generated from chapters/agents.py (edit there); digest 236a445e2018d2c1
+# Generated from chapters/agents.py (edit there); digest b328f9b4d32699a6
 """Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
 
 from __future__ import annotations
@@ -16,14 +16,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.ground.signatures import (
-    Bool,
-    Count,
-    Float,
-    Fraction,
-    check_finite,
-    checked,
-)
 from literate_rl.data.episodes import (
     EpisodeCounter,
     as_argument,
@@ -36,6 +28,14 @@ from literate_rl.data.episodes import (
     plain_actions,
     read_masks,
     resets_later,
+)
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    Fraction,
+    check_finite,
+    checked,
 )
 
 __all__ = [

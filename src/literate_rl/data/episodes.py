@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 8d004f6fabfc2992
+# Generated from chapters/workshop/episodes.py (edit there); digest 9adb54150eb34cfd
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -24,14 +24,7 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.ground.nests import (
-    as_space,
-    form,
-    hollow,
-    leaves,
-    pack,
-    refused,
-)
+from literate_rl.ground.nests import as_space, form, hollow, leaves, pack, refused
 from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
 __all__ = [

@@ -1,4 +1,4 @@
-# Generated from chapters/exact_values.py (edit there); digest 93370b3f57d89ea6
+# Generated from chapters/exact_values.py (edit there); digest ac935d3ddbe70b8a
 """Exact values: a world whose values are known, and the equation that gives them."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from annotated_types import Ge
 from numpy.typing import ArrayLike, NDArray
 
 from literate_rl.data.episodes import check_chain
-from literate_rl.ground.signatures import Fraction, checked
 from literate_rl.data.worlds import check_action
+from literate_rl.ground.signatures import Fraction, checked
 
 __all__ = ["Ring", "tabular_values"]
 

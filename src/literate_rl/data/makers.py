@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/makers.py (edit there); digest 8ea0df80367455e9
+# Generated from chapters/workshop/makers.py (edit there); digest aa423f01bce84fd3
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_wrapper(text: str) -> tuple[Callable[..., Env], Sequence[Any], dict[str
     raise ValueError(f"{words}, got {where!r}{hint}")
 
 
-# Those of {doc}`/chapters/masks`.
+# Those of the chapter on masks.
 OURS = ("MaskFromMethod", "MaskFromObservation", "WithoutMask")
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest d186da9950fee521
+# Generated from chapters/workshop/nests.py (edit there); digest 9a79155de58ae360
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
     """Return a space of actions that fill a box, or raise if it is another one."""
     box, most = action_box(space), float(np.finfo(np.float32).max) ** 0.25
     ends = np.stack([open_ended(box.low), open_ended(box.high)])
-    # These actions fill the box.
+    # Actions that fill a box are computed from its bounds, up to their fourth power.
     if not (abs(ends.astype(np.float64)) < most).all():
         wanted = f"action_space must have bounds below {most:.1e}"
         raise refused(wanted, box, "bounds")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest 05d7a043678b3c29
+# Generated from chapters/workshop/interfaces.py (edit there); digest d8bc6977659ee2cc
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class PolicyLike(Stateful, Protocol):
     """A module of PyTorch with the methods of ``Policy``: what an agent does.
 
     Attributes:
-        recipe: Name of a public function of this package that builds the same policy,
+        recipe: Name of a function in ``MAKERS`` that builds the same policy,
             ``make_policy`` or ``make_…_policy``, and its arguments as plain values.
             With another name a run resumes, but ``load`` refuses it.
     """

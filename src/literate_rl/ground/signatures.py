@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest efd8116b65383274
+# Generated from chapters/workshop/signatures.py (edit there); digest 3135a186b742677d
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ def legal_dtypes(hint: Any) -> tuple[Any, dict[str, Any]]:
     words = words if isinstance(words, tuple | list) else ()
     known: Any = vars(torch)
     if kind is np.ndarray:
-        known = {word: np.dtype(word) for word in words}
+        known = {word: np.dtype(word) for word in words if word in np.sctypeDict}
     dtypes = {word: known[word] for word in words if word in known}
     if kind not in (Tensor, np.ndarray) or (words and not dtypes):
         raise TypeError(f"@checked does not understand {hint}")

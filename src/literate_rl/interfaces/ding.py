@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 0c66beb98c7a1467
+# Generated from chapters/workshop/ding.py (edit there); digest 8c394e9a5591b896
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.agents import best_device
-from literate_rl.nets.hybrid_action import as_tree
-from literate_rl.learners.impala import IMPALAConfig, Unroll, VTraceLearner
-from literate_rl.maths.off_policy import continuous_terms, discrete_terms, vtrace_data
-from literate_rl.nets.policies import Policy, make_actions
-from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.nests import ends, map_nest
+from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.rows import ONCE
 from literate_rl.ground.signatures import Count, Fraction, check_that, checked
+from literate_rl.learners.impala import IMPALAConfig, Unroll, VTraceLearner
+from literate_rl.maths.off_policy import continuous_terms, discrete_terms, vtrace_data
+from literate_rl.nets.hybrid_action import as_tree
+from literate_rl.nets.policies import Policy, make_actions
 
 __all__ = ["IMPALAPolicy", "IMPALAPolicyConfig", "Timestep", "collate"]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest f58fd1b26b8bac8e
+# Generated from chapters/a2c.py (edit there); digest c7cb5744553adc4a
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from literate_rl.maths.advantages import gae
 from literate_rl.data.agents import Rollout
-from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
-from literate_rl.maths.policy_gradient import policy_gradient_error
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Act, ActorCriticLike, Envs, Kept, RunConfig
+from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import (
     Count,
     Float,
@@ -26,7 +24,9 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.ground.rows import ANY, Row, actor_critic, register
+from literate_rl.maths.advantages import gae
+from literate_rl.maths.policy_gradient import policy_gradient_error
+from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
 
 __all__ = [
     "A2C",
@@ -201,16 +201,17 @@ class GradientLearner(Kept):
 
     def learn(self, gradient: tuple[Tensor, ...], step: int) -> dict[str, float]:
         """Take one step downhill; ``step`` counts the steps of the run so far."""
-        # The learning rate falls linearly to zero.
-        rate = self.config.rate(step)
-        self.optimizer.param_groups[0]["lr"] = rate
+        # The learning rate falls linearly to zero, if it falls.
+        group = self.optimizer.param_groups[0]
+        if self.config.anneal:
+            group["lr"] = self.config.rate(step)
 
         # Assign the gradient (adding would be wrong), clip it, and take the step.
         for parameter, part in zip(self.parameters, gradient, strict=True):
             parameter.grad = part
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
-        return {"charts/learning_rate": rate, "losses/grad_norm": norm.item()}
+        return {"charts/learning_rate": group["lr"], "losses/grad_norm": norm.item()}
 
 
 class A2C(Runner):

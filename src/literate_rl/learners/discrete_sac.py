@@ -1,36 +1,37 @@
-# Generated from chapters/discrete_sac.py (edit there); digest b7976f406bc62b51
+# Generated from chapters/discrete_sac.py (edit there); digest 8858c7ecb7a4de8f
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
+from literate_rl.data.replay import Batch
+from literate_rl.ground.nests import as_discrete, as_space, remembered
+from literate_rl.ground.networks import eval_mode, layers
+from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike
+from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
+from literate_rl.ground.signatures import Count, Float, checked
 from literate_rl.learners.loop import OffPolicy, td_target
+from literate_rl.learners.sac import (
+    SAC,
+    SACConfig,
+    SoftActorCritic,
+    make_sac_policy,
+    sac_settings,
+)
+from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.nets.policies import (
     CategoricalActions,
     Policy,
     mean_surprise,
     normalizing,
 )
-from literate_rl.data.replay import Batch
-from literate_rl.learners.sac import (
-    SACConfig,
-    SoftActorCritic,
-    SAC,
-    make_sac_policy,
-    sac_settings,
-)
-from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike
-from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.networks import eval_mode, layers
-from literate_rl.ground.signatures import Count, Float, checked
-from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 
 __all__ = [
     "DiscreteCritics",
@@ -135,6 +136,7 @@ class DiscreteSoftActorCritic(SoftActorCritic):
             log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
             next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
             value = expected_soft_value(next_q, log_prob, alpha)
+            # The target, {eq}`soft-target`. After a termination nothing is added.
             return td_target(batch.reward, batch.discount, value)
 
     def ascent(
@@ -280,7 +282,7 @@ def soft_learner(
     envs: Envs,
     config: SACConfig,
     act_in_list: Act | None = None,
-    error: Error | None = None,
+    error: Callable[..., Error] | None = None,
 ) -> OffPolicy:
     """Return SAC for numbers in a box or for actions from a list."""
     if isinstance(envs.single_action_space, spaces.Discrete):

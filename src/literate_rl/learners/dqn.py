@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 2f9d5d5f17109721
+# Generated from chapters/dqn.py (edit there); digest 1b23fdc482ece29d
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
-from literate_rl.nets.encoders import (
-    Convolutions,
-    OwnEncoder,
-    PictureEncoder,
-    ShapedEncoder,
-    entrance,
-)
+from literate_rl.data.replay import Batch
+from literate_rl.ground.nests import as_discrete, as_space, remembered
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Algorithm, Envs
+from literate_rl.ground.rows import LISTED, Row, by_settings, register
+from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
 from literate_rl.learners.loop import (
     OffPolicy,
     OffPolicyConfig,
@@ -29,14 +28,15 @@ from literate_rl.learners.loop import (
     polyak_update as polyak_update,
     td_target,
 )
+from literate_rl.nets.encoders import (
+    Convolutions,
+    OwnEncoder,
+    PictureEncoder,
+    ShapedEncoder,
+    entrance,
+)
 from literate_rl.nets.masks import legal
 from literate_rl.nets.policies import Policy, chosen, normalizing
-from literate_rl.data.replay import Batch
-from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Algorithm, Envs
-from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
-from literate_rl.ground.rows import LISTED, Row, by_settings, register
 
 __all__ = [
     "DQN",

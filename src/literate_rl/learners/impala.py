@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 0cfadfa632b5fe56
+# Generated from chapters/impala.py (edit there); digest 19f8bd275f19670c
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from literate_rl.data.agents import Rollout
-from literate_rl.nets.policies import Runner, normalizer_of, take_in
-from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
 from literate_rl.data.episodes import check_num_envs, mean_return
+from literate_rl.data.memory import BufferConfig, UnrollBuffer, check_fits, distances
 from literate_rl.ground.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.ground.protocols import (
     ActorCriticLike,
@@ -24,7 +23,6 @@ from literate_rl.ground.protocols import (
     PolicyLike,
     RunConfig,
 )
-from literate_rl.data.memory import BufferConfig, UnrollBuffer, check_fits, distances
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -36,6 +34,8 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
+from literate_rl.nets.policies import Runner, normalizer_of, take_in
 from literate_rl.data.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [
@@ -185,8 +185,9 @@ class VTraceLearner(Kept):
         return next_value
 
     def anneal(self, step: int) -> None:
-        """Set the learning rate of a step of the run."""
-        self.optimizer.param_groups[0]["lr"] = self.config.rate(step)
+        """Set the learning rate of a step of the run, if it falls."""
+        if self.config.anneal:
+            self.optimizer.param_groups[0]["lr"] = self.config.rate(step)
 
     @property
     def norms(self) -> tuple[float, float]:
@@ -261,6 +262,7 @@ class IMPALA(Runner):
 
     def noise(self) -> Tensor:
         """Draw the noise of an unroll, step by step."""
+        # One draw for each step gives other numbers than one draw for all.
         sizes = 1, self.config.num_envs, self.generator
         return torch.cat([self.actor.noise(*sizes) for _ in range(self.num_steps)])
 
@@ -292,7 +294,7 @@ class IMPALA(Runner):
 @checked
 @dataclass(frozen=True)
 class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
-    """Settings of IMPALA, with the names and the defaults of DI-engine's.
+    """Settings of IMPALA, with DI-engine's defaults.
 
     Those of the buffer and of the clip of the gradient are inherited.
 
@@ -309,7 +311,7 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
         c_clip_ratio: Bound of the ratio that weights what comes later, or none.
         rho_pg_clip_ratio: Bound of the ratio that weights an advantage, or none.
         optim: The optimiser.
-        num_envs: Samples of one collection, one from each environment.
+        num_envs: Environments; each gives one sample of a collection.
         reward_scale: Factor of the rewards that are learned from.
         lag: Collections by which the acting policy falls behind the learner before it
             gets new weights.
@@ -334,11 +336,6 @@ class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
     def __post_init__(self) -> None:
         BufferConfig.__post_init__(self)
         check_clips(self.rho_clip_ratio, self.c_clip_ratio)
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Steps of one iteration, all environments together."""
-        return self.num_envs * self.num_steps
 
     @property
     def rows_per_update(self) -> int:

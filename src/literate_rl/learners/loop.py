@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 36e3574883bbc55b
+# Generated from chapters/loop.py (edit there); digest b41f40b8113e258e
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from literate_rl.nets.policies import RunningMoments, Sampler, normalizer_of, take_in
-from literate_rl.data.replay import Batch, ReplayBuffer
 from literate_rl.data.episodes import Mean, as_argument, check_num_envs, mean_return
 from literate_rl.data.memory import check_fits
+from literate_rl.data.replay import Batch, ReplayBuffer
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
     Act,
@@ -36,6 +35,7 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
+from literate_rl.nets.policies import RunningMoments, Sampler, normalizer_of, take_in
 
 __all__ = [
     "ActorCriticConfig",
@@ -313,7 +313,7 @@ class OffPolicy(Sampler):
         )
         # What follows it, and where its steps are kept.
         target, self.updates = algorithm.target, 0
-        self.target: Stateful = nn.Module() if target is None else target.network
+        self.target: Stateful | None = None if target is None else target.network
         self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
 
     def iterate(self) -> dict[str, float]:
@@ -359,8 +359,9 @@ class OffPolicy(Sampler):
         self.anneal()
 
     def anneal(self) -> None:
-        """Set the learning rate."""
-        self.optimizer.param_groups[0]["lr"] = self.config.rate(self.step)
+        """Set the learning rate, if it falls."""
+        if self.config.anneal:
+            self.optimizer.param_groups[0]["lr"] = self.config.rate(self.step)
 
     def learn(self) -> QError:
         """Take one step of the optimiser on a batch from the buffer."""

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 59cd34f76155fc9c
+# Generated from chapters/ppo.py (edit there); digest 68bc05bf0a6edc6f
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -11,17 +11,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from literate_rl.maths.advantages import gae
 from literate_rl.data.agents import Rollout
-from literate_rl.maths.ppo_error import (
-    approx_kl_k3,
-    policy_error_from_log_prob,
-    ppo_info,
-    ppo_policy_loss,
-    ppo_value_data,
-    ppo_value_error,
-)
-from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
@@ -31,6 +21,7 @@ from literate_rl.ground.protocols import (
     Envs,
     RunConfig,
 )
+from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import (
     Count,
     Fraction,
@@ -41,7 +32,16 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.ground.rows import ANY, Row, actor_critic, register
+from literate_rl.maths.advantages import gae
+from literate_rl.maths.ppo_error import (
+    approx_kl_k3,
+    policy_error_from_log_prob,
+    ppo_info,
+    ppo_policy_loss,
+    ppo_value_data,
+    ppo_value_error,
+)
+from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
 
 __all__ = [
     "PPO",
@@ -132,7 +132,8 @@ class PPO(Runner):
     def collect(self) -> Rollout:
         """Act for T steps with the policy as it is."""
         # The learning rate {eq}`annealing`.
-        self.optimizer.param_groups[0]["lr"] = self.config.rate(self.step)
+        if self.config.anneal:
+            self.optimizer.param_groups[0]["lr"] = self.config.rate(self.step)
         return super().collect()
 
     @torch.no_grad()

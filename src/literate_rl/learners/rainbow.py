@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 0c56268c0a84f63b
+# Generated from chapters/rainbow.py (edit there); digest 31f4a68b36367bbe
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -14,20 +14,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu, smooth_l1_loss
 
-from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
-from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring, q_target
-from literate_rl.nets.encoders import (
-    ConvolutionalEncodingNetwork,
-    OwnEncoder,
-    entrance,
-    has_pictures,
-)
-from literate_rl.learners.loop import OffPolicy, QError, TargetNetwork
-from literate_rl.nets.policies import Policy, normalizing
 from literate_rl.data.replay import Batch
-from literate_rl.ground.protocols import ActionDistribution, Envs
-from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.nests import as_discrete, as_space, as_vectors, remembered
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import ActionDistribution, Envs
+from literate_rl.ground.rows import LISTED, Row, by_settings, register
 from literate_rl.ground.signatures import (
     Count,
     Finite,
@@ -38,7 +29,16 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.ground.rows import LISTED, Row, by_settings, register
+from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring, q_target
+from literate_rl.learners.loop import OffPolicy, QError, TargetNetwork
+from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
+from literate_rl.nets.encoders import (
+    ConvolutionalEncodingNetwork,
+    OwnEncoder,
+    entrance,
+    has_pictures,
+)
+from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [
     "DistributionalQLearning",

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest aa3dcdd5a324c0ba
+# Generated from chapters/sac.py (edit there); digest 4af5de99c57f65a0
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -13,29 +13,19 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.learners.loop import (
-    ActorCriticConfig,
-    OffPolicy,
-    QError,
-    TargetNetwork,
-    squared_error,
-    td_target,
-)
-from literate_rl.nets.policies import GaussianActions, Policy, normalizing
-from literate_rl.data.replay import Batch
 from literate_rl.data.episodes import Mean
-from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike
+from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_space, bounded_box, refused, remembered
 from literate_rl.ground.networks import (
     ActionCritic,
     Critics,
     Stretch,
     climbing,
+    eval_mode,
     layers,
     squashed_log_prob,
-    eval_mode,
 )
+from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike
 from literate_rl.ground.signatures import (
     Count,
     Finite,
@@ -44,6 +34,16 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.learners.loop import (
+    ActorCriticConfig,
+    OffPolicy,
+    QError,
+    TargetNetwork,
+    squared_error,
+    td_target,
+)
+from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
+from literate_rl.nets.policies import GaussianActions, Policy, normalizing
 
 __all__ = [
     "SAC",

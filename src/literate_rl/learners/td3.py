@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 1eb9379385e835df
+# Generated from chapters/td3.py (edit there); digest 59997886692e82e4
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from literate_rl.data.replay import Batch
+from literate_rl.ground.protocols import Envs
+from literate_rl.ground.rows import register
+from literate_rl.ground.signatures import Count, Float, NonNegative, check_that, checked
 from literate_rl.learners.ddpg import (
+    ROW,
     SETTINGS,
     DDPGConfig,
     DeterministicPolicyGradient,
-    ROW,
 )
 from literate_rl.learners.loop import OffPolicy, QError, squared_error, td_target
 from literate_rl.nets.policies import Policy
-from literate_rl.data.replay import Batch
-from literate_rl.ground.protocols import Envs
-from literate_rl.ground.signatures import Count, Float, NonNegative, check_that, checked
-from literate_rl.ground.rows import register
 
 __all__ = [
     "HDDPG",

@@ -1,4 +1,4 @@
-# Generated from chapters/advantages.py (edit there); digest 2dc7fb8aa267f606
+# Generated from chapters/advantages.py (edit there); digest 85eee566e09bbf4c
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from literate_rl.maths.fast import reverse_scan
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -15,6 +14,7 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
+from literate_rl.maths.fast import reverse_scan
 
 __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 

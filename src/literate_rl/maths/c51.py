@@ -1,4 +1,4 @@
-# Generated from chapters/c51.py (edit there); digest e8036303e40863c0
+# Generated from chapters/c51.py (edit there); digest 458a275ce51e0533
 """C51: distributions of returns, moved, projected onto atoms and compared."""
 
 from __future__ import annotations
@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from literate_rl.maths.fast import project_atoms
 from literate_rl.ground.signatures import Finite, Float, check_finite, checked
+from literate_rl.maths.fast import project_atoms
 
 __all__ = ["categorical_error", "project_distribution", "project_distribution_loop"]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 7105ad670d45edd8
+# Generated from chapters/off_policy.py (edit there); digest 9e127df3da6a47fb
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from literate_rl.maths.policy_gradient import policy_gradient_error
-from literate_rl.maths.ppo_error import gaussian
-from literate_rl.maths.fast import categorical_terms, reverse_scan
 from literate_rl.ground.signatures import (
     Bool,
     Float,
@@ -27,6 +24,9 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.maths.fast import categorical_terms, reverse_scan
+from literate_rl.maths.policy_gradient import policy_gradient_error
+from literate_rl.maths.ppo_error import gaussian
 
 __all__ = [
     "clipped_policy",

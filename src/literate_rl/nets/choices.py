@@ -1,4 +1,4 @@
-# Generated from chapters/choices.py (edit there); digest d3c32be5a61fa2a2
+# Generated from chapters/choices.py (edit there); digest b3e724dcf48af5f1
 """Several choices at once: a product of categorical distributions."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.nets.masks import legal
-from literate_rl.maths.fast import LOG_OF_NOTHING
 from literate_rl.ground.nests import leaves, pack, refused
 from literate_rl.ground.signatures import Float, Int, check_that, checked
+from literate_rl.maths.fast import LOG_OF_NOTHING
+from literate_rl.nets.masks import legal
 
 __all__ = ["ChoiceActions", "is_choices"]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 4864c47e413ba798
+# Generated from chapters/hybrid_action.py (edit there); digest 62d8fb7452d6d200
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from literate_rl.maths.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
 from literate_rl.data.hybrid_space import (
     as_mask,
     check_policy,
@@ -31,6 +30,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
+from literate_rl.maths.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
 
 __all__ = [
     "HybridDistribution",
@@ -54,7 +54,7 @@ def trees() -> tuple[Any, Any]:
         from treevalue.tree.common import create_storage
     except ImportError as error:
         raise ImportError(
-            "tree tensors need the extra `trees`, which Python 3.13 compiles: "
+            "on Python 3.13 tree tensors are the extra `trees`, compiled from source: "
             "pip install DI-treetensor treevalue"
         ) from error
     return ttorch.Tensor, create_storage

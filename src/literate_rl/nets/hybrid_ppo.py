@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest 4eba978a1dd4a884
+# Generated from chapters/hybrid_ppo.py (edit there); digest 2136baf549cd7213
 """Hybrid PPO: one ratio for a type and its arguments."""
 
 from __future__ import annotations
@@ -9,18 +9,14 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from literate_rl.nets.hybrid_action import (
-    HybridAction,
-    HybridDistribution,
-    HybridLogit,
-)
+from literate_rl.ground.signatures import Float, Positive, checked
 from literate_rl.maths.ppo_error import (
     AboveOne,
     policy_error_from_log_prob,
     ppo_info,
     ppo_policy_loss,
 )
-from literate_rl.ground.signatures import Float, Positive, checked
+from literate_rl.nets.hybrid_action import HybridAction, HybridDistribution, HybridLogit
 
 # Importing the worlds registers the environments of this chapter.
 from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 767ee959630ba9a9
+# Generated from chapters/policies.py (edit there); digest b1ca96bc0caed768
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -14,6 +14,40 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.data.agents import Collector, Rollout
+from literate_rl.data.episodes import (
+    as_argument,
+    as_masks,
+    as_rows,
+    env_seed,
+    warn_cut_off,
+)
+from literate_rl.ground.nests import (
+    action_box,
+    as_space,
+    as_vectors,
+    first_row,
+    open_ended,
+    remembered,
+)
+from literate_rl.ground.networks import eval_mode, orthogonal
+from literate_rl.ground.protocols import (
+    Act,
+    ActionDistribution,
+    Envs,
+    Kept,
+    PolicyLike,
+    refuse_mask,
+)
+from literate_rl.ground.signatures import (
+    Bool,
+    Count,
+    Float,
+    Int,
+    check_finite,
+    check_that,
+    checked,
+)
+from literate_rl.maths.fast import reverse_scan
 from literate_rl.nets.choices import ChoiceActions, is_choices
 from literate_rl.nets.encoders import (
     Convolutions,
@@ -26,40 +60,6 @@ from literate_rl.nets.encoders import (
     has_pictures,
 )
 from literate_rl.nets.masks import legal
-from literate_rl.data.episodes import (
-    as_argument,
-    as_masks,
-    as_rows,
-    env_seed,
-    warn_cut_off,
-)
-from literate_rl.maths.fast import reverse_scan
-from literate_rl.ground.protocols import (
-    Act,
-    ActionDistribution,
-    Envs,
-    Kept,
-    PolicyLike,
-    refuse_mask,
-)
-from literate_rl.ground.nests import (
-    action_box,
-    as_space,
-    as_vectors,
-    first_row,
-    open_ended,
-    remembered,
-)
-from literate_rl.ground.networks import orthogonal, eval_mode
-from literate_rl.ground.signatures import (
-    Bool,
-    Count,
-    Float,
-    Int,
-    check_finite,
-    check_that,
-    checked,
-)
 
 __all__ = [
     "ActorCritic",
@@ -575,11 +575,8 @@ class Runner(Sampler):
         act: A faster form of ``policy.act``, or None for that one.
 
     Attributes:
-        collector: What steps the environments.
-        generator: Where the noise comes from.
-        iteration: Rollouts collected so far.
         actor: Who acts, the policy unless a learner says otherwise.
-        scaler: Scales the rewards of its rollouts, or None.
+        scaler: Its running returns begin anew with fresh environments; or None.
     """
 
     scaler: RewardScaler | None = None

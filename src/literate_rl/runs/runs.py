@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 2914f2d7ad1c256e
+# Generated from chapters/workshop/runs.py (edit there); digest 2fcba25e207e1a6d
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from torch import nn
 from tqdm import tqdm
 
 from literate_rl.data.agents import make_envs
-from literate_rl.nets.encoders import OwnEncoder
-from literate_rl.runs.evaluation import play
 from literate_rl.data.episodes import Make, Mean, flat_env, known_env, without_folder
+from literate_rl.data.makers import Wrapper, make_wrapped, name_of_maker
+from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
+from literate_rl.ground.nests import as_space, plain_space
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.protocols import Learner, PolicyLike
-from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
-from literate_rl.data.makers import Wrapper, make_wrapped, name_of_maker
-from literate_rl.ground.nests import as_space, plain_space
-from literate_rl.ground.signatures import Count, NotFiniteError, checked
 from literate_rl.ground.rows import ONCE, maker_named
+from literate_rl.ground.signatures import Count, NotFiniteError, checked
+from literate_rl.nets.encoders import OwnEncoder
+from literate_rl.runs.evaluation import play
 
 __all__ = [
     "OwnModels",
@@ -348,14 +348,12 @@ class Run:
             # Before we had the lock, another process may have been here.
             if self.state is None:
                 self.check_free()
-                text = json.dumps(self.settings, indent=2)
-                write_atomically(self.directory / "settings.json", text.encode())
             elif self.checkpoint.stat().st_mtime_ns != self.seen:
                 raise ValueError(f"{self.directory} has gone on since it was read")
-            else:
-                # What the run keeps may have grown, such as the number of its steps.
-                text = json.dumps(self.settings, indent=2)
-                write_atomically(self.directory / "settings.json", text.encode())
+            # Those of a run that goes on may have changed, such as the number of steps.
+            text = json.dumps(self.settings, indent=2)
+            write_atomically(self.directory / "settings.json", text.encode())
+            if self.state is not None:
                 write_atomically(self.metrics, "".join(self.rows).encode())
             # What killed processes have left half written: nobody else is writing now.
             for half in self.directory.glob(f"*.{'[0-9a-f]' * 32}.new"):
@@ -376,11 +374,14 @@ class Run:
         Raises:
             ValueError: If the table has fewer rows than this number.
         """
-        text = self.metrics.read_text("utf-8") if self.metrics.exists() else ""
-        whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
-        self.columns = next(csv.reader(whole[:1]), [])
-        # What stands behind the checkpoint goes, in whatever state it is.
-        rows = [x for x in whole[1:] if int(x.split(",", 1)[0]) <= step]
+        try:
+            text = self.metrics.read_text("utf-8") if self.metrics.exists() else ""
+            whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
+            self.columns = next(csv.reader(whole[:1]), [])
+            # What stands behind the checkpoint goes.
+            rows = [x for x in whole[1:] if int(x.split(",", 1)[0]) <= step]
+        except ValueError as error:
+            raise ValueError(f"{self.metrics} is damaged: {error}") from error
         if len(rows) < number:
             raise ValueError(
                 f"{self.metrics} must have {number} rows up to step {step}, got "
@@ -393,8 +394,8 @@ class Run:
 
         Args:
             step: Steps taken so far.
-            metrics: Numbers by name, the same names each time. NaN stands for "nothing
-                to tell" and leaves the cell empty.
+            metrics: Numbers by name, the same names each time, in any order. NaN stands
+                for "nothing to tell" and leaves the cell empty.
 
         Raises:
             ValueError: If the names differ from those of the first row, if a resumed
@@ -404,7 +405,7 @@ class Run:
         names = list(metrics)
         if self.names is None:
             self.add_columns(names)
-        if names != self.names:
+        if {*names} != {*(self.names or ())}:
             raise ValueError(f"metrics must be {self.names}, got {names}")
         cells = {k: "" if math.isnan(x) else f"{x:.8g}" for k, x in metrics.items()}
         row = [str(step), *(cells.get(name, "") for name in self.columns[1:])]
@@ -549,11 +550,11 @@ RENAMED: dict[str, tuple[str, str]] = {
     for ours, others in {
         "learning_rate": "lr actor_lr critic_lr lr_actor lr_critic step_size",
         "total_steps": "total_timesteps num_timesteps timesteps n_timesteps max_steps",
-        "num_envs": "n_envs num_env nenvs collector_env_num n_sample",
-        "num_steps": "n_steps nsteps n_step rollout_fragment_length unroll_len",
+        "num_envs": "n_envs num_env nenvs collector_env_num",
+        "num_steps": "n_steps nsteps n_step rollout_fragment_length",
         "num_epochs": "n_epochs noptepochs update_epochs num_sgd_iter",
         "num_minibatches batch_size": "nminibatches minibatch_size batch_size",
-        "gamma": "discount discount_factor",
+        "gamma": "discount",
         "lambda_": "lambda gae_lambda lam",
         "clip_ratio": "clip_range clip_coef clip_param clip_epsilon cliprange",
         "value_clip": "clip_range_vf vf_clip_param",
@@ -589,9 +590,9 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, 
     """Return stored settings by the names that their class knows today."""
 
     def name_of(old: str) -> str:
-        renamed = old in ONCE or RENAMED.get(old, ("", ""))[1]
-        new = ours_of(old, known) if renamed else ""
-        return new if new and old not in known and new not in values else old
+        told = RENAMED.get(old, ("", ""))[1]
+        new = ONCE.get(old) or (ours_of(old, known) if told else "")
+        return new if new in known and old not in known and new not in values else old
 
     today = {name_of(name): value for name, value in values.items()}
     new, old = "iteration_steps", "log_interval"
@@ -826,10 +827,8 @@ def load(
             holds no policy that it can build, or not with these models.
     """
     path = found(path)
-    file = "best.pt" if best else "checkpoint.pt"
-    if best and not (path / file).exists():
-        raise FileNotFoundError(f"{path} has no {file}: train with eval_interval")
-    state = load_checkpoint(path / file if path.is_dir() else path)
+    last = path / "checkpoint.pt" if path.is_dir() else path
+    state = load_checkpoint(best_of(path) if best else last)
     # What a model of one's own is cannot be read from a file: the user brings it.
     with built_from(path):
         saved = state["policy"]
@@ -851,6 +850,14 @@ def load(
         know_world(policy, path, state)
     loaded: PolicyLike = policy.eval()
     return loaded
+
+
+def best_of(directory: Path) -> Path:
+    """Return the file of the policy that did best, or say that there is none."""
+    file = directory / "best.pt"
+    if not file.exists():
+        raise FileNotFoundError(f"{directory} has no best.pt: train with eval_interval")
+    return file
 
 
 def policy_state(policy: Any) -> dict[str, Any]:
@@ -991,7 +998,7 @@ def check_named(
         words = "a directory may not choose whose code runs: hand over again"
         raise ValueError(f"{words} {option} {stored}")
     if named not in (None, stored):
-        raise ValueError(f"the run has {option} {stored}, not {named}")
+        raise ValueError(f"the run has {option} {stored or 'none'}, not {named}")
 
 
 def agreed_env(
