@@ -402,7 +402,7 @@ def test_the_targets_of_several_rewards_are_those_of_each() -> None:
     ("gamma", "change", "message"),
     [
         ([0.9], {}, r"gamma must be a number or a list of 2, .* got \[0.9\]"),
-        ([0.9, 0.9], {"value": torch.ones(3, 2)}, "value must have"),
+        ([0.9, 0.9], {"value": torch.ones(3, 2)}, "value and aux must have"),
         ([0.9, 0.9], {"aux": torch.ones(3, 2, 3)}, "value and aux must have shape"),
         (0.9, {"rollout_next_value": torch.ones(3, 2)}, "next_value must have"),
     ],

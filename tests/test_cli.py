@@ -986,7 +986,7 @@ def test_a_run_that_names_no_models_can_be_interrupted_and_says_how_to_go_on(
         (["--no_anneal"], "--anneal is True, not False"),
         (["--target-kl", "0.5"], "--target-kl is None, not 0.5"),
         (["--mask", "10", "01"], "the run has mask None, not"),
-        (["--wrappers", "ClipReward(0, 1)"], "the run has --wrappers , not"),
+        (["--wrappers", "ClipReward(0, 1)"], "the run has --wrappers none, not"),
         (["--encoder", "rooms:Room"], "rooms:Room must be module:name of a class"),
     ],
 )

@@ -1632,7 +1632,9 @@ def test_a_name_that_belongs_nowhere_is_no_algorithm() -> None:
     for name in ("SARSA", "", "evaluate"):
         with pytest.raises(ValueError, match=f"got '{name}'$"):
             train(name, CARTPOLE)
-    with pytest.raises(TypeError, match="must be a text such as 'PPO', got PPO"):
+    with pytest.raises(
+        TypeError, match="must be a text such as 'PPO', or a row, got PPO"
+    ):
         train(PPO, CARTPOLE)  # type: ignore[arg-type]
 
 

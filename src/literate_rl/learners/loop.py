@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest b41f40b8113e258e
+# Generated from chapters/loop.py (edit there); digest cc973badc3bad2b9
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -311,9 +311,10 @@ class OffPolicy(Sampler):
         self.optimizer = torch.optim.Adam(
             self.parameters, config.learning_rate, fused=True
         )
-        # What follows it, and where its steps are kept.
+        # What follows it, a checkpoint has a place for it in any case; and where its
+        # steps are kept.
         target, self.updates = algorithm.target, 0
-        self.target: Stateful | None = None if target is None else target.network
+        self.target: Stateful = nn.Module() if target is None else target.network
         self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
 
     def iterate(self) -> dict[str, float]:
