@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 835f18ff204b1cfb
+# Generated from chapters/workshop/training.py (edit there); digest 56eeb1632923ad1c
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -975,6 +975,11 @@ def opening(learner: Any, forms: Mapping[str, Any]) -> str:
 CLASSES = {"ppgalgorithm": "ppg", "discretesac": "sac"}
 
 
+def is_row(thing: Any) -> bool:
+    """Say whether something is a row; a notebook may have a class of its own for it."""
+    return isinstance(getattr(thing, "key", None), str)
+
+
 def algorithm_named(name: Any) -> str:
     """Return the key of an algorithm in the table.
 
@@ -986,7 +991,7 @@ def algorithm_named(name: Any) -> str:
         TypeError: If it is neither a text nor a row.
         ValueError: If there is no such algorithm. The message says what was meant.
     """
-    if isinstance(name, Row):
+    if is_row(name):
         return register(name).key
     if not isinstance(name, str):
         kind = getattr(name, "__name__", type(name).__name__)
@@ -997,11 +1002,11 @@ def algorithm_named(name: Any) -> str:
         own = from_file(name)
         module, _, own = own.partition(":")
         inside = vars(import_module(module))
-        if isinstance(inside.get(own), Row):
+        if is_row(inside.get(own)):
             return register(inside[own]).key
         known = ALGORITHMS.get(key_of(own))
         if known is None or known.home != module:
-            rows = [key for key, x in inside.items() if isinstance(x, Row)]
+            rows = [key for key, x in inside.items() if is_row(x)]
             has = f"it has {' and '.join(rows)}" if rows else "nor another one"
             raise ValueError(f"{name!r} is no algorithm: there is no row {own}, {has}")
     key = key_of(own)
