@@ -23,9 +23,14 @@ import numpy as np
 from benchmarks.harness import provenance
 from benchmarks.learning import CURVE_COLUMNS, LEARNING, binned, paths
 from benchmarks.store import read_table, write_table
-from literate_rl.apps.programs import program_names, program_path, run_program
+from literate_rl.apps.programs import STEPS, program_names, program_path, run_program
 
-SEEDS = 10
+SEEDS = dict.fromkeys(program_names(), 10) | dict.fromkeys(STEPS, 20)
+# Programs with another setting.
+CHANGED: dict[str, tuple[str, dict[str, float]]] = {
+    "ppo_error_without_clip": ("ppo_error", {"clip_ratio": 1e9}),
+}
+SEEDS |= dict.fromkeys(CHANGED, 20)
 COLUMNS = ("variant", "seed", "return", "area", "cpu_seconds")
 UNSEEN = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE)
 
@@ -39,8 +44,9 @@ def fingerprint(path: Path) -> str:
 
 def train(name: str, seed: int, total_steps: int | None = None) -> dict[str, Any]:
     """Train a program with one seed; return its environment, curve and numbers."""
+    program, settings = CHANGED.get(name, (name, {}))
     start = time.process_time()
-    made = run_program(name, seed=seed, total_steps=total_steps)
+    made = run_program(program, seed=seed, total_steps=total_steps, **settings)
     seconds = time.process_time() - start
     history = [
         {"step": step, "charts/episodic_return": value}
@@ -56,9 +62,9 @@ def train(name: str, seed: int, total_steps: int | None = None) -> dict[str, Any
     }
 
 
-def run(name: str, seeds: int = SEEDS, folder: Path = LEARNING) -> None:
+def run(name: str, seeds: int, folder: Path = LEARNING) -> None:
     """Run the seeds that are missing of a program; store after each."""
-    code = fingerprint(program_path(name))
+    code = fingerprint(program_path(CHANGED.get(name, (name,))[0]))
     curve_path, final_path = paths(f"program_{name}", folder)
     curves, finals = [], []
     if final_path.exists():
@@ -88,7 +94,7 @@ def run(name: str, seeds: int = SEEDS, folder: Path = LEARNING) -> None:
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs")
-    parser.add_argument("names", nargs="*", default=program_names(), metavar="NAME")
+    parser.add_argument("names", nargs="*", default=[*SEEDS], metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="run a moment of each")
     parser.add_argument("--again", action="store_true", help="drop stored results")
     arguments = parser.parse_args()
@@ -99,7 +105,7 @@ def main() -> None:
         if arguments.again:
             for path in paths(f"program_{name}", LEARNING):
                 path.unlink(missing_ok=True)
-        run(name)
+        run(name, SEEDS[name])
 
 
 if __name__ == "__main__":

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 import literate_rl
-from literate_rl.floors import BELOW_THE_TOP, homes
+from literate_rl.floors import BELOW_THE_TOP, OTHERS, homes
 
 # Each module with the public names that it had before the floors.
 OLD = dict(
     line.split(": ")
     for line in Path(__file__).with_name("old_names.txt").read_text().splitlines()
 )
-MODULES = [*homes(), "hybrid_policy"]
+ADDRESSES = homes() | OTHERS
+MODULES = [*ADDRESSES]
 # Without a successor of the same kind; CHANGELOG.md says what is there now.
 GONE = {"Result", "chain_q_error", "chain_critic_error"}
 
@@ -30,7 +31,7 @@ def test_few_names_are_at_the_top_and_the_others_exist():
 
 @pytest.mark.parametrize("chapter", MODULES)
 def test_the_old_address_is_the_module(chapter):
-    home = homes().get(chapter, "nets.hybrid_policy")
+    home = ADDRESSES[chapter]
     module = import_module(f"literate_rl.{home}")
     old = import_module(f"literate_rl.{chapter}")
     for name in {*OLD.get(chapter, "").split()} - GONE:

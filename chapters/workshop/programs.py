@@ -25,7 +25,6 @@ import inspect
 import io
 import json
 import re
-import runpy
 import sys
 import textwrap
 from collections.abc import Callable
@@ -75,10 +74,15 @@ print(*program_names())
 #
 # `literate-rl copy ppo > my_ppo.py` prints a program. With options the copy has other defaults.
 # The first line, which says that the book's file is made from a chapter, stays behind: whoever
-# copies a program may edit it.
+# copies a program may edit it. The first chapters let one program grow, from random pushes to PPO:
+# `literate-rl copy ppo --step 2` prints it as it is at the end of the second.
 
 
 # %% tags=["export"]
+# The pages on which one program grows, in their order.
+STEPS = ("agents", "policy_gradient", "advantages", "ppo_error", "ppo")
+
+
 def copied(name: str, **defaults: object) -> str:
     """Return the text of a program, with other defaults for its options."""
     text = program_path(name).read_text("utf-8").partition("\n")[2]
@@ -116,8 +120,20 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--env", help="environment of the copy")
     parser.add_argument("--seed", type=int, help="seed of the copy")
     parser.add_argument("--total-steps", type=int, help="steps that it trains for")
-    given = vars(parser.parse_args(arguments))
-    print(copied(**{k: x for k, x in given.items() if x is not None}), end="")
+    parser.add_argument(
+        "--step",
+        type=int,
+        choices=range(1, len(STEPS) + 1),
+        help="how far the program of the first chapters has grown, for ppo",
+    )
+    given = {
+        k: x for k, x in vars(parser.parse_args(arguments)).items() if x is not None
+    }
+    if step := given.pop("step", None):
+        if given["name"] != "ppo":
+            parser.error(f"only ppo grows in steps, {given['name']} does not")
+        given["name"] = STEPS[step - 1]
+    print(copied(**given), end="")
 
 
 # %%
@@ -144,6 +160,7 @@ def run_program(
     env: str | None = None,
     seed: int | None = None,
     total_steps: int | None = None,
+    **settings: float,
 ) -> dict[str, Any]:
     """Run a program, without what it prints; return its global names.
 
@@ -152,19 +169,34 @@ def run_program(
         env: Environment; None means the program's own, as for the others.
         seed: Seed.
         total_steps: How many steps to train for.
+        settings: Numbers that it shall have instead of its own: ``clip_ratio=0.1``.
+
+    Raises:
+        ValueError: If there is no such program, or if it has no such setting.
     """
     # Who only copies a program need not wait for torch to be imported.
     from literate_rl.ground.networks import randomness_kept
 
-    path = str(program_path(name))
+    path = program_path(name)
+    # The settings stand together, right below the line with seed and steps.
+    above, own, below = re.split(
+        r"^(env_id, .+\n(?:[a-z_, ]+ = .+\n)*)", path.read_text("utf-8"), flags=re.M
+    )
+    for setting, value in settings.items():
+        if not re.search(rf"\b{setting}\b", own):
+            raise ValueError(f"the program {name!r} has no setting {setting!r}")
+        own += f"{setting} = {value!r}\n"
+    code = compile(above + own + below, path, "exec")
     options = {"--env": env, "--seed": seed, "--total-steps": total_steps}
     given = [(flag, str(value)) for flag, value in options.items() if value is not None]
-    before, sys.argv = sys.argv, [path, *(word for pair in given for word in pair)]
+    before, sys.argv = sys.argv, [str(path), *(word for pair in given for word in pair)]
+    made: dict[str, Any] = {"__name__": "__main__"}
     try:
         with redirect_stdout(io.StringIO()), randomness_kept():
-            return runpy.run_path(path)
+            exec(code, made)
     finally:
         sys.argv = before
+    return made
 
 
 # %%
@@ -247,8 +279,16 @@ class Source(NamedTuple):
         return "\n".join(["```python", self.code + "```", where])
 
 
-def source(thing: Callable[..., Any]) -> Source:
-    """Return the code of a function, a method or a class of the package."""
+def source(thing: Callable[..., Any] | str) -> Source:
+    """Return the code of a function, a method or a class; of a program by its name."""
+    if isinstance(thing, str):
+        text = (
+            program_path(thing).read_text("utf-8").partition("import argparse\n\n")[2]
+        )
+        defaults = ", ".join(re.findall(r"default=(.+)\)", text))
+        line = f"env_id, seed, total_steps = {defaults}\n"
+        text = re.sub(r"parser = [\s\S]+\nenv_id, .+\n", line, text)
+        return Source(f"{thing}.py", "literate_rl.programs", text)
     thing = inspect.unwrap(thing)
     if not thing.__module__.startswith("literate_rl."):
         raise ValueError(

@@ -198,6 +198,8 @@ options = parser.parse_args()
 env_id, seed, total_steps = options.env, options.seed, options.total_steps
 {after}
 '''
+# A file has no numbers of equations.
+EQUATION = re.compile(r",? \(?\{eq\}`[\w-]+`\)?")
 # What a page runs; a copied program trains for longer.
 SETTINGS = re.compile(
     r'^env_id, seed, total_steps = "(?P<env>[^"\n]+)", (?P<seed>\d+), [\d_]+\n',
@@ -235,8 +237,8 @@ def program_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> st
     body = PROGRAM.format(
         title=heading.split("\n")[0][2:],
         name=chapter.stem,
-        before=source[: found[0].start()],
-        after=source[found[0].end() :],
+        before=EQUATION.sub("", source[: found[0].start()]),
+        after=EQUATION.sub("", source[found[0].end() :]),
         plain_steps=steps,
         total_steps=f"{steps:_}",
         **found[0].groupdict(),

@@ -8,12 +8,15 @@ in the page too, for readers who prefer the plain notebook and for the copy butt
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import io
 import re
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from sysconfig import get_python_version
 from typing import Any
@@ -32,6 +35,8 @@ from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.writers.html5 import HTML5Translator
 from tangle import COPY, ROOT, digest, is_export, module_name, parse
+
+from literate_rl.apps.programs import STEPS
 
 PACKAGE = "literate_rl"
 RUN = re.compile(r'run_program\(\s*"(\w+)"')
@@ -214,6 +219,29 @@ def split(source: str) -> list[Row]:
     return [row for row in rows if row.prose or has_code(source, row)]
 
 
+def added(before: str, source: str) -> set[int]:
+    """Return the 0-based lines of a program that its form on an earlier page lacks.
+
+    A line that was only moved to the right is not new.
+    """
+    old, new = ([x.strip() for x in text.splitlines()] for text in (before, source))
+    match = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return {
+        number
+        for kind, _, _, start, end in match.get_opcodes()
+        if kind in ("insert", "replace")
+        for number in range(start, end)
+        if new[number]
+    }
+
+
+def program_of(chapter: Path) -> str:
+    """Return the program of a chapter, as its page shows it."""
+    cells = parse(chapter.read_text("utf-8")).cells
+    [code] = [c.source for c in cells if "program" in c.metadata.get("tags", [])]
+    return str(code)
+
+
 def has_code(source: str, row: Row) -> bool:
     """Say whether a row holds more than blank lines."""
     lines = source.split("\n")
@@ -280,6 +308,11 @@ class WeaveCells(SphinxTransform):
             link_modules(cell)
             if "tag_program" in classes:
                 cell.parent.insert(cell.parent.index(cell) + 1, take_along(path.stem))
+                if path.stem in STEPS[1:]:
+                    before = path.with_stem(STEPS[STEPS.index(path.stem) - 1])
+                    self.env.note_dependency(str(before))
+                    first = starts[cell["cell_index"]] + 1
+                    self.weave(cell, first, names, program_of(before))
             if "tag_export" not in classes:
                 continue
             # What is folded has nothing to say beside itself.
@@ -300,32 +333,50 @@ class WeaveCells(SphinxTransform):
             owner = owners.get(number, owner)
             folded += [(label, owner) for label in COMPUTED.findall(line) if owner]
 
-    def weave(self, cell: nodes.container, first: int, names: dict[str, str]) -> None:
-        """Add the two columns to a cell whose code starts at 0-based line ``first``."""
+    def weave(
+        self,
+        cell: nodes.container,
+        first: int,
+        names: dict[str, str],
+        before: str | None = None,
+    ) -> None:
+        """Add the two columns to a cell whose code starts at 0-based line ``first``.
+
+        Of a program that has grown, what it was ``before`` is folded.
+        """
         block = next(cell.findall(nodes.literal_block))
         source = block.astext()
         rows = split(source)
         if not any(row.prose for row in rows):
             return
-        owners = definitions(source)
+        grown = before is not None
+        new = added(before, source) if grown else set()
+        owners = {} if grown else definitions(source)
         columns = nodes.container(classes=["weave-columns"])
         owner = ""
-        for row in rows:
-            box = nodes.container(classes=["weave-row"])
-            prose = nodes.container(classes=["weave-prose"])
-            for number in row.lines:
-                owner = owners.get(number, owner)
-            for piece in row.prose:
-                line = first + piece.line
-                prose += self.parse(piece, line)
-            for reference in prose.findall(addnodes.pending_xref):
-                if reference["reftype"] == "eq":
-                    reference["computed_by"] = owner
-            code = code_lines(
-                source=source, lines=row.lines, owners=owners, aliases=names
-            )
-            box += [prose, code]
-            columns += box
+        for fresh, group in groupby(rows, lambda row: not grown or is_new(row, new)):
+            boxes = []
+            for row in group:
+                box = nodes.container(classes=["weave-row"])
+                prose = nodes.container(classes=["weave-prose"])
+                for number in row.lines:
+                    owner = owners.get(number, owner)
+                for piece in row.prose:
+                    line = first + piece.line
+                    prose += self.parse(piece, line)
+                for reference in prose.findall(addnodes.pending_xref):
+                    if reference["reftype"] == "eq" and not grown:
+                        reference["computed_by"] = owner
+                code = code_lines(
+                    source=source,
+                    lines=row.lines,
+                    owners=owners,
+                    aliases=names,
+                    new=new,
+                )
+                box += [prose, code]
+                boxes.append(box)
+            columns += boxes if fresh else as_before(boxes)
         plain = nodes.container("", *cell.children, classes=["weave-plain"])
         cell.children = []
         cell["classes"].append("woven")
@@ -381,6 +432,22 @@ class WeaveCells(SphinxTransform):
             words = "Show the plain notebook"
             facts += nodes.raw("", switch.format(words), format="html")
         title.parent.insert(title.parent.index(title) + 1, facts)
+
+
+def is_new(row: Row, new: set[int]) -> bool:
+    """Say whether a row of a program that has grown holds a new line."""
+    return not new.isdisjoint([*row.lines, *(piece.line for piece in row.prose)])
+
+
+def as_before(boxes: list[nodes.container]) -> Iterator[nodes.Node]:
+    """Fold rows of a program that an earlier page has shown."""
+    lines = [x for box in boxes for x in box[-1]["lines"]]
+    words = f"as before: lines {lines[0] + 1} to {lines[-1] + 1}"
+    yield nodes.raw(
+        "", f'<details class="as-before"><summary>{words}</summary>', format="html"
+    )
+    yield from boxes
+    yield nodes.raw("", "</details>", format="html")
 
 
 def take_along(name: str) -> nodes.Node:
@@ -490,13 +557,15 @@ def highlighted_lines(highlighter: Any, source: str) -> list[str]:
 def visit_code_lines(self: HTML5Translator, node: code_lines) -> None:
     """Write some lines of a cell."""
     lines = highlighted_lines(self.highlighter, node["source"])
-    # The link to a definition leads to its line.
-    chosen = [
-        f'<span id="def-{node["owners"][number]}"></span>{lines[number]}'
-        if number in node["owners"]
-        else lines[number]
-        for number in node["lines"]
-    ]
+    chosen = []
+    for number in node["lines"]:
+        line = lines[number]
+        # The link to a definition leads to its line.
+        if number in node["owners"]:
+            line = f'<span id="def-{node["owners"][number]}"></span>{line}'
+        if number in node["new"]:
+            line = f"<ins>{line}</ins>"
+        chosen.append(line)
     html = link_names(self, "\n".join(chosen).strip("\n"), node["aliases"])
     if html.strip():
         self.body.append(f'<div class="weave-code highlight"><pre>{html}\n</pre></div>')

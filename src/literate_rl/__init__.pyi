@@ -1,11 +1,6 @@
-# Generated from chapters/*.py (edit there); digest 56b3fae1042a8a47
-from .data.agents import (
-    Collector as Collector,
-    Rollout as Rollout,
-    best_device as best_device,
+# Generated from chapters/*.py (edit there); digest d1d5a5d4650f3ac4
+from .maths.returns import (
     discounted_returns as discounted_returns,
-    make_envs as make_envs,
-    seed_everything as seed_everything,
 )
 from .maths.policy_gradient import (
     categorical_entropy as categorical_entropy,
@@ -214,6 +209,13 @@ from .ground.networks import (
 from .data.episodes import (
     env_maker as env_maker,
     flat_env as flat_env,
+)
+from .data.agents import (
+    Collector as Collector,
+    Rollout as Rollout,
+    best_device as best_device,
+    make_envs as make_envs,
+    seed_everything as seed_everything,
 )
 from .data.worlds import (
     ForceCartPole as ForceCartPole,

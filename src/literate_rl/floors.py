@@ -19,9 +19,10 @@ from warnings import warn
 FLOORS = {
     "ground": "workshop.signatures workshop.interfaces:protocols workshop.rows "
     "workshop.nests workshop.networks workshop.interrupts",
-    "maths": "workshop.fast policy_gradient advantages ppo_error off_policy c51",
+    "maths": "workshop.fast agents:returns policy_gradient advantages ppo_error "
+    "off_policy c51",
     "data": "workshop.hybrid_space workshop.episodes workshop.makers workshop.worlds "
-    "workshop.memory agents windows replay exact_values",
+    "workshop.memory workshop.collectors:agents windows replay exact_values",
     "nets": "encoders masks choices policies disjoint_network hybrid_action "
     "workshop.hybrid_policy hybrid_ppo",
     "learners": "loop dqn rainbow ddpg td3 sac discrete_sac a2c ppo ppg impala",
@@ -36,6 +37,9 @@ FLOORS = {
     "book": "workshop.pictures workshop.exercises workshop.rooms contract_models "
     "workshop.playground workshop.train_here",
 }
+
+# Old modules that are not where their chapters are.
+OTHERS = {"agents": "data.agents", "hybrid_policy": "nets.hybrid_policy"}
 
 # Names that are public in their modules and not at the top of the package.
 BELOW_THE_TOP = {
@@ -137,8 +141,8 @@ class OldAddress(MetaPathFinder, Loader):
     """Finds a module under the name that it had before the floors."""
 
     def __init__(self) -> None:
-        # This one has had two addresses.
-        self.homes = homes() | {"hybrid_policy": "nets.hybrid_policy"}
+        # These have had other addresses.
+        self.homes = homes() | OTHERS
         self.spec: dict[str, Any] = {}
 
     def find_spec(self, fullname: str, *where: object) -> ModuleSpec | None:

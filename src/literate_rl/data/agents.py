@@ -1,5 +1,5 @@
-# Generated from chapters/agents.py (edit there); digest b328f9b4d32699a6
-"""Agents, episodes and time limits: returns, rollouts, seeds, devices, exercises."""
+# Generated from chapters/workshop/collectors.py (edit there); digest b736ece38c158faa
+"""Collectors: rollouts of an agent in many environments, seeds and devices."""
 
 from __future__ import annotations
 
@@ -29,59 +29,17 @@ from literate_rl.data.episodes import (
     read_masks,
     resets_later,
 )
-from literate_rl.ground.signatures import (
-    Bool,
-    Count,
-    Float,
-    Fraction,
-    check_finite,
-    checked,
-)
+from literate_rl.ground.signatures import Bool, Count, Float, checked
+from literate_rl.maths.returns import discounted_returns as discounted_returns
 
 __all__ = [
     "Collector",
     "Rollout",
     "best_device",
-    "discounted_returns",
     "make_envs",
     "seed_everything",
     "true_successors",
 ]
-
-
-@checked
-def discounted_returns(
-    reward: Float[Tensor, "T B"],
-    next_value: Float[Tensor, "T B"],
-    terminated: Bool[Tensor, "T B"],
-    truncated: Bool[Tensor, "T B"],
-    gamma: Fraction = 0.99,
-) -> Float[Tensor, "T B"]:
-    """Compute the discounted return of every step, without gradient.
-
-    ``next_value`` belongs to the true successor of each step. It counts where an
-    episode is truncated and in the last row; elsewhere it may hold anything.
-
-    Source: Sutton and Barto, Reinforcement Learning, 2nd edition, equation 3.9.
-    """
-    # Our view ends where an episode does, and in the last row of the batch.
-    view_ends = terminated | truncated
-    view_ends[-1] = True
-    # What we do not see is worth its value. After a termination there is nothing, so
-    # zero is filled in. (A product would not do: $0 \cdot \infty$ is not a number.)
-    bootstrap = torch.where(view_ends & ~terminated, next_value, 0.0)
-
-    # The recursion {eq}`discounted-return`, from the last step to the first.
-    future = bootstrap[-1]
-    returns = []
-    for t in reversed(range(len(reward))):
-        future = reward[t] + gamma * torch.where(view_ends[t], bootstrap[t], future)
-        returns.append(future)
-
-    # A return is a target, something to move towards: no gradient flows through it.
-    result = torch.stack(returns[::-1]).detach()
-    check_finite(result, reward=reward, next_value=bootstrap)
-    return result
 
 
 @checked

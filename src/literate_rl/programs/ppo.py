@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest d54bc8f383ec0b9f
+# Generated from chapters/ppo.py (edit there); digest e1a16e7c239fc128
 """PPO on one page, from the chapter ppo.
 
 Copy it and make it yours:
@@ -83,13 +83,16 @@ while collector.step < total_steps:
         order = torch.randperm(num_steps * num_envs, generator=generator)
         for rows in order.chunk(num_minibatches):
             obs, action, old, adv, target = (column[rows] for column in samples)
+            # The advantages of a minibatch get mean 0 and deviation 1.
             adv = (adv - adv.mean()) / (adv.std(correction=0) + 1e-8)
+            # The loss with a brake, and the critic's.
             data = ppo_policy_data(actor(obs), old, action, adv, None)
             policy_loss, _ = ppo_policy_error(data, clip_ratio)
             value_loss = 0.5 * (target - critic(obs)[..., 0]).square().mean()
 
             optimizer.zero_grad()
             (policy_loss.policy_loss + 0.5 * value_loss).backward()
+            # A gradient that is too long is shortened.
             nn.utils.clip_grad_norm_(parameters, 0.5)
             optimizer.step()
     if collector.step >= report + total_steps / 8:

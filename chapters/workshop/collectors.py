@@ -1,0 +1,401 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Collectors
+#
+# **Where did this step lead?** Agents act in many copies of an environment at once, and each copy
+# begins a new episode while the others go on. This page is the loop that lets them act and writes
+# down what happened, without losing where an episode ended.
+
+# %% tags=["export", "hide-input"]
+"""Collectors: rollouts of an agent in many environments, seeds and devices."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from annotated_types import Ge, Lt
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+from torch import Tensor
+
+from literate_rl.data.episodes import (
+    EpisodeCounter,
+    as_argument,
+    check_copies,
+    check_experience,
+    check_final,
+    env_maker,
+    follow_masks,
+    on_cpu,
+    plain_actions,
+    read_masks,
+    resets_later,
+)
+from literate_rl.ground.signatures import Bool, Count, Float, checked
+from literate_rl.maths.returns import discounted_returns as discounted_returns
+
+__all__ = [
+    "Collector",
+    "Rollout",
+    "best_device",
+    "make_envs",
+    "seed_everything",
+    "true_successors",
+]
+
+# %% [markdown]
+# ## When a copy begins anew
+#
+# A network is faster with one batch than with many single states. So an agent acts in $B$ copies
+# of an environment at once, a *vector environment*. A copy whose episode is done has to be reset
+# while the others go on, and *when* that happens matters. Here are six calls of `step` in two of
+# Gymnasium's modes. The first episode has the letters $s$, $a$, $r$ and ends with the third call,
+# the next one has $z$, $b$, $q$.
+
+# %% tags=["hide-input"]
+from literate_rl.book.pictures import Picture
+
+picture = Picture(
+    "NEXT_STEP and SAME_STEP",
+    "Six calls of step, with an episode that ends at the third. In the mode NEXT_STEP the "
+    "third call returns the last observation and the fourth ignores its action and resets. "
+    "In the mode SAME_STEP the third call returns the first observation of the next "
+    "episode, and the last one of the old episode lies in final_obs.",
+)
+
+
+NEXT_STEP = """action a₀ a₁ a₂ none b₀ b₁
+reward r₀ r₁ r₂ 0 q₀ q₁
+obs s₁ s₂ s₃ z₀ z₁ z₂"""
+SAME_STEP = """action a₀ a₁ a₂ b₀ b₁ b₂
+reward r₀ r₁ r₂ q₀ q₁ q₂
+obs s₁ s₂ z₀ z₁ z₂ z₃
+final_obs · · s₃ · · ·"""
+
+
+def table(y, mode, rows, column, names):
+    picture.text(4, y, mode, bold=True, anchor="start")
+    for number, row in enumerate(rows.split("\n"), 1):
+        name, *contents = row.split()
+        picture.text(96, y + 32 * number, name, "quiet", "end")
+        tones = {column: "accent"} if name in names else {}
+        picture.cells(130, y + 32 * number, contents, tones)
+
+
+table(0, "NEXT_STEP", NEXT_STEP, 3, ("action", "reward", "obs"))
+picture.text(274, 124, "a step that never happened", "accent")
+table(164, "SAME_STEP", SAME_STEP, 2, ("final_obs",))
+picture.text(226, 320, "where the third step really led", "accent")
+picture
+
+# %% [markdown]
+# `NEXT_STEP`, the default, ignores the action after an end, resets, and so puts a step into the
+# data that never happened. A trap of {doc}`/chapters/exact_values` shows it. This book uses `SAME_STEP`.
+
+
+# %% tags=["export"]
+@checked
+def make_envs(
+    env: str | Callable[[], gym.Env[Any, Any]], num_envs: Count = 1
+) -> SyncVectorEnv:
+    """Make a vector environment that resets in the step that ends an episode.
+
+    Args:
+        env: A registered id such as ``"CartPole-v1"``, or a function that makes a new
+            environment at each call.
+        num_envs: Number of copies.
+
+    Raises:
+        ValueError: If ``env`` cannot be made.
+    """
+    makers = [env_maker(env, copy) for copy in range(num_envs)]
+    envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    check_copies(envs)
+    return envs
+
+
+# %% [markdown]
+# The price of `SAME_STEP` is that at a done step `obs` is not where the step led. Gymnasium
+# keeps the true last observation in `infos["final_obs"]`, and `infos["_final_obs"]` says
+# for which copies. With $o_{t+1}$ for the observation that the vector environment returns
+# and $o^{\text{final}}_t$ for the one that it keeps, the **true successor** is
+#
+# $$
+# s'_t =
+# \begin{cases}
+#   o^{\text{final}}_t & \text{if } \mathrm{done}_t \\
+#   o_{t+1} & \text{otherwise.}
+# \end{cases}
+# $$ (true-successor)
+#
+# This is the state whose value is the bootstrap. With $o_{t+1}$ instead, a fresh start would
+# be taken for the state that was reached.
+
+
+# %% tags=["export"]
+def true_successors(next_obs: NDArray[Any], infos: dict[str, Any]) -> NDArray[Any]:
+    """Return where each step of a ``SAME_STEP`` environment led, as a new array.
+
+    Args:
+        next_obs: Observations as ``step`` returned them, ``(B, *)``.
+        infos: The last thing that ``step`` returned.
+    """
+    # The copy is {eq}`true-successor` for every row that is not done.
+    successors = np.array(next_obs)
+    # The other rows are few, so a loop over them is quick enough.
+    ended = np.flatnonzero(infos["_final_obs"]) if "_final_obs" in infos else ()
+    for index in ended:
+        last, wanted = np.asarray(infos["final_obs"][index]), successors.shape[1:]
+        if last.shape != wanted:  # NumPy would stretch some shapes without a word
+            raise ValueError(f"final_obs must have shape {wanted}, got {last.shape}")
+        successors[index] = last
+    return successors
+
+
+# %% [markdown]
+# ## The loop
+#
+# $T$ steps in $B$ environments are a **rollout**. It does not stop where an episode does,
+# and it may start in the middle of one. This is what is written down, *time-major*: row $t$
+# is step $t$ of all environments.
+
+
+# %% tags=["export"]
+class Rollout(NamedTuple):
+    """What happened in T steps of B environments.
+
+    Attributes:
+        obs: What the agent saw, ``(T, B, *)``.
+        action: What it did, ``(T, B, *)``.
+        reward: What it was paid, float32.
+        next_obs: Where each step led: true successors, never a reset.
+        terminated: Whether the task ended with this step.
+        truncated: Whether the episode was cut off after this step.
+        real: Whether the step happened. In mode ``NEXT_STEP`` the one after an end did
+            not: its action was ignored.
+        episode_return: At the last step of an episode its undiscounted return, NaN at
+            all other steps.
+        episode_length: Likewise, the number of steps of the episode.
+        mask: Which actions were legal, ``(T, B, N)``, or None where nobody says so.
+        next_mask: Which are legal in ``next_obs``; all of them after a termination.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Float[Tensor, "T B"]
+    next_obs: Tensor
+    terminated: Bool[Tensor, "T B"]
+    truncated: Bool[Tensor, "T B"]
+    real: Bool[Tensor, "T B"]
+    episode_return: Float[Tensor, "T B"]
+    episode_length: Float[Tensor, "T B"]
+    mask: Bool[Tensor, "T B N"] | None = None
+    next_mask: Bool[Tensor, "T B N"] | None = None
+
+    def to(self, device: torch.device) -> Rollout:
+        """Return the rollout on a device."""
+        fields: Any = [x if x is None else x.to(device) for x in self]
+        return Rollout(*fields)
+
+
+# %% [markdown]
+# Nearly all agents of this book get their data from one loop, and here it is. It is an object,
+# because it has to remember where the environments are when the next rollout begins. The agent is
+# any function from observations to actions. `to_env` is for agents whose actions need translating
+# ({doc}`/chapters/policies`). Some environments say with each observation which actions are legal. Then the
+# agent gets this `mask` too, and {doc}`/chapters/masks` tells what it does with it.
+
+
+# %% tags=["export"]
+class Collector:
+    """Lets an agent act in a vector environment and writes down what happens.
+
+    Args:
+        envs: A vector environment in one of the two modes; its observations are arrays.
+        to_env: Turns the agent's actions into what ``envs.step`` takes. The default
+            takes tensors that fit the action space.
+        dtype: NumPy's type for the stored observations; the environment's own if None.
+
+    Attributes:
+        obs: Observations from which to continue, None before the first ``reset``.
+        mask: Which actions are legal there, ``(B, N)``, or None.
+        step: Steps taken so far, all environments together.
+    """
+
+    @checked
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        to_env: Callable[[Tensor], Any] | None = None,
+        dtype: Any = None,
+    ) -> None:
+        self.envs, self.dtype = envs, dtype
+        self.to_env = to_env or partial(plain_actions, envs)
+        self.resets_later = resets_later(envs)
+        self.obs: Any = None
+        self.step = 0
+
+    @checked
+    def reset(self, seed: int) -> None:
+        """Start new episodes in all environments, from a seed."""
+        self.obs, infos = self.envs.reset(seed=int(seed))
+        self.ended = np.zeros(self.envs.num_envs, dtype=bool)
+        self.mask = read_masks(infos, ~self.ended)
+        self.episodes = EpisodeCounter(self.envs.num_envs)
+
+    @torch.no_grad()
+    @checked
+    def collect(self, act: Callable[..., Tensor], num_steps: Count) -> Rollout:
+        """Let an agent act for T steps, without gradient.
+
+        It gets observations ``(B, *)`` on the CPU and returns actions ``(B, *)``. Where
+        the environments say which actions are legal, it gets them as ``mask``.
+
+        Raises:
+            ValueError: If ``reset`` was not called before, if the environments answer
+                with a number that is not finite, or if their masks are none.
+        """
+        if self.obs is None:
+            raise ValueError("collect needs a start: call reset first")
+        # Step by step, then one array for each field, with time first.
+        rows = [self.take_step(act) for _ in range(num_steps)]
+        obs, action, reward, next_obs, *flags = map(np.stack, zip(*rows, strict=True))
+        # An environment that breaks should say so here, not in a loss an hour later.
+        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
+        self.step += reward.size
+
+        # Which episodes ended, what they were paid in all, and how long they were.
+        terminated, truncated, real, *masks = flags
+        ended = self.episodes.add(reward, terminated | truncated, real)
+        fields = (obs, action, reward, next_obs, *flags[:3], *ended, *masks)
+        return Rollout(*map(torch.from_numpy, fields))
+
+    def take_step(self, act: Callable[..., Tensor]) -> tuple[NDArray[Any], ...]:
+        """Go round the loop once; return a row of each field up to ``real``.
+
+        Where there are masks, they come last.
+        """
+        # What is written down is copied: agents and environments have arrays of their
+        # own, which they may write to and use again.
+        obs, mask = np.array(self.obs, self.dtype), self.mask
+        # The agent looks and acts.
+        action = on_cpu(act(torch.from_numpy(obs.copy()), **as_argument(mask)))
+        taken = action.numpy().copy()
+        # The environments answer.
+        self.obs, reward, terminated, truncated, infos = self.envs.step(
+            self.to_env(action)
+        )
+
+        done, real = terminated | truncated, ~self.ended
+        check_final(infos, done, self.resets_later)
+        if self.resets_later:
+            # The last observation comes as it is, and the step after it did not happen.
+            next_obs = self.obs
+            self.ended = done & real
+        else:
+            # At an end `obs` belongs to the next episode already.
+            next_obs = true_successors(self.obs, infos)
+
+        reward = np.array(reward, np.float32)
+        next_obs = np.array(next_obs, obs.dtype)
+        flags = terminated.copy(), truncated.copy(), real
+        # Which actions are legal next, and which are where the step led.
+        ends = terminated, truncated, self.resets_later
+        self.mask, next_mask = follow_masks(mask, infos, *ends)
+        masks = () if mask is None else (mask, next_mask)
+        return obs, taken, reward, next_obs, *flags, *masks
+
+
+# %% [markdown]
+# ## The same seed, the same run
+#
+# What is random in a run comes from a few generators. Three of them are global, and one line
+# seeds each. The environments have generators of their own: `Collector.reset` seeds them.
+
+
+# %% tags=["export"]
+@checked
+def seed_everything(seed: Annotated[int, Ge(0), Lt(2**32)]) -> None:
+    """Seed the global generators of Python, NumPy and PyTorch (on all devices).
+
+    Environments have their own generators: pass a seed to their ``reset`` as well.
+    """
+    random.seed(int(seed))
+    np.random.seed(seed)
+    torch.manual_seed(int(seed))
+
+
+# %% tags=["hide-input"]
+def random_policy(obs):
+    """Push left or right, each with probability one half."""
+    return torch.randint(2, (len(obs),))
+
+
+def short_run(seed):
+    """Return 50 steps of four CartPoles with random pushes."""
+    seed_everything(seed)
+    collector = Collector(make_envs("CartPole-v1", num_envs=4))
+    collector.reset(seed=seed)
+    return collector.collect(random_policy, 50)[:6]  # without the returns, mostly NaN
+
+
+first, again, other = short_run(0), short_run(0), short_run(1)
+print("seed 0 twice, all tensors equal:", all(map(torch.equal, first, again)))
+print("seed 0 and 1, all tensors equal:", all(map(torch.equal, first, other)))
+
+# %% tags=["claims"]
+assert all(map(torch.equal, first, again))
+assert not all(map(torch.equal, first, other))
+
+# %% [markdown]
+# The promise is: same seed, same machine, same versions, same run. Another version of
+# PyTorch may round differently, and two runs that differ in the last digit are two
+# different runs after a few hundred steps.
+#
+# ### Trap: neighbouring seeds share environments
+#
+# `envs.reset(seed=0)` gives its copies the seeds 0, 1, 2, and so on. With eight copies, the runs
+# with seeds 0 and 1 share seven environments: the same starts, the same random numbers. The
+# spread over such runs is not the spread over independent runs. So the programs of the book take
+# seeds 1000 apart, and its classes draw them so that neighbours have nothing in common.
+
+# %% tags=["hide-input"]
+envs = make_envs("CartPole-v1", num_envs=8)
+starts = [{tuple(row) for row in envs.reset(seed=seed)[0].tolist()} for seed in (0, 1)]
+print("starts in common, seeds 0 and 1:", len(starts[0] & starts[1]), "of 8")
+
+# %% tags=["claims"]
+assert len(starts[0] & starts[1]) == 7
+
+# %% [markdown]
+# ## On the best device
+#
+# Environments run on the CPU; a network may run on a GPU.
+
+
+# %% tags=["export"]
+def best_device() -> torch.device:
+    """Return the CUDA device if there is one, the CPU otherwise."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+# %%
+print("learns on:", best_device().type)
+
+# %% [markdown]
+# ## References
+#
+# Time limits: {cite:t}`pardo2018`. The environments' interface: {cite:t}`towers2024`.
