@@ -12,7 +12,8 @@
 # **How does a network learn to act if nobody tells it the right action?** It tries, and makes
 # more likely what turned out well. After this chapter you have trained an agent, can derive the
 # policy gradient with nothing left out, and know what a baseline and an entropy bonus do. It
-# takes about 40 minutes, reading, without exercises. You need {doc}`agents` and derivatives of logarithms.
+# takes about 30 minutes to read, without exercises. You need {doc}`agents` and derivatives of
+# logarithms.
 
 # %% tags=["export", "hide-input"]
 """The policy gradient: log-probabilities, entropy, the loss and its best baseline."""
@@ -34,87 +35,109 @@ __all__ = [
     "policy_gradient_error",
 ]
 
+# %% tags=["hide-cell", "so-far"] jupyter={"source_hidden": true}
+from literate_rl.apps.programs import source
+
+source("agents")
+
 # %% [markdown]
 # ## A first agent that learns
 #
-# Here is a whole agent for CartPole. Its policy is a small network. It gets the four numbers
-# that describe cart and pole and returns two, one for each action. They are called *logits*,
-# and softmax turns them into probabilities. The agent plays ten episodes, notes what each
-# action led to, changes its network a little and plays the next ten.
+# Let the random agent learn. Its policy becomes a small network. It gets the four numbers that
+# describe cart and pole and returns two, one for each action. They are called *logits*, and softmax
+# turns them into probabilities: the larger a logit, the more likely its action. The agent plays 512
+# steps, notes what each action led to, makes the more likely what turned out well, and plays the next
+# 512. *Adam*, the usual optimiser, moves the weights down a loss along its gradient, with a step size
+# for each. New lines are marked, and what stayed is folded.
 
-# %%
-import gymnasium as gym
+# %% tags=["program"] total_steps=50000
 import torch
 from torch import nn
 
-torch.set_num_threads(1)  # the tensors are small: threads would only wait
-torch.manual_seed(0)
-env = gym.make("CartPole-v1")
-env.reset(seed=0)
-policy = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
-optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
-lengths = []
+from literate_rl.data.agents import Collector, discounted_returns, make_envs
 
-for _ in range(25):
-    states, actions, returns = [], [], []
-    for _ in range(10):
-        # Play an episode with the policy as it is now.
-        obs, _ = env.reset()
-        rewards, done = [], False
-        while not done:
-            states.append(torch.tensor(obs))
-            with torch.no_grad():
-                prob = policy(states[-1]).softmax(0)
-            actions.append(torch.multinomial(prob, 1))
-            obs, reward, terminated, truncated, _ = env.step(actions[-1].item())
-            rewards.append(reward)
-            done = terminated or truncated
-        lengths.append(len(rewards))
-        # What did each action lead to? The discounted sum of the rewards from it on.
-        future, backward = 0.0, []
-        for reward in reversed(rewards):
-            future = reward + 0.99 * future
-            backward.append(future)
-        returns += backward[::-1]
+torch.set_num_threads(1)  # the networks are too small for several threads to pay
 
-    # Make each action more likely, the more so the higher its return was.
-    log_prob = policy(torch.stack(states)).log_softmax(1)
-    taken = log_prob.gather(1, torch.stack(actions)).squeeze(1)
-    loss = -(torch.tensor(returns) * taken).mean()
+env_id, seed, total_steps = "CartPole-v1", 1, 50_000
+num_envs, num_steps = 8, 64
+learning_rate, gamma = 1e-2, 0.98
+
+
+def network(outputs):
+    """Build a network with two hidden layers."""
+    first, second = nn.Linear(inputs, 64), nn.Linear(64, 64)
+    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(64, outputs))
+
+
+torch.manual_seed(seed)
+generator = torch.Generator().manual_seed(seed)
+envs = make_envs(env_id, num_envs)
+inputs, actions = envs.single_observation_space.shape[0], envs.single_action_space.n
+actor = network(int(actions))  # its numbers are the logits of the actions
+optimizer = torch.optim.Adam(actor.parameters(), learning_rate)
+collector = Collector(envs)
+collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
+
+
+def act(obs):
+    """Draw an action for each observation."""
+    prob = actor(obs).softmax(-1)
+    return torch.multinomial(prob, 1, generator=generator).squeeze(-1)
+
+
+episodes, report = [], 0  # when each episode ended, and its return
+while collector.step < total_steps:
+    # 1. Collect: act for some steps with the policy as it is.
+    batch = collector.collect(act, num_steps)
+    returns = batch.episode_return[batch.terminated | batch.truncated]
+    episodes += [(collector.step, x) for x in returns.tolist()]
+
+    # 2. Look back: what has each action led to, {eq}`discounted-return`?
+    unseen = torch.zeros_like(batch.reward)  # what follows the batch, as if nothing did
+    ends = batch.terminated, batch.truncated
+    adv = discounted_returns(batch.reward, unseen, *ends, gamma)
+    # From here on time plays no role: the rollout becomes one long list of samples.
+    columns = batch.obs, batch.action, adv
+    obs, action, adv = (column.flatten(0, 1) for column in columns)
+
+    # 3. Learn: what turned out well becomes likelier, {eq}`policy-gradient-loss`.
+    log_prob = actor(obs).log_softmax(-1).gather(-1, action[:, None])[:, 0]
+    policy_loss = -(log_prob * adv).mean()
+
     optimizer.zero_grad()
-    loss.backward()
+    policy_loss.backward()
     optimizer.step()
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Length of 250 episodes as dots, with the mean of each ten as a line. The line rises from about 25 steps to several hundred, with setbacks."}}
-import matplotlib.pyplot as plt
-
-fig, axis = plt.subplots(figsize=(7, 2.6))
-axis.plot(lengths, ".", ms=4, color="C0", alpha=0.4, label="one episode")
-means = torch.tensor(lengths, dtype=torch.float64).unflatten(0, (25, 10)).mean(1)
-axis.plot(torch.arange(25) * 10 + 4.5, means, color="C3", label="mean of ten")
-axis.set_xlabel("episode")
-axis.set_ylabel("steps")
-axis.legend(fontsize=8, loc="upper left")
-fig.tight_layout()
+    if collector.step >= report + total_steps / 8:
+        report, recent = collector.step, [x for _, x in episodes[-20:]]
+        print(f"step {report:6d}: mean return {sum(recent) / max(1, len(recent)):4.0f}")
 
 # %% [markdown]
-# **Notice** that nobody told this agent what to do, and that its last fifty episodes were far longer
-# than its first twenty. This is **REINFORCE** {cite:p}`williams1992`, the plainest
-# policy gradient method. It explores because it draws its actions at random, and it is on-policy:
-# each batch is used for one update and thrown away. The number 0.02 is the **learning rate**,
-# which sets the size of its updates. (One shortcut: at CartPole's limit of 500 steps this loop
-# pretends that the task is over, the mistake of {doc}`agents`. It has no value to bootstrap from;
-# the last agent of this chapter has one.)
+# That was one seed. The picture has twenty stored runs of this program as thin lines, their mean as
+# a thick one, and the mean of the random agent.
+
+# %% tags=["hide-input"]
+from literate_rl.book.growth import grown, runs_of
+
+grown("policy_gradient")
+
+# %% [markdown]
+# **Notice** that nobody told this agent what to do, and that over the whole run it gets six times as
+# much as the random one. This is **REINFORCE** {cite:p}`williams1992`, the plainest policy gradient
+# method. It explores because it draws its actions at random, and it is on-policy: each batch is used
+# for one update and thrown away. **Notice** also how far the runs lie apart: at the end few hold the
+# pole for more than 400 steps, and some have hardly learned. The line with `unseen` has a share in
+# that: it pretends that nothing follows the batch. The next page mends it.
 #
 # Three questions remain. Why is the loss a return times the logarithm of a probability? Why does
 # it not matter that all returns are positive, so that *every* action becomes more likely? And how
-# much of each update is chance? (The curve alone cannot tell. Some of its roughness is in the
-# measuring: a mean of ten episodes is itself uncertain by many steps.)
+# much of each update is chance?
 
 # %% tags=["claims"]
-assert sum(lengths[-50:]) / 50 / (sum(lengths[:20]) / 20) > 2, "far longer"
-spread = torch.tensor(lengths, dtype=torch.float64).unflatten(0, (25, 10)).std(1)
-assert spread[-12:].mean() / 10**0.5 > 5, "the standard error of a mean of ten"
+chance, learned = runs_of("agents"), runs_of("policy_gradient")
+assert len(learned.final) == 20
+assert 5.5 < learned.curves.mean() / chance.curves.mean() < 6.5, "six times as much"
+assert 1 <= (learned.final > 400).sum() <= 4, "few"
+assert (learned.final < 60).sum() >= 2, "some have hardly learned"
 
 # %% [markdown]
 # ## What we want to climb
@@ -299,9 +322,6 @@ def categorical_log_prob(
 #     \sum_{t \ge 0} \nabla \log \pi_\theta(a_t \mid s_t) \Bigr] .
 # $$ (def-whole-return)
 #
-# **The sum over $t$ matters.** Every decision of the episode has a share in its return.
-# ({doc}`exact_values` shows what happens without it.)
-#
 # **The past drops out.** Which of the actions earned a reward? That is the problem of **credit
 # assignment**. In {eq}`def-whole-return` an action is credited with the whole return, also with
 # rewards that were paid before it was chosen. When $a_t$ is drawn, an earlier reward
@@ -333,10 +353,8 @@ def categorical_log_prob(
 # ## The loss
 #
 # Optimisers want a loss to differentiate. So we write one down whose gradient is minus the
-# estimate, up to a positive factor: it takes the mean over all steps, where the theorem sums over
-# the steps of an episode. So it is divided by the mean length of the episodes, which changes from
-# batch to batch; optimisers such as Adam scale the gradient anyway. For $B$ samples, the steps of
-# one or of many episodes, with a weight $w$ each,
+# estimate, up to a positive factor. For $B$ samples, the steps of one or of many episodes, with a
+# weight $w$ each,
 #
 # $$
 # \mathcal L_\pi(\theta) = -\frac1B \sum_{b=1}^{B}
@@ -390,17 +408,8 @@ def policy_gradient_error(
 # %% [markdown]
 # ## How much of it is chance?
 #
-# The third question was how much of each update is chance. All baselines give the same mean, so
-# choose the one with the least variance. In one state, the variance of the estimate $(G - \bar
-# G)\, \nabla \log \pi_\theta(a)$, summed over its components, is
-#
-# $$
-# \mathbb{E} \left[ (G - \bar G)^2 \, \lVert \nabla \log \pi_\theta(a) \rVert^2 \right]
-#   - \lVert \nabla J \rVert^2 .
-# $$
-#
-# The last term does not depend on $\bar G$. The first is a parabola in it. Its derivative is
-# zero at {cite:p}`greensmith2004`
+# All baselines give the same mean, so choose the one with the least variance. In one state it is
+# {cite:p}`greensmith2004`
 #
 # $$
 # \bar G^* = \frac
@@ -408,8 +417,8 @@ def policy_gradient_error(
 #   {\mathbb{E} \left[ \lVert \nabla \log \pi_\theta(a) \rVert^2 \right]} .
 # $$ (optimal-baseline)
 #
-# So the best baseline is a mean of the returns, too, like the value. But it listens most to
-# actions whose score is long, and these are the unlikely ones.
+# It is a mean of the returns, too, like the value. But it listens most to actions whose score is
+# long, and these are the unlikely ones.
 
 
 # %% tags=["export"]
@@ -468,8 +477,7 @@ for name, baseline in baselines.items():
 # **Notice** that the gradient stays the same. Without a baseline one sample is off by six times its
 # length, so nearly all of it is chance. With the value the variance is a seventeenth: the other way
 # to get there is a batch seventeen times as large. The best baseline gains little more, so most
-# programs use the value, which we want to know anyway. ({doc}`exact_values` draws the samples, and
-# plays whole episodes.)
+# programs use the value, which we want to know anyway.
 
 # %% tags=["claims"]
 assert 5.5 < (variances["none"] ** 0.5) / mean.norm() < 6.5, "six times its length"
@@ -499,8 +507,8 @@ assert 0.7 < variances["the best"] / variances["the value"] < 1, "little more"
 #
 # If we pay for entropy, with a weight $c_H$, the objective becomes $J + c_H H$. A loss is minus
 # an objective, so the entropy is *subtracted* from it: $\mathcal L_\pi - c_H H$. The wrong sign
-# is a mistake that has been published more than once; {doc}`ppo_error` shows one. The agents of
-# this chapter do without a bonus. The learner of {doc}`ppo` can add one.
+# is a mistake that has been published more than once; {doc}`ppo_error` shows one. The program does
+# without a bonus.
 
 
 # %% tags=["export"]
@@ -547,276 +555,12 @@ assert abs(entropy[2].item() - log(2)) < 1e-6, "a policy over two"
 assert gradient.isfinite().all(), "nothing is NaN"
 
 # %% [markdown]
-# ## Actor and critic
-#
-# To subtract the value we need to know it. So a second network learns it, the **critic**, by
-# moving its output towards the returns that it has seen. Beside it the policy is called the
-# **actor**.
-
-# %% tags=["hide-input"]
-picture = Picture(
-    "Actor and critic",
-    "A state goes to two networks. The actor chooses the action that goes to the "
-    "environment, the critic estimates the value. Return minus value is the advantage. It "
-    "is the weight of the actor's action and the error of the critic.",
-)
-state = picture.box(40, 112, "state s")
-actor = picture.box(180, 44, "actor\nπ(a | s)", width=96)
-critic = picture.box(180, 180, "critic\nV(s)", width=96)
-environment = picture.box(360, 44, "environment", height=50)
-error = picture.box(350, 180, "advantage Â\nG − V(s)", "accent", width=120)
-picture.arrow(state, actor)
-picture.arrow(state, critic)
-picture.arrow(actor, environment, "action")
-picture.arrow(environment, error.at(0.58, 0), "return G")
-picture.arrow(critic, error)
-picture.arrow(error.at(0.2, 0), actor.at(0.8, 1), tone="accent")
-picture.text(244, 116, "weight", "accent", "end")
-picture.arrow(error.at(0.3, 1), critic.at(0.6, 1), "its error", "accent", bend=20)
-picture
-
-# %% [markdown]
-# The agent below is REINFORCE once more, with the functions of this chapter and the collector
-# of {doc}`agents`: 64 steps in 16 environments, one update of the actor, ten of the critic. A
-# rollout that stops in the middle of an episode needs a bootstrap, and the critic gives it. So
-# both of our variants have a critic. They differ in one place: whether it is subtracted.
-
-# %%
-from literate_rl.data.agents import (
-    Collector,
-    discounted_returns,
-    make_envs,
-    seed_everything,
-)
-
-
-def network(outputs):
-    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, outputs))
-
-
-def train(seed, subtract_value, num_updates=50):
-    """Return the loss of each update, and the mean size of what it weights with."""
-    seed_everything(seed)
-    collector = Collector(make_envs("CartPole-v1", num_envs=16))
-    collector.reset(seed=1000 * seed)
-    actor, critic = network(2), network(1)
-    actor_optimizer = torch.optim.Adam(actor.parameters(), lr=0.01)
-    critic_optimizer = torch.optim.Adam(critic.parameters(), lr=0.01)
-
-    def policy(obs):
-        return torch.multinomial(actor(obs).softmax(1), 1).squeeze(1)
-
-    losses, sizes = [], []
-    for _ in range(num_updates):
-        # Play, and compute the return of each step. Where an episode or the batch is cut
-        # off, the critic says what would have followed.
-        batch = collector.collect(policy, 64)
-        with torch.no_grad():
-            next_value = critic(batch.next_obs).squeeze(2)
-        flags = batch.terminated, batch.truncated
-        returns = discounted_returns(batch.reward, next_value, *flags).flatten()
-        states, actions = batch.obs.flatten(0, 1), batch.action.flatten()
-
-        # One update of the actor along the policy gradient.
-        adv = returns
-        if subtract_value:
-            adv = returns - critic(states).squeeze(1)
-        log_prob = categorical_log_prob(actor(states), actions)
-        loss = policy_gradient_error(log_prob, adv)
-        actor_optimizer.zero_grad()
-        loss.backward()
-        actor_optimizer.step()
-        losses.append(loss.item())
-        sizes.append(adv.abs().mean().item())
-
-        # The critic is ordinary regression, and may look at a batch more than once.
-        for _ in range(10):
-            error = (returns - critic(states).squeeze(1)).square().mean()
-            critic_optimizer.zero_grad()
-            error.backward()
-            critic_optimizer.step()
-    return losses, sizes
-
-
-losses, sizes = {}, {}
-for name, subtract in {"minus the value": True, "no baseline": False}.items():
-    losses[name], sizes[name] = train(1, subtract)
-
-# %% [markdown]
-# One seed says little about learning ({doc}`evaluation` is about that). So this agent was
-# trained with 20 seeds, by `python -m benchmarks.reinforce_learning`, and the curves were
-# stored. The losses in the second panel are those of the cell above, with the mean of $|G - V|$ dashed.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "First: return over environment steps, thin lines for 20 seeds and a thick line for their mean. With the value as a baseline the mean rises to over 400, without a baseline to below 350, and the thin lines spread more widely. Second: the losses of one seed. With the baseline the loss is near zero after a few updates, without one it rises. A dashed line, the mean size of return minus value, stays near 12 for some twenty updates and then falls."}}
-import numpy as np
-
-from literate_rl.book.pictures import AGENT_COLOURS
-from literate_rl.runs.runs import stored_runs
-
-stored = stored_runs("reinforce")
-colours = [AGENT_COLOURS[f"REINFORCE{x}"] for x in (" with baseline", "")]
-fig, (left, right) = plt.subplots(1, 2, figsize=(7, 3))
-for colour, (name, run) in zip(colours, stored.items(), strict=True):
-    left.plot(run.steps, run.curves.T, color=colour, lw=0.5, alpha=0.3)
-    left.plot(run.steps, run.curves.mean(0), color=colour, lw=2, label=name)
-    right.plot(losses[name], color=colour)
-right.plot(sizes["minus the value"], "--", color=colours[0], label="mean of |G − V|")
-right.legend(fontsize=8, loc="upper left")
-left.set_xlabel("environment steps")
-left.set_ylabel("return")
-left.legend(fontsize=8, loc="upper left")
-right.set_xlabel("update")
-right.set_ylabel("loss")
-fig.tight_layout()
-
-# %% [markdown]
-# Thin lines are seeds, thick ones their means. **Notice** in the first panel that the agent learns to
-# balance the pole, and that the baseline makes it learn faster: with each of the 20 seeds its
-# return over the whole run is higher than without. That the curves get smoother is not seen: the falls
-# from one point to the next add up to 324 with it and to 289 without. Why they stay rough is not
-# tested here.
-#
-# In the second you see what the losses do meanwhile. With the baseline the loss drops within a few
-# updates. The differences $G - V$ are still large then, about 12 at the start, but positive and
-# negative ones now cancel, since the critic has learned the mean. Without a baseline it *rises*: it is a mean of returns times
-# $-\log \pi$, all positive, and the returns get better. Neither curve tells you that something
-# good is happening. Watch the return, and let the optimiser have the gradient.
-
-# %% tags=["claims"]
-gain = stored["minus the value"].area - stored["no baseline"].area
-assert len(gain) == 20
-assert (gain > 0).all(), "with each of the 20 seeds"
-ends = [run.curves.mean(0)[-1] for run in stored.values()]
-assert ends[0] > 400, "with the value the mean ends above 400"
-assert ends[1] < 350, "without a baseline below 350"
-falls = [-np.diff(run.curves).clip(max=0).sum(1) for run in stored.values()]
-assert [round(fall.mean()) for fall in falls] == [324, 289], "the falls add up"
-size, loss = sizes["minus the value"], losses["minus the value"]
-assert 8 < size[0] < 16, "about 12 at the start"
-assert sum(size[6:12]) > 3 * size[0], "still large"
-assert abs(sum(loss[6:12]) / 6) < loss[0] / 2, "while the loss has dropped"
-assert sum(loss[-20:]) / 20 < loss[0] / 2, "and stays low"
-unaided = losses["no baseline"]
-assert sum(unaided[-20:]) / 20 > unaided[0], "it rises"
-
-# %% tags=["program"] total_steps=50000
-import torch
-from torch import nn
-
-from literate_rl.data.agents import Collector, discounted_returns, make_envs
-
-torch.set_num_threads(1)  # the networks are too small for several threads to pay
-
-env_id, seed, total_steps = "CartPole-v1", 1, 50_000
-num_envs, num_steps = 8, 64
-learning_rate, gamma = 1e-2, 0.98
-
-
-def network(outputs):
-    """Build a network with two hidden layers."""
-    first, second = nn.Linear(inputs, 64), nn.Linear(64, 64)
-    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(64, outputs))
-
-
-torch.manual_seed(seed)
-generator = torch.Generator().manual_seed(seed)
-envs = make_envs(env_id, num_envs)
-inputs, actions = envs.single_observation_space.shape[0], envs.single_action_space.n
-actor = network(int(actions))  # its numbers are the logits of the actions
-optimizer = torch.optim.Adam(actor.parameters(), learning_rate)
-collector = Collector(envs)
-collector.reset(seed=1000 * seed)  # no environment in common with seed + 1
-
-
-def act(obs):
-    """Draw an action for each observation."""
-    prob = actor(obs).softmax(-1)
-    return torch.multinomial(prob, 1, generator=generator).squeeze(-1)
-
-
-episodes, report = [], 0  # when each episode ended, and its return
-while collector.step < total_steps:
-    # 1. Collect: act for some steps with the policy as it is.
-    batch = collector.collect(act, num_steps)
-    returns = batch.episode_return[batch.terminated | batch.truncated]
-    episodes += [(collector.step, x) for x in returns.tolist()]
-
-    # 2. Look back: what has each action led to, {eq}`discounted-return`?
-    unseen = torch.zeros_like(batch.reward)  # what follows the batch, as if nothing did
-    ends = batch.terminated, batch.truncated
-    adv = discounted_returns(batch.reward, unseen, *ends, gamma)
-    # From here on time plays no role: the rollout becomes one long list of samples.
-    columns = batch.obs, batch.action, adv
-    obs, action, adv = (column.flatten(0, 1) for column in columns)
-
-    # 3. Learn: what turned out well becomes likelier, {eq}`policy-gradient-loss`.
-    log_prob = actor(obs).log_softmax(-1).gather(-1, action[:, None])[:, 0]
-    policy_loss = -(log_prob * adv).mean()
-
-    optimizer.zero_grad()
-    policy_loss.backward()
-    optimizer.step()
-    if collector.step >= report + total_steps / 8:
-        report, recent = collector.step, [x for _, x in episodes[-20:]]
-        print(f"step {report:6d}: mean return {sum(recent) / max(1, len(recent)):4.0f}")
-
-# %% [markdown]
-# ## Traps
-#
-# ### Trap: a gradient through the advantage
-#
-# The value in $G - V_\theta(s)$ comes out of a network. If it is not detached, the loss $-(G -
-# V_\theta) \log \pi$ has a second way down: $\log \pi$ is negative, so *raise the value*.
-# [Keras's
-# example](https://github.com/keras-team/keras-io/blob/0df30d775727a6789b7bdb4028561f2026cc4d52/examples/rl/actor_critic_cartpole.py)
-# of an actor and a critic does this, in the line `diff = ret - value`
-# ([#194](https://github.com/keras-team/keras-io/issues/194)). Together with a squared error
-# $\frac12 (G - V_\theta)^2$ the value then settles where $\mathbb{E}[\log \pi - (G - V_\theta)] =
-# 0$, that is at $V + H$: too high by the entropy. Here are the actions that pay 3, 4 and 6 again.
-
-# %%
-logit = torch.tensor([0.6, 0.0, -0.6], dtype=torch.float64)
-surprise = -logit.log_softmax(0)
-settled = {}
-for name in ("attached", "detached"):
-    guess = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    for _ in range(200):
-        adv = q_value - (guess if name == "attached" else guess.detach())
-        actor_loss = (prob * surprise * adv).sum()  # the mean, without sampling
-        critic_loss = (prob * (q_value - guess).square() / 2).sum()
-        (slope,) = torch.autograd.grad(actor_loss + critic_loss, guess)
-        guess = (guess - 0.1 * slope).detach().requires_grad_()
-    settled[name] = guess.item()
-    print(f"{name}: the value settles at {guess.item():.3f}")
-entropy = categorical_entropy(logit.unsqueeze(0)).item()
-print(f"true value {prob @ q_value:.3f}, entropy {entropy:.3f}")
-
-# %% [markdown]
-# `policy_gradient_error` detaches the advantage, whatever the caller passes.
-
-# %% tags=["claims"]
-assert abs(settled["detached"] - prob @ q_value) < 1e-6
-assert abs(settled["attached"] - prob @ q_value - entropy) < 1e-6
-
-# %% [markdown]
-# ## What well-known implementations do
-#
-# | choice | this chapter | [Spinning Up, VPG](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/vpg.py#L211-L223) | [Stable-Baselines3, A2C](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L150-L171) | [PyTorch's example](https://github.com/pytorch/examples/blob/77f55b912142e11fcfdf5b530231fb9c52f181e8/reinforcement_learning/reinforce.py#L63-L76) | [DI-engine, A2C](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/a2c.py#L39-L47) | [Pearl, REINFORCE](https://github.com/facebookresearch/Pearl/blob/48f1fbbea5d02ba7d22f1bd9a57105399b18e17d/pearl/policy_learners/sequential_decision_making/reinforce.py#L159-L166) |
-# |---|---|---|---|---|---|---|
-# | an action is weighted with | what the caller gives | GAE ({doc}`advantages`), [normalised over the batch](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/vpg.py#L79-L81) | GAE with [$\lambda = 1$ of 5 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L71-L83); normalised on request | returns of one episode, normalised over it | what the caller gives | return, minus the critic if there is one |
-# | advantage detached | in the loss | in the buffer | in the buffer | no network in it | left to the caller | in the loss |
-# | $\log \pi$ from | logits | [logits](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/vpg/core.py#L72-L74) | [logits](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L292) | [probabilities](https://github.com/pytorch/examples/blob/77f55b912142e11fcfdf5b530231fb9c52f181e8/reinforcement_learning/reinforce.py#L46-L57) | logits | $p + 10^{-8}$ |
-# | entropy | separate function | logged only | subtracted, with weight 0 unless set | none | returned, to be subtracted | none |
-# | factor $\gamma^t$ | a weight, on request | no | no | no | no | no, on purpose ([#46](https://github.com/facebookresearch/Pearl/issues/46)) |
-#
-# The code was read at the linked commits.
-#
 # ## Summary
 #
 # - To climb a mean that we can only sample, weight the score of each action with its return.
 # - The score has mean zero. So rewards of the past drop out, and a baseline is free.
-# - A single sample of the gradient is mostly chance. A baseline takes much of that out: the value is
-#   nearly the best one, and a critic learns it.
+# - A single sample of the gradient is mostly chance. A baseline takes much of that out, and the value
+#   is nearly the best one.
 # - The value of the loss means nothing: it has the right slope, for one update.
 # - Entropy measures exploration. It is a bonus, so it is subtracted from the loss.
 #
@@ -893,61 +637,7 @@ def answer(log_prob, reward, gamma):
 grade(answer, loss_of_episode, *played)
 
 # %% [markdown]
-# ### Exercise 3: experiment
-#
-# `settle` trains a policy for one decision, with the actions of this chapter that pay 3, 4 and 6,
-# until nothing moves, and returns how likely the best action is then. There is no noise. Without
-# an entropy bonus it is nearly 1. For which weight $c_H$ of 0.1, 0.3, 1, 3 and 10 does the policy
-# take the best action about half of the time? Guess first, then try `settle(entropy_weight)`, and
-# return the weight.
-
-
-# %%
-from functools import cache
-
-
-@cache  # the second call of a weight costs nothing
-def settle(entropy_weight):
-    """Return the probability of the best action after 3,000 updates."""
-    logit = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
-    for _ in range(3000):
-        objective = (logit.softmax(1) * q_value).sum()
-        objective = objective + entropy_weight * categorical_entropy(logit).sum()
-        (slope,) = torch.autograd.grad(objective, logit)
-        logit = (logit + 0.1 * slope).detach().requires_grad_()
-    return logit.softmax(1).max().item()
-
-
-def answer():
-    return ...
-
-
-# %% tags=["hide-input"]
-def half_of_the_time():
-    return min((0.1, 0.3, 1, 3, 10), key=lambda weight: abs(settle(weight) - 0.5))
-
-
-grade(answer, half_of_the_time, ())
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer():
-    # The policy settles at the softmax of Q divided by the weight. Where the weight is
-    # about as large as the differences of Q, no action is ruled out.
-    soft = {
-        weight: (q_value / weight).softmax(0).max() for weight in (0.1, 0.3, 1, 3, 10)
-    }
-    return min(soft, key=lambda weight: abs(soft[weight] - 0.5))
-
-
-grade(answer, half_of_the_time, ())
-
-# %% tags=["claims"]
-assert settle(0.0) > 0.95, "nearly 1"
-assert answer() == half_of_the_time() == 3
-
-# %% [markdown]
-# ### Exercise 4: write REINFORCE from nothing
+# ### Exercise 3: write REINFORCE from nothing
 #
 # One update of REINFORCE without a baseline, with PyTorch alone: no function of this chapter. The
 # policy is linear, its logits are `obs @ weight`. `weight` has the shape (inputs, actions), and
@@ -964,6 +654,9 @@ def answer(weight, obs, action, reward, gamma, learning_rate):
 
 
 # %% tags=["hide-input"]
+import gymnasium as gym
+
+
 def updated(weight, obs, action, reward, gamma, learning_rate):
     """Return the weights after one update, by the functions of this book."""
     weight = weight.detach().requires_grad_()
@@ -1039,6 +732,4 @@ print(f"the last 50 of 300 episodes: {held:.0f} steps")
 #
 # REINFORCE is from {cite:t}`williams1992`, the theorem from {cite:t}`sutton1999`; chapter 13
 # of {cite:t}`sutton2018` is a gentle second reading. {cite:t}`greensmith2004` treat baselines,
-# {cite:t}`kool2019` the mean of the others, {cite:t}`nota2020` the missing discount.
-# Baselines that depend on the action, with a correction, are examined by
-# {cite:t}`tucker2018`.
+# {cite:t}`nota2020` the missing discount.

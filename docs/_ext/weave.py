@@ -86,6 +86,8 @@ def name_folded_cells(notebook: NotebookNode) -> None:
         tags = cell.metadata.get("tags", [])
         if "claims" in tags:
             name, tags[:] = "What this section claims", [*tags, "hide-input"]
+        elif "so-far" in tags:
+            name = "The file so far"
         elif "hide-cell" in tags:
             name = "Solution"
         elif "hide-input" in tags:

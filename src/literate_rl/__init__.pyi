@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d1d5a5d4650f3ac4
+# Generated from chapters/*.py (edit there); digest 4750bd57a806d1d9
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -250,6 +250,9 @@ from .book.exercises import (
 )
 from .book.rooms import (
     six_rooms as six_rooms,
+)
+from .book.growth import (
+    grown as grown,
 )
 from .interfaces.alf import (
     AlgStep as AlgStep,

@@ -35,7 +35,7 @@ FLOORS = {
     "apps": "workshop.programs workshop.commands workshop.training workshop.doctor "
     "workshop.trained workshop.cli",
     "book": "workshop.pictures workshop.exercises workshop.rooms contract_models "
-    "workshop.playground workshop.train_here",
+    "workshop.growth workshop.playground workshop.train_here",
 }
 
 # Old modules that are not where their chapters are.
