@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/growth.py (edit there); digest dfaaa8081f1f5332
+# Generated from chapters/workshop/growth.py (edit there); digest 8433bc48a18920a3
 """Growth: the curves of the program that grows over the first pages."""
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ def grown(upto: str, beside: str | None = None) -> Picture:
 
     Args:
         upto: The page, such as ``"advantages"``.
-        beside: A program to compare with, in a tone of its own.
+        beside: What to compare with; None means the page before.
     """
-    names = [*STEPS[: STEPS.index(upto)], *([beside] if beside else []), upto]
+    earlier = STEPS[: STEPS.index(upto)]
+    second = beside or earlier[-1]
+    names = list(dict.fromkeys([*earlier, second, upto]))
     newest, marks, ends = runs_of(upto), [], []
     thousand = (newest.steps / 1000).tolist()
     for seed in newest.curves:
         marks.append(Mark("line", thousand, seed.tolist(), "faint"))
     for name in names:
         runs = runs_of(name)
-        tone = {upto: "accent", beside: "second"}.get(name, "quiet")
+        tone = {upto: "accent", second: "second"}.get(name, "quiet")
         kind = "line thick" if tone != "quiet" else "line"
         mean = runs.curves.mean(0).tolist()
         marks.append(Mark(kind, thousand, mean, tone))
