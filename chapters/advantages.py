@@ -514,7 +514,6 @@ grown("advantages")
 # pays. The runs still lie far apart: four of twenty end below 100.
 
 # %% tags=["claims"]
-import numpy as np
 
 from literate_rl.runs.evaluation import paired_difference
 

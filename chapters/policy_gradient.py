@@ -216,7 +216,7 @@ assert (learned.final < 60).sum() >= 2, "some have hardly learned"
 # %% tags=["hide-input"]
 # The package's own; this chapter defines it below.
 from literate_rl.maths.policy_gradient import categorical_log_prob
-from literate_rl.book.pictures import Axis, Mark, Picture, dial, plot, predict
+from literate_rl.book.pictures import Axis, Mark, dial, plot, predict
 
 
 def score_of(z, action):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from check import ROOT
@@ -14,7 +15,7 @@ from literate_rl.book.growth import NAMES, grown, runs_of
 
 def test_each_page_adds_a_few_lines():
     pages = [program_of(ROOT / f"chapters/{name}.py") for name in STEPS]
-    for before, after in zip(pages, pages[1:], strict=False):
+    for before, after in pairwise(pages):
         assert 5 < len(added(before, after)) <= 26
 
 

@@ -21,7 +21,7 @@ def needed(route: Route, position: int) -> set[str]:
 
 def test_the_routes_are_those_that_the_start_page_promises():
     assert [route.name for route in ROUTES] == [
-        "PPO in an evening",
+        "The first path",
         "Values in an evening",
         "Continuous control",
         "Hybrid actions",

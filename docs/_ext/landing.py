@@ -4,7 +4,8 @@
 ``{specimen} label function`` shows an equation beside the code of a chapter that
 computes it. ``{reliable}`` counts what can be relied on. The cards of
 ``{chapter-list}`` get a picture: the first drawing of their chapter, without its words.
-``{train-here}`` is the training that runs in the page.
+``{train-here}`` is the training that runs in the page, ``{growth}`` the curves of the
+program that grows.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from weave import code_lines
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "src"))
 from benchmarks.store import RESULTS, read_table
+from literate_rl.book.growth import grown
 from literate_rl.book.pictures import STYLE
 from literate_rl.book.train_here import train_cartpole
 
@@ -315,6 +317,16 @@ class TrainHere(SphinxDirective):
         return [nodes.raw("", train_cartpole()._repr_html_(), format="html")]
 
 
+class Growth(SphinxDirective):
+    """``{growth}``: the curves of the program that grows over the first pages."""
+
+    def run(self) -> list[nodes.Node]:
+        """Build the picture."""
+        for path in (RESULTS / "learning").glob("program_*_curves.csv"):
+            self.env.note_dependency(str(path))
+        return [nodes.raw("", grown("ppo")._repr_html_(), format="html")]
+
+
 # --- Thumbnails -----------------------------------------------------------------------
 
 DRAWING = re.compile(r"<svg.*?</svg>", re.DOTALL)
@@ -436,6 +448,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("specimen", Specimen)
     app.add_directive("reliable", Reliable)
     app.add_directive("train-here", TrainHere)
+    app.add_directive("growth", Growth)
     app.connect("doctree-read", collect)
     app.connect("env-purge-doc", forget)
     app.connect("env-merge-info", merge)

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 4750bd57a806d1d9
+# Generated from chapters/*.py (edit there); digest 280a66ca879fb1f4
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -11,11 +11,6 @@ from .maths.advantages import (
     gae as gae,
     lambda_returns as lambda_returns,
     n_step_returns as n_step_returns,
-)
-from .runs.evaluation import (
-    evaluate as evaluate,
-    paired_difference as paired_difference,
-    t_interval as t_interval,
 )
 from .maths.ppo_error import (
     ppo_info as ppo_info,
@@ -32,11 +27,10 @@ from .learners.ppo import (
     PPOConfig as PPOConfig,
     ppo_settings as ppo_settings,
 )
-from .learners.a2c import (
-    A2C as A2C,
-    A2CConfig as A2CConfig,
-    a2c_error as a2c_error,
-    a2c_settings as a2c_settings,
+from .runs.evaluation import (
+    evaluate as evaluate,
+    paired_difference as paired_difference,
+    t_interval as t_interval,
 )
 from .nets.policies import (
     ActorCritic as ActorCritic,
@@ -46,12 +40,6 @@ from .nets.policies import (
     Runner as Runner,
     make_policy as make_policy,
 )
-from .data.exact_values import (
-    tabular_values as tabular_values,
-)
-from .by_hand.ppo_by_hand import (
-    ByHand as ByHand,
-)
 from .nets.encoders import (
     PartsEncoder as PartsEncoder,
     PictureEncoder as PictureEncoder,
@@ -60,6 +48,12 @@ from .nets.encoders import (
 from .nets.choices import (
     ChoiceActions as ChoiceActions,
 )
+from .nets.masks import (
+    MaskFromMethod as MaskFromMethod,
+    MaskFromObservation as MaskFromObservation,
+    WithoutMask as WithoutMask,
+    legal as legal,
+)
 from .nets.hybrid_action import (
     HybridDistribution as HybridDistribution,
     HybridPolicyNetwork as HybridPolicyNetwork,
@@ -67,12 +61,6 @@ from .nets.hybrid_action import (
 )
 from .nets.hybrid_ppo import (
     ppo_policy_error_hybrid as ppo_policy_error_hybrid,
-)
-from .nets.masks import (
-    MaskFromMethod as MaskFromMethod,
-    MaskFromObservation as MaskFromObservation,
-    WithoutMask as WithoutMask,
-    legal as legal,
 )
 from .nets.disjoint_network import (
     CategoricalProjectionNetwork as CategoricalProjectionNetwork,
@@ -99,10 +87,6 @@ from .learners.dqn import (
     dqn_settings as dqn_settings,
     make_q_policy as make_q_policy,
     q_target as q_target,
-)
-from .learners.loop import (
-    OffPolicy as OffPolicy,
-    OffPolicyConfig as OffPolicyConfig,
 )
 from .maths.c51 import (
     categorical_error as categorical_error,
@@ -161,6 +145,28 @@ from .actors.actors import (
     Transport as Transport,
     actors_settings as actors_settings,
 )
+from .check.contracts import (
+    CONTRACTS as CONTRACTS,
+    Contract as Contract,
+    ContractError as ContractError,
+    check_model as check_model,
+)
+from .learners.a2c import (
+    A2C as A2C,
+    A2CConfig as A2CConfig,
+    a2c_error as a2c_error,
+    a2c_settings as a2c_settings,
+)
+from .data.exact_values import (
+    tabular_values as tabular_values,
+)
+from .by_hand.ppo_by_hand import (
+    ByHand as ByHand,
+)
+from .learners.loop import (
+    OffPolicy as OffPolicy,
+    OffPolicyConfig as OffPolicyConfig,
+)
 from .actors.processes import (
     SharedMemory as SharedMemory,
 )
@@ -174,12 +180,6 @@ from .actors.apex import (
     ApexConfig as ApexConfig,
     DQNApexConfig as DQNApexConfig,
     apex_settings as apex_settings,
-)
-from .check.contracts import (
-    CONTRACTS as CONTRACTS,
-    Contract as Contract,
-    ContractError as ContractError,
-    check_model as check_model,
 )
 from .ground.protocols import (
     ActionDistribution as ActionDistribution,
