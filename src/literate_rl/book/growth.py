@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/growth.py (edit there); digest db355087db9b17a1
+# Generated from chapters/workshop/growth.py (edit there); digest ccd396baef58f817
 """Growth: the curves of the program that grows over the first pages."""
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ def grown(upto: str, beside: str | None = None) -> Picture:
     """Draw the curves of the program that grows, up to a page.
 
     Args:
-        upto: The page, such as ``"advantages"``.
+        upto: The page, such as ``"advantages"``, or its program in another form.
         beside: What to compare with; None means the page before.
     """
-    earlier = STEPS[: STEPS.index(upto)]
+    known = list(NAMES)
+    earlier = [name for name in known[: known.index(upto)] if name in STEPS]
     second = beside or earlier[-1]
     names = list(dict.fromkeys([*earlier, second, upto]))
     newest, marks, ends = runs_of(upto), [], []
