@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 280a66ca879fb1f4
+# Generated from chapters/*.py (edit there); digest d8dc9e8440daa750
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -21,11 +21,6 @@ from .maths.ppo_error import (
     ppo_policy_loss as ppo_policy_loss,
     ppo_value_data as ppo_value_data,
     ppo_value_error as ppo_value_error,
-)
-from .learners.ppo import (
-    PPO as PPO,
-    PPOConfig as PPOConfig,
-    ppo_settings as ppo_settings,
 )
 from .runs.evaluation import (
     evaluate as evaluate,
@@ -280,6 +275,11 @@ from .check.own_models import (
 from .by_hand.fast_forms import (
     fused_q_error as fused_q_error,
     numpy_act as numpy_act,
+)
+from .learners.ppo import (
+    PPO as PPO,
+    PPOConfig as PPOConfig,
+    ppo_settings as ppo_settings,
 )
 from .apps.training import (
     Agent as Agent,

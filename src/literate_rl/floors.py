@@ -1,8 +1,8 @@
 """The floors of the house from the ground up, and the modules on each.
 
 A module imports from floors earlier in this list and from its own; ``check``,
-``by_hand`` and ``interfaces`` do not import each other. The chapter ``chapters/ppo.py``
-is the module ``learners.ppo``. Modules once lay as the chapters do: whoever imports
+``by_hand`` and ``interfaces`` do not import each other. The chapter ``chapters/sac.py``
+is the module ``learners.sac``. Modules once lay as the chapters do: whoever imports
 ``literate_rl.ppo`` or ``literate_rl.workshop.runs`` still gets them.
 """
 
@@ -25,7 +25,8 @@ FLOORS = {
     "workshop.memory workshop.collectors:agents windows replay exact_values",
     "nets": "encoders masks choices policies disjoint_network hybrid_action "
     "workshop.hybrid_policy hybrid_ppo",
-    "learners": "loop dqn rainbow ddpg td3 sac discrete_sac a2c ppo ppg impala",
+    "learners": "loop dqn rainbow ddpg td3 sac discrete_sac a2c "
+    "workshop.on_policy:ppo ppg impala",
     "actors": "actors processes a3c apex",
     "check": "workshop.probes workshop.states workshop.rules contracts "
     "workshop.own_models",
@@ -39,7 +40,11 @@ FLOORS = {
 }
 
 # Old modules that are not where their chapters are.
-OTHERS = {"agents": "data.agents", "hybrid_policy": "nets.hybrid_policy"}
+OTHERS = {
+    "agents": "data.agents",
+    "hybrid_policy": "nets.hybrid_policy",
+    "ppo": "learners.ppo",
+}
 
 # Names that are public in their modules and not at the top of the package.
 BELOW_THE_TOP = {

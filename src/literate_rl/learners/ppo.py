@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 68bc05bf0a6edc6f
+# Generated from chapters/workshop/on_policy.py (edit there); digest 1c68713902d22097
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -155,11 +155,11 @@ class PPO(Runner):
             *(batch.reward, value, next_value, batch.terminated, batch.truncated),
             *(config.gamma, config.lambda_),
         )
-        # {doc}`ppg` looks at the rollout once more.
+        # {doc}`/chapters/ppg` looks at the rollout once more.
         self.seen = (batch, value, next_value)
 
         # From here on time plays no role. Phantom rows, which some environments put
-        # behind each episode ({doc}`exact_values`), are left out.
+        # behind each episode ({doc}`/chapters/exact_values`), are left out.
         columns = (batch.obs, batch.action, log_prob, adv, adv + value, value)
         return Samples(*columns, batch.mask).take(batch.real)
 
@@ -207,7 +207,8 @@ class PPO(Runner):
         if config.normalize_advantage:
             adv = (adv - adv.mean()) / (adv.std(correction=0) + 1e-8)
 
-        # The actor: the clipped surrogate and the entropy bonus of {doc}`ppo_error`.
+        # The actor: the clipped surrogate and the entropy bonus of
+        # {doc}`/chapters/ppo_error`.
         log_prob, entropy = policy.evaluate_actions(
             part.obs, part.action, mask=part.mask
         )
