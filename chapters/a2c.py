@@ -289,9 +289,9 @@ assert not forgets(ours.curves).any()
 #   = \hat A \, \nabla \log \pi_\theta(a \mid s) .
 # $$ (def-a2c-is-ppo)
 #
-# So A2C's gradient is PPO's with one epoch and one minibatch {cite:p}`huang2022a2c`. That does not make
-# a good A2C of PPO's program: the optimiser, the length of the rollout and the scaling of advantages
-# differ too. Here are both gradients, with the program's actor, on a new rollout and with advantages
+# So A2C's gradient is PPO's with one epoch and one minibatch {cite:p}`huang2022a2c`. Setting these two
+# numbers in PPO's program does not yet give the program above: the optimiser, the length of the rollout
+# and the scaling of advantages and rewards differ too. Here are both gradients, with the program's actor, on a new rollout and with advantages
 # drawn at random:
 
 # %%

@@ -261,7 +261,6 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # The house finds mistakes in the code. Others come from the task or the settings, and show in the
 # metrics.
 #
-#
 # | what you see | likely cause | check |
 # |---|---|---|
 # | [the return falls below that of random actions](#the-return-falls) | wrong sign | does one update make good actions likelier? |

@@ -419,7 +419,7 @@ fig.tight_layout()
 # **Notice** that the curves touch at the start and have the same slope: a small step keeps its
 # promise. A large one breaks it. The estimate says "always to the right", because it weights
 # the water by how often the *old* policy was on the last plank. In the green band no ratio
-# is further from 1 than 0.2: there the loss of {doc}`ppo_error` stops pushing.
+# is further from 1 than 0.2; beyond such a band the loss of {doc}`ppo_error` stops pushing.
 
 # %% tags=["claims"]
 assert old_visits[-1] < 0.001 * old_visits.sum(), "it hardly ever sees the end"

@@ -70,7 +70,7 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** what each step has bought. The baseline helps REINFORCE, over the whole training and
-# at the end. One update for 256 steps, with better advantages, is far ahead of both early
+# at the end. PPO with one update is far ahead of both early
 # on; but at the end it is unreliable, with greedy returns anywhere between 100 and 500, and below
 # REINFORCE with a baseline. PPO ends reliably: all twenty seeds at 500, about a hundred
 # points above a single update. That is a verdict on these settings: {doc}`a2c`, which makes a single
