@@ -187,8 +187,8 @@ fig.tight_layout()
 # ### How long to wait
 #
 # A right program that has not trained long enough is wrong in the house as well. So do not look once:
-# see whether a wrong answer moves with more training. `visit_rooms` asks after 30 iterations, and as long
-# as a wrong answer comes nearer again after 60, 120 and 240. Here is a right agent that learns slowly,
+# see whether a wrong answer moves with more training. `visit_rooms` asks after 30 iterations of 256
+# steps, and as long as a wrong answer comes nearer again after 60, 120 and 240. Here is a right agent that learns slowly,
 # and then one that knows one flag only:
 
 # %%
