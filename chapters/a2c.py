@@ -9,11 +9,11 @@
 # %% [markdown]
 # # A2C
 #
-# **What is left of PPO without its clip?** After this chapter you can train with the simplest
-# actor-critic algorithm, say what PPO adds to it, and name a setting that kept runs from
-# forgetting.
+# **What is left of PPO if it takes one step only?** After this chapter you can train with the simplest
+# actor-critic algorithm, say what PPO adds to it, and name what keeps its runs from forgetting on
+# CartPole.
 #
-# Reading takes about 30 minutes, without exercises. You need advantages ({doc}`advantages`) and
+# Reading takes about 28 minutes, without exercises. You need advantages ({doc}`advantages`) and
 # PPO's loss ({doc}`ppo_error`).
 
 # %% tags=["export", "hide-input"]
@@ -60,76 +60,57 @@ __all__ = [
 # %% [markdown]
 # ## One step and no clip
 #
-# PPO ({doc}`ppo`) goes over each rollout several times. Its clip keeps the policy from moving too
+# PPO ({doc}`ppo`) goes over each rollout several times, and its clip keeps the policy from moving too
 # far. **A2C**, the advantage actor-critic {cite:p}`mnih2016`, takes a single step of the optimiser
-# on each rollout and throws the rollout away. So there is nothing to clip. Is that enough?
-#
-# The task is CartPole. A rollout has five steps in each of eight environments, so 200,000 steps
-# are 5,000 updates. Each coloured line is one seed. In the second panel two settings are the usual
-# ones: RMSProp's decay is 0.99 instead of 0.999, and rewards are not multiplied by 0.1. In the
-# third the learning rate is that of Stable-Baselines3 as well, 7e-4 and constant, instead of 1e-3
-# and falling to zero (five seeds). Grey is PPO's mean curve. The numbers below say after how many thousand steps
-# each run first reached 475, and what its *last* policy returns, as a mean over 100 fresh greedy
-# episodes.
+# on each rollout and throws the rollout away. That first step is the only one that PPO's clip can never
+# touch.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels of the return over 200,000 steps, with ten, ten and five curves. In the first all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the second they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500. In the third they rise as late, all fall far back on the way, and all end at 500"}}
-import matplotlib.pyplot as plt
-import numpy as np
+# %% tags=["hide-input"]
+from literate_rl.book.pictures import Picture
 
-from literate_rl.runs.runs import stored_runs
-
-kinds = {
-    "this chapter": stored_runs("a2c_cartpole")["A2C"],
-    "decay 0.99, plain rewards": stored_runs("a2c_plain")["A2C"],
-    "SB3's learning rate as well": stored_runs("a2c_forgetting")[
-        "learning rate of SB3"
-    ],
-}
-ppo = stored_runs("cartpole")["PPO"]
-fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.6), sharey=True)
-first_at = {}
-for axis, (name, run) in zip(axes, kinds.items(), strict=True):
-    forgot = run.final < 475
-    axis.plot(ppo.steps / 1000, np.nanmean(ppo.curves, 0), "0.6")
-    axis.plot(run.steps / 1000, run.curves[~forgot].T, "C0", lw=0.9)
-    axis.plot(run.steps / 1000, run.curves[forgot].T, "C1", lw=1.8)
-    axis.set_title(name, fontsize=10)
-    axis.set_xlabel("thousand steps")
-    first_at[name] = run.steps[(run.curves >= 475).argmax(1)] // 1000
-    print(f"{name}: 475 after {' '.join(f'{x:.0f}' for x in sorted(first_at[name]))}")
-    print(f"{'':28s}return at the end {' '.join(f'{x:.0f}' for x in run.final)}")
-axes[0].set_ylabel("return while training")
-fig.tight_layout()
+picture = Picture(
+    "PPO and A2C",
+    "Two rows. Above, PPO: the agent acts, and many steps of the optimiser follow, which "
+    "the clip limits from the second on. Below, A2C: the agent acts, and one step follows. In both rows "
+    "the new weights go back to the agent, which acts again.",
+)
+for y, name, steps in ((48, "PPO", 5), (148, "A2C", 1)):
+    picture.text(0, y - 38, name, anchor="start", bold=True)
+    act = picture.box(40, y, "act", width=80, height=40)
+    row = picture.cells(210, y, ["step"] * steps, width=40)
+    picture.arrow((80, y - 6), (188, y - 6), "rollout", "accent")
+    picture.path(f"M{row[-1].x},{y + 15}v16H40v-10", "quiet")
+    picture.path(f"M36,{y + 27}l4,-6l4,6", "quiet")
+    picture.text(125, y + 42, "weights", "quiet")
+picture.path("M236,24v-6H406v6", "quiet")
+picture.text(321, 6, "the clip limits these", "quiet")
+picture.text(245, 148, "nothing to clip", "quiet", anchor="start")
+picture
 
 # %% [markdown]
-# **Notice** first how soon the runs of the first panel learn. They reach 475 within 24 to 40 thousand
-# steps, those of the second within 40 to 144: at the median they take four times as long. And one
-# step on each rollout is enough here: all ten runs of the first panel end with the highest return there is.
+# From each step of a rollout the rewards are added up to the rollout's end, and the critic
+# estimates what comes after it. With $n$ steps to go,
 #
-# **Notice** then that the others forget. Nine of ten runs of the second panel fall far back on their way,
-# and the two thick ones had learned the task and do not recover in time. All five of the third fall
-# back too, and recover. The section [on forgetting](#why-runs-forget) looks for the reason.
-# `python -m benchmarks.a2c_learning` trained all runs.
-
-# %% tags=["claims"]
-ours, plain, sb3 = kinds.values()
-reached, later, latest = first_at.values()
-assert (reached.min(), reached.max()) == (24, 40)
-assert (later.min(), later.max()) == (40, 144)
-assert 3.5 < np.median(later) / np.median(reached) < 4.5, "four times as long"
-assert (ours.final == 500).all(), "all ten runs of this chapter"
-assert (plain.final < 475).sum() == 2, "two of ten in the middle"
-assert (plain.curves[plain.final < 475].max(1) > 470).all(), "what they had learned"
-for falling, low in ((plain, 9), (sb3, 5)):
-    best = np.maximum.accumulate(falling.curves, 1)
-    assert ((falling.curves < best / 2) & (best > 250)).any(1).sum() == low
-assert (sb3.final == 500).all(), "and recover"
-assert len(sb3.final) == 5
-
-# %% [markdown]
+# $$
+# G^{(n)}_t = \sum_{k=0}^{n-1} \gamma^k \, r_{t+k} + \gamma^n \, V(s'_{t+n-1}) ,
+# $$ (a2c-target)
+#
+# where an episode that ends earlier ends the sum, and no value follows a termination. This is the
+# $\lambda$-return of {doc}`advantages` at $\lambda = 1$, so `gae` computes the advantage,
+# $\hat A_t = G^{(n)}_t - V(s_t)$.
+#
+# The loss has PPO's three terms: the policy's, the critic's with a weight $c_V$, and with a weight
+# $c_H$ the entropy $H$, which keeps some chance in the policy. With a bar for the mean over all steps
+# it is
+#
+# $$
+# \mathcal L = - \overline{\hat A \log \pi_\theta(a \mid s)}
+#   + c_V \, \overline{\bigl(V_\theta(s) - G^{(n)}\bigr)^2} - c_H \, \overline{H(\pi_\theta)} .
+# $$ (a2c-loss)
+#
 # ## A2C on one page
 #
-# Here is the whole agent of the first panel. It runs from top to bottom, on this page for 5,000
+# Here is the whole agent. It runs from top to bottom, on this page for 5,000
 # steps only. From earlier chapters it takes the collector and `gae`; the rest is written out.
 
 # %% tags=["program"] total_steps=200000
@@ -211,10 +192,9 @@ while collector.step < total_steps:
         next_report += total_steps // 8
 
 # %% [markdown]
-# **Take this program:** `literate-rl copy a2c > my_a2c.py`. Its curve is the first panel: the folded
-# cell gives the class `A2C`, which this chapter builds, the same start and the same actions, and
-# after 125 updates both have the same weights.
-
+# **Take this program:** `literate-rl copy a2c > my_a2c.py`. It is the class `A2C` that this chapter
+# builds: the folded cell gives both the same start and the same actions, and after 125 updates they have
+# the same weights.
 
 # %% tags=["claims"]
 from literate_rl.learners.a2c import A2C, A2CConfig
@@ -249,105 +229,94 @@ for ours_now, theirs in zip(parameters, learner.learner.parameters, strict=True)
     assert torch.allclose(ours_now, theirs, atol=1e-4), "the same weights"
 
 # %% [markdown]
-# Here are both loops in one picture. The first step of PPO is the only one that the clip can
-# never touch. A2C takes only that step, on the whole rollout.
+# Let it run for 200,000 steps, which are 5,000 updates, with ten seeds. In the second picture two settings
+# are the usual ones: RMSProp's decay is 0.99 instead of 0.999, and rewards are not multiplied by 0.1. Grey
+# is PPO's mean curve. The title says how many of the *last* policies get 500, as a mean over 100 greedy
+# episodes.
 
-# %% tags=["hide-input"]
-from literate_rl.book.pictures import Picture
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels of the return over 200,000 steps, with ten curves each. In the first all curves reach 500 within 40,000 steps and stay; the grey curve of PPO rises more slowly. In the second they rise later, most fall back to between 50 and 200 on the way, and two thick ones end far below 500"}}
+import matplotlib.pyplot as plt
+import numpy as np
 
-picture = Picture(
-    "PPO and A2C",
-    "Two rows. Above, PPO: the agent acts, and many steps of the optimiser follow, which "
-    "the clip limits from the second on. Below, A2C: the agent acts, and one step follows. In both rows "
-    "the new weights go back to the agent, which acts again.",
-)
-for y, name, steps in ((48, "PPO", 5), (148, "A2C", 1)):
-    picture.text(0, y - 38, name, anchor="start", bold=True)
-    act = picture.box(40, y, "act", width=80, height=40)
-    row = picture.cells(210, y, ["step"] * steps, width=40)
-    picture.arrow((80, y - 6), (188, y - 6), "rollout", "accent")
-    picture.path(f"M{row[-1].x},{y + 15}v16H40v-10", "quiet")
-    picture.path(f"M36,{y + 27}l4,-6l4,6", "quiet")
-    picture.text(125, y + 42, "weights", "quiet")
-picture.path("M236,24v-6H406v6", "quiet")
-picture.text(321, 6, "the clip limits these", "quiet")
-picture.text(245, 148, "nothing to clip", "quiet", anchor="start")
-picture
+from literate_rl.runs.runs import stored_runs
+
+ours, plain = stored_runs("a2c_cartpole")["A2C"], stored_runs("a2c_plain")["A2C"]
+ppo = stored_runs("cartpole")["PPO"]
+fig, axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)
+kinds = {"this chapter": ours, "the usual settings": plain}
+for axis, (name, run) in zip(axes, kinds.items(), strict=True):
+    forgot = run.final < 475
+    axis.plot(ppo.steps / 1000, np.nanmean(ppo.curves, 0), "0.6")
+    axis.plot(run.steps / 1000, run.curves[~forgot].T, "C0", lw=0.9)
+    axis.plot(run.steps / 1000, run.curves[forgot].T, "C1", lw=1.8)
+    axis.set_title(f"{name}: {(run.final == 500).sum()} of 10 end at 500", fontsize=10)
+    axis.set_xlabel("thousand steps")
+axes[0].set_ylabel("return while training")
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** that one step on each rollout is enough here: all ten runs of the first picture end with
+# the highest return there is. Nine of the second fall far back on their way, and the two thick ones had
+# learned the task and do not recover in time. The section
+# [on forgetting](#why-runs-forget) looks for the reason.
+
+# %% tags=["claims"]
+assert len(ours.final) == len(plain.final) == 10
+assert (ours.final == 500).all(), "all ten runs of the first"
+assert (plain.final < 475).sum() == 2, "the two thick ones"
+assert (plain.final == 500).sum() == 8
+assert (plain.curves[plain.final < 475].max(1) > 470).all(), "what they had learned"
+
+
+def forgets(curves):
+    """Say which runs fall below half of their best bin, once that was above 250."""
+    best = np.maximum.accumulate(curves, 1)
+    return ((curves < best / 2) & (best > 250)).any(1)
+
+
+assert forgets(plain.curves).sum() == 9, "far back"
+assert not forgets(ours.curves).any()
 
 # %% [markdown]
 # ## PPO without its clip
 #
-# From each step of a rollout the rewards are added up to the rollout's end, and the critic
-# estimates what comes after it. With $n$ steps to go,
-#
-# $$
-# G^{(n)}_t = \sum_{k=0}^{n-1} \gamma^k \, r_{t+k} + \gamma^n \, V(s'_{t+n-1}) ,
-# $$ (a2c-target)
-#
-# where an episode that ends earlier ends the sum, and no value follows a termination. This is the
-# $\lambda$-return of {doc}`advantages` at $\lambda = 1$. So `gae` computes the advantage,
-# $\hat A_t = G^{(n)}_t - V(s_t)$.
-#
-# The loss has the three terms that we know from PPO: the policy's, the critic's with weight $c_V$
-# and the entropy bonus with weight $c_H$. With a bar for the mean over all steps it is
-#
-# $$
-# \mathcal L = - \overline{\hat A \log \pi_\theta(a \mid s)}
-#   + c_V \, \overline{\bigl(V_\theta(s) - G^{(n)}\bigr)^2} - c_H \, \overline{H(\pi_\theta)} .
-# $$ (a2c-loss)
-#
-# How does this differ from PPO? PPO takes many steps on one rollout, and its clip limits the
-# ratio $\rho = \pi_\theta / \pi_{\text{old}}$. Suppose that it takes only one step, on the whole
-# rollout. Then $\theta$ is still what it was when the rollout was collected. Every ratio is 1,
-# nothing is clipped, and
+# PPO's clip limits the ratio $\rho = \pi_\theta / \pi_{\text{old}}$. Suppose that PPO takes only one
+# step, on the whole rollout. Then $\theta$ is still what it was when the rollout was collected. Every
+# ratio is 1, nothing is clipped, and
 #
 # $$
 # \nabla \, \rho \hat A = \rho \, \hat A \, \nabla \log \pi_\theta(a \mid s)
 #   = \hat A \, \nabla \log \pi_\theta(a \mid s) .
 # $$ (def-a2c-is-ppo)
 #
-# So A2C is PPO with one epoch and one minibatch {cite:p}`huang2022a2c`. What else differs between
-# programs of these names is a matter of settings: the optimiser, the length of the rollout, how
-# advantages are scaled. Here are both gradients, for the same rollout and random advantages
-# (`make_policy` and `Runner` come from {doc}`policies`):
+# So A2C's gradient is PPO's with one epoch and one minibatch {cite:p}`huang2022a2c`. Setting these two
+# numbers in PPO's program does not yet give the program above: the optimiser, the length of the rollout
+# and the scaling of advantages and rewards differ too. Here are both gradients, with the program's actor, on a new rollout and with advantages
+# drawn at random:
 
 # %%
-from functools import partial
-
 from literate_rl.learners.a2c import a2c_error
-from literate_rl.nets.policies import Runner, make_policy
 from literate_rl.maths.ppo_error import policy_error_from_log_prob
-from literate_rl.runs.runs import flat_env
 
-torch.manual_seed(1)
-build_envs = partial(make_envs, partial(flat_env, "CartPole-v1"), 8)
-envs = build_envs()
-policy = make_policy(envs.single_observation_space, envs.single_action_space)
-batch = Runner(policy, envs, 5, seed=1, checkpoint_interval=1).collect()
-
-log_prob, entropy = policy.evaluate_actions(batch.obs, batch.action)
-value, adv = policy.value(batch.obs), torch.randn(5, 8)
-a2c_terms = a2c_error(log_prob, entropy, value, adv, adv + value)
-ppo_terms, _ = policy_error_from_log_prob(
-    *(x.flatten() for x in (log_prob, log_prob.detach(), entropy, adv)), None, 0.2
-)
-weight = policy.network.actor[-1].weight
+batch = collector.collect(act, num_steps)
+policy, adv = Categorical(logits=actor(batch.obs)), torch.randn(num_steps, num_envs)
+log_prob, entropy = policy.log_prob(batch.action), policy.entropy()
+a2c_terms = a2c_error(log_prob, entropy, torch.zeros_like(adv), adv, adv)
+columns = (x.flatten() for x in (log_prob, log_prob.detach(), entropy, adv))
+ppo_terms, _ = policy_error_from_log_prob(*columns, None, 0.2)
+grads = []
 for name, terms in (("A2C", a2c_terms), ("PPO", ppo_terms)):
-    (grad,) = torch.autograd.grad(terms.policy_loss, weight, retain_graph=True)
-    rounded = [round(x, 5) for x in grad[0, :4].tolist()]
-    print(f"{name}: loss {terms.policy_loss.item():+.4f}, gradient {rounded}")
+    weights, loss = list(actor.parameters()), terms.policy_loss
+    grads.append(torch.autograd.grad(loss, weights, retain_graph=True))
+    row = [round(x, 4) for x in grads[-1][-2][0, :4].tolist()]
+    print(f"{name}: loss {loss.item():+.4f}, gradient {row}")
 
 # %% [markdown]
-# The losses differ and the gradients agree. PPO's loss is the mean of $-\rho \hat A$ and A2C's is
-# that of $-\hat A \log \pi$. The two functions have the same gradient at this point, but in
-# general nowhere else.
+# The losses differ and the gradients agree: at this point, and in general nowhere else.
 
 # %% tags=["claims"]
-grads = [
-    torch.autograd.grad(terms.policy_loss, weight, retain_graph=True)[0]
-    for terms in (a2c_terms, ppo_terms)
-]
-assert torch.allclose(*grads, rtol=1e-4, atol=1e-7), "the gradients agree"
+for one, other in zip(*grads, strict=True):
+    assert torch.allclose(one, other, rtol=1e-4, atol=1e-6), "the gradients agree"
 assert (a2c_terms.policy_loss - ppo_terms.policy_loss).abs() > 1e-3, "the losses differ"
 
 # %% [markdown]
@@ -397,7 +366,8 @@ def a2c_error(
 # ### Settings
 #
 # The optimiser is RMSProp, which divides each gradient by the root of a running mean of its
-# square.
+# square. CartPole has two settings of its own: rewards are multiplied by 0.1, and the running mean
+# changes ten times more slowly than usual.
 
 
 # %% tags=["export", "hide-input"]
@@ -471,17 +441,10 @@ def a2c_settings(env: str) -> A2CConfig:
 
 
 # %% [markdown]
-# CartPole has two settings of its own: rewards are multiplied by 0.1 before learning, and the
-# running mean changes ten times more slowly than usual. The section [on
-# forgetting](#why-runs-forget) shows what each of them does.
-#
-# %% [markdown]
 # ### The gradient
 #
-# One function turns a rollout into a gradient. It uses `torch.autograd.grad`, which returns the
-# gradient and stores nothing. (The usual `backward` *adds* it to `parameter.grad`, which must be
-# cleared.) What needs no gradient, such as acting and the values of successors, is computed in
-# evaluation mode: there a dropout layer of your own drops nothing ({doc}`workshop/networks`).
+# One function turns a rollout into a gradient. `torch.autograd.grad` returns it and stores nothing,
+# where the usual `backward` would *add* it to `parameter.grad`.
 
 
 # %% tags=["export"]
@@ -521,7 +484,7 @@ def a2c_gradient(
 # %% [markdown]
 # ### The step
 #
-# `GradientLearner` takes the step. It does not ask where the gradient was computed. In {doc}`a3c`
+# `GradientLearner` takes the step. It does not ask where the gradient was computed: in {doc}`a3c`
 # that is another process.
 
 
@@ -565,10 +528,8 @@ class GradientLearner(Kept):
 # %% [markdown]
 # ### The loop
 #
-# {doc}`policies` has a loop of some thirty lines that is A2C already. It borrows Adam,
-# $\lambda = 0.9$ and scaled advantages from PPO, because it is about policies, not about A2C.
-# Here is the algorithm in its usual form, with the interface that `fit` needs. It is a
-# `Runner` too, and `kept` names what a checkpoint keeps of it ({doc}`workshop/interfaces`).
+# `Runner` ({doc}`policies`) lets a policy act for a rollout at a time, and `kept` names what a checkpoint
+# keeps ({doc}`workshop/interfaces`).
 
 
 # %% tags=["export"]
@@ -641,47 +602,22 @@ ROW = register(
 # %% [markdown]
 # ## Why runs forget
 #
-# Seed 3 of the second panel above knew the task for 40,000 steps and then lost it for good. Here it is
-# once more, with the norm of its gradients before the clip, and with the largest step that any
-# weight took in an update, in learning rates.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels over 200,000 steps of one run. The return rises to 500 at 72,000 steps and falls below 100 after 120,000. The norm of the gradient falls from 15 to a ten-thousandth while the return is 500, and rises to several hundred with the fall. The largest step falls from 4 learning rates to less than a tenth of one, and rises to 3"}}
-experiment = stored_runs("a2c_forgetting")
-forgetful, place = experiment["as it is"], 2  # the third seed
-fig, axes = plt.subplots(1, 3, figsize=(7.6, 2.3))
-columns = {
-    "return": forgetful.curves,
-    "norm of the gradient": forgetful.watched["losses/grad_norm"],
-    "largest step / learning rate": forgetful.watched["losses/largest_step"],
-}
-for axis, (name, values) in zip(axes, columns.items(), strict=True):
-    axis.plot(forgetful.steps / 1000, values[place], "C1")
-    axis.set_title(name, fontsize=10)
-    axis.set_xlabel("thousand steps")
-    axis.set_yscale("linear" if name == "return" else "log")
-fig.tight_layout()
-
-# %% [markdown]
-# This looks like a story about the optimiser. While every episode goes well, gradients almost
-# vanish, and RMSProp's mean of their squares vanishes with them. Then a pole falls, and a gradient
-# of ordinary size is divided by almost nothing. How long can such a step be? A mean that was 0 is
-# $(1 - \beta_v)\, g^2$ after one gradient $g$, with a decay of $\beta_v$, so the step is at most
+# A story about the optimiser fits the falls of the second picture. While every episode goes well,
+# gradients almost vanish, and RMSProp's mean of their squares vanishes with them. Then a pole falls, and
+# a gradient of ordinary size is divided by almost nothing. After a mean of 0 a gradient $g$ makes it
+# $(1 - \beta_v)\, g^2$, with a decay of $\beta_v$, so a step is at most
 #
 # $$
 # \frac{g}{\sqrt{(1 - \beta_v)\, g^2}} = \frac{1}{\sqrt{1 - \beta_v}}
 # $$ (def-longest-step)
 #
-# learning rates long: 10 for a decay of 0.99, and 32 for 0.999. The first step of every run is as
-# long as that, because the mean starts at 0. (Adam corrects its means for that start, RMSProp does
-# not.)
-#
-# Is it the cause? A story that fits is not yet one. So we took the long steps away, in two ways: no
-# weight moves by more than one learning rate in an update (*steps capped*), or $\varepsilon$ stands
-# inside the root, as in TensorFlow, where a small gradient gives a small step. And we changed three
-# other things, one at a time: RMSProp's decay, the size of the rewards, and a critic whose output is
-# multiplied by 10.
+# learning rates long: 10 for a decay of 0.99, and 32 for 0.999. Is it the cause? A story that fits is
+# not yet one. So the long steps were taken away in two ways: no weight moves by more than one learning
+# rate in an update (*steps capped*), or $\varepsilon$ stands inside the root, as in TensorFlow, where a
+# small gradient gives a small step. And three other things were changed, one at a time.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Six panels of returns over 200,000 steps. As it is, with capped steps and with epsilon inside the root the runs rise slowly and many fall far back. With decay 0.999 they fall back less. With rewards times 0.1 and with values times 10 they rise to 500 and stay"}}
+experiment = stored_runs("a2c_forgetting")
 ways = {
     "as it is": plain.curves,
     "steps capped": experiment["steps capped"].curves,
@@ -690,23 +626,10 @@ ways = {
     "rewards × 0.1": experiment["rewards times 0.1"].curves,
     "values × 10": stored_runs("a2c_values")["values times 10"].curves,
 }
-
-
-def forgets(curves):
-    """Say which runs fall below half of their best bin, once that was above 250."""
-    best = np.maximum.accumulate(curves, 1)
-    return ((curves < best / 2) & (best > 250)).any(1)
-
-
 fig, axes = plt.subplots(2, 3, figsize=(7.6, 3.8), sharex=True, sharey=True)
 for axis, (name, curves) in zip(axes.flat, ways.items(), strict=True):
-    axis.plot(forgetful.steps / 1000, curves.T, "C0", lw=0.9)
-    axis.set_title(name, fontsize=10)
-    print(
-        f"{name:18s}{forgets(curves).sum():2d} of {len(curves):2d} runs fall to less than half, ",
-        end="",
-    )
-    print(f"mean return while training {curves.mean():.0f}")
+    axis.plot(plain.steps / 1000, curves.T, "C0", lw=0.9)
+    axis.set_title(f"{name}: {forgets(curves).sum()} of {len(curves)} fall", fontsize=9)
 for axis in axes[-1]:
     axis.set_xlabel("thousand steps", fontsize=10)
 for axis in axes[:, 0]:
@@ -714,176 +637,48 @@ for axis in axes[:, 0]:
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that shorter steps are no cure. With capped steps and with $\varepsilon$ inside the root
-# the runs learn more slowly and still fall, three and four of five. So the story was wrong, or at
-# least not the whole. What helps against falling is smaller rewards and larger values: no run falls.
-# Both have nothing to do with the optimiser's memory, and both make it easier for the *critic* to reach
-# its targets. With the longer memory two of five fall, with capped steps three: five seeds cannot order
-# these. But it pays. The return while training is 96 higher (69 to 123), mostly because falls cost less:
-# the best return so far is 26 higher, and that interval includes zero (−44 to 96). On top of smaller
-# rewards, where no run falls, it makes learning faster: 25 higher (16 to 35). So this chapter has both.
+# **Notice** that shorter steps are no cure: with capped steps and with $\varepsilon$ inside the root
+# three and four of five still fall, to less than half of what they had. So the story was wrong, or at
+# least not the whole. With smaller rewards or with larger values no run falls. Both have nothing to do
+# with the optimiser's memory, and both make it easier for the *critic* to reach its targets: with a
+# discount of 0.99 the value of a good policy is about 100, and a network that starts near 0 gets there in
+# small steps. Nor is this the whole story. Gradients were written down for five runs, and the two that
+# never recovered fell after theirs had almost vanished, so after their critic had arrived. Why is open.
 #
-# Why should a critic's size matter? With a discount of 0.99 the value of a good policy is about 100,
-# and a network that starts near 0 gets there in small steps. As long as it has not arrived, what
-# happens is better than what it expects:
-
-# %%
-from dataclasses import replace
-
-from literate_rl.learners.a2c import A2CConfig
-from literate_rl.runs.evaluation import paired_difference
-
-
-def look(config):
-    """Train for 16,000 steps; look at a hundred more rollouts without learning."""
-    torch.manual_seed(2)
-    policy = make_policy(envs.single_observation_space, envs.single_action_space)
-    agent = A2C(policy, build_envs(), config)
-    while agent.step < 16_000:
-        agent.iterate()
-    shares, values, entropies = [], [], []
-    for _ in range(100):
-        batch = agent.collect()
-        reward, ends = (
-            batch.reward * config.reward_scale,
-            (batch.terminated, batch.truncated),
-        )
-        with torch.no_grad():
-            value, next_value = policy.value(batch.obs), policy.value(batch.next_obs)
-        adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
-        shares.append((adv > 0).float().mean().item())
-        values.append(value.mean().item() / config.reward_scale)
-        _, entropy = policy.evaluate_actions(batch.obs, batch.action)
-        entropies.append(entropy.mean().item())
-    return np.mean(shares), np.mean(values), np.mean(entropies)
-
-
-usual = A2CConfig(seed=2, total_steps=200_000)
-looks = {"rewards as they are": look(usual)}
-looks["this chapter's settings"] = look(
-    replace(usual, rmsprop_decay=0.999, reward_scale=0.1)
-)
-for name, (share, mean_value, entropy) in looks.items():
-    print(f"{name:24s}{share:4.0%} of advantages are positive, ", end="")
-    print(f"mean value {mean_value:.0f}, entropy {entropy:.2f}")
-
-# %% [markdown]
-# **Notice** that with rewards as they are nearly every advantage is positive. Whatever was done is
-# praised, so an advantage says little about which action was better. A tenth of the reward asks the critic for values of 10 instead of 100; a longer memory of RMSProp makes the first
-# thousand steps longer; an output times 10 makes every step of the critic ten times as long. All
-# three should let the critic arrive sooner. But the numbers above are for the first two together,
-# and for one seed.
-#
-# Nor is this the whole story. For five runs of that second panel the gradients were written down, and
-# all five fall. Three fall while their gradients are large, as this story has it. The other two, which
-# never recover, fall from a return of 500, after their gradients had almost vanished. The critic's
-# error is part of those gradients, so their critics had arrived. Why these two fall is open. Long
-# steps of the optimiser are not needed for a fall: runs with capped steps fall as well.
-#
-# The two settings of this chapter were found before this search for a reason. First we ran the ten
-# seeds with the usual settings, and two runs ended low. Then we chose the decay and the scale of
-# rewards from 15 pairs, most of them tried in a fast simulation of CartPole with 8 or 16 other seeds
-# each. So the ten seeds told us to look for other settings, but not which.
+# The longer memory of RMSProp is in this chapter's settings for its speed: on top of smaller rewards the
+# mean return while training is 25 higher (16 to 35, five seeds).
 
 # %% tags=["claims"]
-norm, longest = (values[place] for values in list(columns.values())[1:])
-good = forgetful.curves[place] == 500
-assert good.sum() >= 5, "40,000 steps"
-assert norm[good].min() < 2e-4, "gradients almost vanish"
-assert norm[~good][-10:].max() > 100, "and return with the fall"
-assert longest[good].min() < 0.1, "small steps"
-all_norms, falls = columns["norm of the gradient"], forgets(forgetful.curves)
-assert len(falls) == 5 == falls.sum(), "all five fall"
-for curve, norms, end in zip(forgetful.curves, all_norms, forgetful.final, strict=True):
+from literate_rl.runs.evaluation import paired_difference
+
+fallen = {name: int(forgets(curves).sum()) for name, curves in ways.items()}
+assert (fallen["steps capped"], fallen["ε inside the root"]) == (3, 4)
+assert len(ways["steps capped"]) == len(ways["ε inside the root"]) == 5
+assert fallen["rewards × 0.1"] == fallen["values × 10"] == 0, "no run falls"
+assert (round(1 / (1 - 0.99) ** 0.5), round(1 / (1 - 0.999) ** 0.5)) == (10, 32)
+watched = experiment["as it is"]
+assert len(watched.final) == 5
+assert (watched.final < 475).sum() == 2, "the two that never recovered"
+for curve, norms, end in zip(
+    watched.curves, watched.watched["losses/grad_norm"], watched.final, strict=True
+):
     best = np.maximum.accumulate(curve)
     fell = ((curve < best / 2) & (best > 250)).argmax()
     if end < 475:
         perfect = np.flatnonzero(curve == 500)
-        assert perfect[-1] < fell, "never recover, fell from a return of 500"
+        assert perfect[-1] < fell, "fell from a return of 500"
         assert norms[perfect].min() < 2e-4, "almost vanished"
         assert norms[perfect[-1]] < 2e-3, "just before the fall"
-    else:
-        assert norms[:fell].min() > 3, "while their gradients are large"
-assert (forgetful.final < 475).sum() == 2, "the two runs"
-assert (round(1 / (1 - 0.99) ** 0.5), round(1 / (1 - 0.999) ** 0.5)) == (10, 32)
-(share_plain, *_), (share_ours, *_) = looks.values()
-assert share_plain > max(share_ours, 0.7), "nearly every advantage is positive"
-fallen = {name: int(forgets(curves).sum()) for name, curves in ways.items()}
-assert fallen["as it is"] == 9
-assert (fallen["steps capped"], fallen["ε inside the root"]) == (3, 4)
-assert fallen["rewards × 0.1"] == fallen["values × 10"] == 0, "no run falls"
-assert fallen["decay 0.999"] == 2
-tenth = experiment["rewards times 0.1"]
-best = [
-    np.maximum.accumulate(found.curves[:5], 1).mean(1)
-    for found in (experiment["decay 0.999"], plain)
-]
-for faster, other, bounds in (
-    (experiment["decay 0.999"].area, plain.area[:5], (96, 69, 123)),
-    (*best, (26, -44, 96)),
-    (ours.area[:5], tenth.area, (25, 16, 35)),
-):
-    found = paired_difference(faster, other)
-    assert tuple(round(x) for x in (found.mean, found.low, found.high)) == bounds
-slower = [ways[name].mean() for name in ("steps capped", "ε inside the root")]
-assert max(slower) < ways["as it is"][:5].mean(), "more slowly"
-
-# %% [markdown]
-# ## Traps
-#
-# ### Trap: the number under the root
-#
-# RMSProp divides by $\sqrt{v} + \varepsilon$ in PyTorch and by $\sqrt{v + \varepsilon}$ in
-# TensorFlow 1, where $v$ is the running mean of squared gradients. A2C programs for both set
-# $\varepsilon$ to `1e-5`. However small a gradient becomes, the second form divides by at least
-# $\sqrt{10^{-5}} \approx 0.003$, but the first may divide by as little as $0.00001$.
-
-# %%
-square = torch.tensor([1e-2, 1e-6, 1e-10])  # the running mean
-for root in square.sqrt():
-    step = root / (root + 1e-5), root / (root.square() + 1e-5).sqrt()
-    print(
-        f"gradients of {root:.0e}: steps of {step[0]:.3f} and {step[1]:.3f} learning rates"
-    )
-
-# %% [markdown]
-# **Notice** that for large gradients the two agree. Where gradients have almost vanished, for
-# instance because every episode goes well, PyTorch's form still takes steps of half the learning
-# rate, and the other form hardly moves. So settings that work with one may fail with the other.
-# Stable-Baselines3 keeps [a copy of
-# TensorFlow's](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/sb2_compat/rmsprop_tf_like.py)
-# for that reason.
-
-# %% tags=["claims"]
-assert step[0] > 0.49, "half of a learning rate"
-assert step[1] < 0.004, "hardly moves"
-
-# %% [markdown]
-# ## What well-known implementations do
-#
-# | choice | this chapter | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py) | [OpenAI Baselines](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py) |
-# |---|---|---|---|---|
-# | steps of a rollout | 5 | [5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L71) | [5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L123) | [whole episodes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L269-L273) |
-# | steps of the optimiser on it | 1 | [1](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L143-L144) | [1](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L213) | [5 for the actor, 10 for the critic](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L39-L40) |
-# | what follows a time limit | the critic's value | [the critic's value](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/on_policy_algorithm.py#L234-L245) | [nothing](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/runner.py#L61-L67) | [nothing](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L275) |
-# | advantages are scaled | no | [no](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L83) | [no](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L93) | [yes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L48) |
-# | learning rate | 1e-3, falls to 0 | [7e-4, constant](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L70) | [7e-4, falls to 0](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L129) | [1e-3, constant](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L41-L42) |
-# | optimiser | RMSProp, $\varepsilon$ outside the root | [the same](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L127) | [RMSProp, inside](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L84) | [the user's](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L32) |
-# | entropy weight | 0 | [0](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L74) | [0.01](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L126) | [none](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L43) |
-# | norm of a clipped gradient | 0.5 | [0.5](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/a2c/a2c.py#L76) | [0.5](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/a2c/a2c.py#L127) | [not clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L45) |
-#
-# We read the code at the linked commits, and give the defaults.
+found = paired_difference(ours.area[:5], experiment["rewards times 0.1"].area)
+assert [round(x) for x in found] == [25, 16, 35]
 
 # %% [markdown]
 # ## When to use it
 #
 # A2C is the smallest actor-critic agent that learns, and the best one to change: one loss, one step,
-# nothing between the gradient and the weights. On CartPole, with rewards scaled for it, it is even
-# ahead of PPO: its mean curve is at 450 after 24,000 steps, PPO's after 34,000. (With 50,000 steps in
-# all, which PPO had, it is there after 18,000.) But that took two settings that the task told us to
-# look for. On a task that you do not know yet, prefer PPO, which
-# normalises its advantages itself (rewards only with `scale_reward=True`) and learns several times
-# from what it collected.
+# nothing between the gradient and the weights. But on CartPole it took two settings that the task told
+# us to look for. On a task that you do not know yet, prefer PPO, which normalises its advantages itself
+# and learns several times from what it collected.
 #
 # - **Use it for**: a first baseline, and changes of your own, where steps are cheap
 # - **Rather than**: {doc}`ppo`, but only where the agent has to be small; {doc}`a3c`, where one process is enough
@@ -895,19 +690,10 @@ assert step[1] < 0.004, "hardly moves"
 from literate_rl.learners.ppo import PPOConfig
 
 assert PPOConfig().normalize_advantage, "normalises its advantages itself"
-assert not PPOConfig().scale_reward, "rewards only if asked"
 a_run = np.median(ours.cpu_seconds)
 assert abs(a_run - 16) < 1, "about 16 CPU seconds"
-short = stored_runs("a3c_lag")["lag 0"]  # one worker that waits: the same as A2C
-assert short.steps[(short.curves.mean(0) >= 450).argmax()] == 18_000
-assert short.steps[-1] == 50_000
-assert len(short.curves) == 10
-mean_curves = [np.nanmean(run.curves, 0) for run in (ours, ppo)]
-at_450 = [
-    run.steps[(curve >= 450).argmax()]
-    for run, curve in zip((ours, ppo), mean_curves, strict=True)
-]
-assert at_450 == [24_000, 34_000], "after 24,000 steps, PPO's after 34,000"
+reached = ours.steps[(ours.curves >= 475).argmax(1)]
+assert (reached.min(), reached.max()) == (24_000, 40_000)
 
 # %% [markdown]
 # ## Summary
@@ -915,10 +701,7 @@ assert at_450 == [24_000, 34_000], "after 24,000 steps, PPO's after 34,000"
 # - A2C takes one step on each rollout, so there is nothing to clip.
 # - Its gradient is PPO's where the ratio is 1, and in general only there.
 # - A target is the sum of the rewards up to the end of the rollout and the critic's value there.
-# - With rewards as they are the critic is behind at first, and nearly every action is praised. With
-#   smaller rewards, or with larger values, no run forgot.
-# - Two of five runs that we looked into forgot after their critic had arrived. Why is open.
-# - RMSProp's steps can be $1 / \sqrt{1 - \beta_v}$ learning rates long, the first one always is.
+# - With smaller rewards, or with larger values, no run forgot. Shorter steps did not help.
 #
 # ## Exercises
 #
@@ -942,19 +725,16 @@ predict(
 )
 
 # %% tags=["claims"]
-moved = make_policy(envs.single_observation_space, envs.single_action_space)
-old, _ = moved.evaluate_actions(batch.obs, batch.action)
+old = log_prob.detach()
 with torch.no_grad():
-    for parameter in moved.parameters():
+    for parameter in actor.parameters():
         parameter += 0.01 * torch.randn_like(parameter)
-new, entropy = moved.evaluate_actions(batch.obs, batch.action)
+policy = Categorical(logits=actor(batch.obs))
+new, entropy = policy.log_prob(batch.action), policy.entropy()
 terms, info = policy_error_from_log_prob(
-    *(x.flatten() for x in (new, old.detach(), entropy, adv)), None, 0.2
+    *(x.flatten() for x in (new, old, entropy, adv)), None, 0.2
 )
-losses, weight = (
-    (terms.policy_loss, -(adv * new).mean()),
-    moved.network.actor[-1].weight,
-)
+losses, weight = (terms.policy_loss, -(adv * new).mean()), actor[-1].weight
 grads = [torch.autograd.grad(x, weight, retain_graph=True)[0] for x in losses]
 assert info.clipfrac == 0, "no ratio has left the range"
 assert not torch.allclose(*grads, rtol=1e-3), "another gradient"
@@ -962,8 +742,8 @@ assert not torch.allclose(*grads, rtol=1e-3), "another gradient"
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This function computes the returns of a rollout by hand. It adds up rewards from the last step
-# to the first, and the value of the last state stands for what comes after. It is right unless an
+# This function computes the returns of a rollout, from the last step
+# to the first, where the value of the last state stands for what comes after. It is right unless an
 # episode is *truncated* in the rollout. `next_value` holds the value of each step's successor.
 # Fix it.
 
@@ -980,6 +760,8 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 
 
 # %% tags=["hide-input"]
+from functools import partial
+
 from literate_rl.data.agents import discounted_returns
 from literate_rl.book.exercises import grade
 
@@ -1013,48 +795,6 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 
 
 grade(answer, returns_of, *cases)
-
-# %% [markdown]
-# ### Exercise 3: how long is the first step?
-#
-# RMSProp divides a gradient by the root of a running mean of its squares. That mean is 0 at first, and
-# each update moves it to the newest square by a share of $1 - \text{decay}$. A gradient is the same in
-# `number` updates. How far does its weight move in the last of them? Guess for a decay of 0.999 and the
-# first update: about a learning rate, three, or thirty? Leave $\varepsilon$ out.
-
-
-# %%
-def answer(learning_rate, decay, number):
-    return ...
-
-
-# %% tags=["hide-input"]
-def last_step(learning_rate, decay, number):
-    """Return how far RMSProp moves a weight whose gradient is always the same."""
-    weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    rmsprop = torch.optim.RMSprop([weight], learning_rate, decay, eps=0.0)
-    weight.grad = torch.full_like(weight, 0.7)
-    for _ in range(number):
-        before = weight.item()
-        rmsprop.step()
-    return before - weight.item()
-
-
-cases = [(1e-3, 0.99, 1), (1e-3, 0.999, 1), (1e-2, 0.999, 1), (1e-3, 0.999, 1000)]
-grade(answer, last_step, *cases)
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(learning_rate, decay, number):
-    # The mean is g²(1 − decay^number), so g cancels. With a decay of 0.999 the first step is 32
-    # learning rates long: at a rate of 1e-2 that is a third, for every weight at once.
-    return learning_rate / (1 - decay**number) ** 0.5
-
-
-grade(answer, last_step, *cases)
-
-# %% tags=["claims"]
-assert round(answer(1.0, 0.999, 1)) == 32, "32 learning rates"
 
 # %% [markdown]
 # ## References

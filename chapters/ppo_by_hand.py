@@ -13,8 +13,8 @@
 # the gradient of PPO's loss by hand, from the loss back to the first weight, and write it in NumPy.
 # It is the same gradient as autograd's, in much less time.
 #
-# Nobody needs this page to use PPO. It stands above the path: read it if you want to know what
-# `loss.backward()` does, or if your runs take too long. It takes about 35 minutes, reading, without
+# Nobody needs this page to use PPO: read it if you want to know what
+# `loss.backward()` does, or if your runs take too long. It takes about 55 minutes, reading, without
 # exercises. You need the loss ({doc}`ppo_error`), the loop ({doc}`ppo`), and the rows and action
 # distributions of {doc}`policies`. *Hybrid actions* needs {doc}`hybrid_action` and *Only the heads* needs
 # {doc}`ppg`; skip these two until you have been there.
@@ -68,11 +68,10 @@ Array = NDArray[Any]
 # ## Where the time goes
 #
 # One minibatch of PPO on CartPole has 128 samples. Actor and critic have two hidden layers of 64,
-# so an update has 16 products of small matrices (autograd leaves out the gradient of an observation) and
-# four calls of the hyperbolic tangent. Here is the time of an update, and the time of these products
-# alone, of the tangents alone, and of Adam alone:
+# so an update has 16 products of small matrices and
+# four calls of the hyperbolic tangent. Here are their shares of the time of an update, and Adam's:
 
-# %%
+# %% tags=["hide-input"]
 import time
 from statistics import median
 
@@ -140,10 +139,6 @@ shares["all the rest"] = 1 - sum(shares.values())
 for name, share in shares.items():
     print(f"{name:22s}{share:4.0%}")
 
-# %% [markdown]
-# **Notice** the last line. The largest share is none of these. How many operations are there?
-
-# %%
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -159,14 +154,12 @@ class Counted(TorchDispatchMode):
 
 with Counted() as counted:
     learner.learn(part)
-print(f"{counted.number} operations in one update of {1e6 * whole:.0f} µs")
 
 # %% [markdown]
-# Some two hundred. Each of them looks at its arguments, chooses a kernel, makes a tensor for the
+# **Notice** the last share. The largest is none of these. An update has some two hundred operations, and
+# each of them looks at its arguments, chooses a kernel, makes a tensor for the
 # result and, on the way forward, writes down how to come back. That takes some microseconds, whatever is
-# in the tensors. In large networks nobody notices. Here it is the largest share. So there is something to be
-# gained by asking for fewer and cheaper calls. And there is something to be learned: what autograd
-# does all the time.
+# in the tensors. In large networks nobody notices; here fewer and cheaper calls save time.
 
 # %% tags=["claims"]
 assert sum(2 + (inputs == 64) for inputs, _ in sizes) == 16
@@ -183,7 +176,7 @@ assert 0.5 < each < 20, "some microseconds"
 # Below is an actor as small as can be: four numbers come in, two hidden layers have three units
 # each, and two logits come out. It has seen one sample. The first picture is what went forward: what
 # each unit takes in, $u$, what it puts out, $h = \tanh u$, and the logits $z$. In the second the
-# gradient of the loss comes back. Move the first slider, and it arrives at one place after the other. The
+# gradient of the loss comes back. The first slider moves it from place to place; the
 # other two say what the sample was: its advantage, and its ratio by now.
 
 # %% tags=["hide-input"]
@@ -287,10 +280,10 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** three things. A tangent makes bars smaller, and most where $h$ is near $\pm 1$; weights
-# can make them larger again (exercise 3). The shape of the bars does not depend on the
-# sample's advantage or ratio, only their size and their sign do. And with $\rho = 1.4$ and $\hat A
-# = 1$, or 0.6 and $-1$, all bars of the second picture are gone: the clip has stopped this sample.
+# **Notice** three things. A tangent makes bars smaller, and most where $h$ is near $\pm 1$. The shape of
+# the bars does not depend on the sample's advantage or ratio, only their size and their sign do. And with
+# $\rho = 1.4$ and $\hat A = 1$, or 0.6 and $-1$, all bars of the second picture are gone: the clip has
+# stopped this sample.
 
 # %% tags=["claims"]
 assert frame(5, 1.0, 1.4)[1].startswith(
@@ -328,8 +321,7 @@ for stopped in ((1.0, 1.4), (-1.0, 0.6)):
 #
 # Why? Weight $W_{ij}$ leads from input $j$ to output $i$. If it grows by a little, output $i$ of
 # sample $b$ grows by $X_{bj}$ times that, and the loss by $\Gamma_{bi} X_{bj}$ times that. The
-# samples add up, and a sum over samples is a product of matrices. What goes back goes along the
-# same weights, the other way.
+# samples add up. What goes back goes along the same weights, the other way.
 #
 # An activation works on each number alone, so its step back is a multiplication, and both
 # derivatives can be told from the output:
@@ -339,10 +331,9 @@ for stopped in ((1.0, 1.4), (-1.0, 0.6)):
 # h = \max(u, 0) : \;\; \frac{\partial h}{\partial u} = \mathbb 1[h > 0] .
 # $$ (by-hand-squash)
 #
-# Now the code. A NumPy array can be a *view* of a tensor's memory: `p.detach().numpy()` copies
+# A NumPy array can be a *view* of a tensor's memory: `p.detach().numpy()` copies
 # nothing. So `weight` below *is* the weight of the policy, and when the optimiser changes it, this
 # layer has changed as well. `take` hands out the place where a gradient goes.
-
 
 # %% tags=["export"]
 Take = Callable[[Tensor], Array]  # where the gradient of a parameter goes
@@ -397,8 +388,7 @@ class ReLU:
 
 
 # %% [markdown]
-# A chain is a list of them. There and back again (what the first layer sends back is thrown away: one small
-# product too many, so that the loop stays this short):
+# A chain is a list of them. There and back again:
 
 
 # %% tags=["export"]
@@ -445,11 +435,10 @@ def backward(layers: list[Layer], grad: Array) -> None:
 # \end{cases}
 # $$ (by-hand-surrogate)
 #
-# The first condition is true inside the range, where both sides are equal, and for a sample that
+# The first condition is true inside the range, and for a sample that
 # went the wrong way. The second belongs to the clamp of {doc}`ppo_error` that keeps $\rho$ finite,
-# the third to the dual clip (without one, $c = \infty$). The borders of the range are kinks; there
-# PyTorch's `clamp` lets the slope through, and so do we. At $\rho = c$ two branches tie: autograd takes
-# half a slope, and we take none.
+# the third to the dual clip, with $c = \infty$ if there is none. At the borders of the range
+# PyTorch's `clamp` lets the slope through, and so do we.
 
 
 # %% tags=["export"]
@@ -475,8 +464,8 @@ def surrogate(
 # ## The value error
 #
 # The critic's error is half a square, so its slope is $V - G$. With a value
-# clip {eq}`value-clip` the larger of two errors counts. The clipped one is constant once the value
-# has left its range, so
+# clip {eq}`value-clip` the larger of two errors counts, and the clipped one is constant once the value
+# has left its range:
 #
 # $$
 # \frac{\partial}{\partial V} \, \frac12 \max\bigl((G - V)^2, (G - V_{\text{clip}})^2\bigr) =
@@ -506,10 +495,9 @@ def value_error(
 # %% [markdown]
 # ## The action distribution
 #
-# The next step back leads from the log-probability to the row of numbers that the actor has put
-# out. Here the action distributions differ. Each gets a function that returns the two numbers which
-# the loss reads, log-probability and entropy, and how each of them changes with the numbers of the
-# row.
+# The next step back leads to the row of numbers that the actor has put
+# out. Each action distribution gets a function that returns log-probability and entropy, and how each of
+# them changes with the numbers of the row.
 #
 # For actions from a list the row holds logits $z_j$, and $\log p_a = z_a - \log \sum_j e^{z_j}$. So
 #
@@ -519,8 +507,7 @@ def value_error(
 # $$ (by-hand-categorical)
 #
 # The first one is worth a look: *up for what was done, down for everything in proportion to its
-# probability.* The slopes of a row add up to zero, because logits that all grow alike change
-# nothing. The second one pulls down what is likelier than on average, where $-\log p_j < H$, and
+# probability.* The second one pulls down what is likelier than on average, where $-\log p_j < H$, and
 # pulls up the rest.
 
 
@@ -565,7 +552,7 @@ def categorical(row: Array, action: Array, mask: Array | None) -> Terms:
 
 
 # %% [markdown]
-# For numbers in a box the row holds means and logarithms of standard deviations ({doc}`policies`).
+# For numbers in a box the row holds means and logarithms of standard deviations.
 # With $\zeta_j = (a_j - \mu_j) / \sigma_j$ the log-density is $\sum_j (-\tfrac12 \zeta_j^2 - \log
 # \sigma_j)$ plus a constant, and the entropy is $\sum_j \log \sigma_j$ plus another:
 #
@@ -578,7 +565,6 @@ def categorical(row: Array, action: Array, mask: Array | None) -> Terms:
 #
 # In words: move the mean towards a good action, and make the deviation larger if a good action was
 # more than one deviation away, smaller if it was nearer.
-
 
 # %% tags=["export"]
 # The logarithm of $\sqrt{2 \pi}$, and the entropy of a standard normal number.
@@ -600,9 +586,8 @@ def gaussian(row: Array, action: Array, mask: None) -> Terms:
 
 
 # %% [markdown]
-# The deviations do not depend on what the agent sees: the same parameters stand in every row. That
-# is a layer as well. Forward it repeats them for each sample, so backward it adds up over the
-# samples.
+# The deviations stand in every row as the same parameters. That
+# is a layer as well: forward it repeats them, backward it adds up over the samples.
 
 
 # %% tags=["export"]
@@ -706,7 +691,7 @@ class Heads:
 # \frac{\partial \mathcal L}{\partial V_b} = \frac{c_V}{B} \, d_b ,
 # $$ (by-hand-total)
 #
-# where $z_b$ is the whole row of a sample, whatever it holds, and $d_b$ the slope
+# where $z_b$ is the whole row of a sample and $d_b$ the slope
 # {eq}`by-hand-value`. From there the layers go on by themselves. At last the gradient $g$ of all
 # parameters is clipped at a norm of $g_{\max}$, as PyTorch does it:
 #
@@ -715,11 +700,8 @@ class Heads:
 # $$ (by-hand-clip)
 #
 # Here a second view pays. All gradients lie in one vector, and each layer writes into its part of
-# it. So the norm is one product instead of one for each parameter and one more. Each parameter's
-# `grad` is a tensor that looks at the same memory. And Adam need not look at a dozen tensors. With
-# its running means in vectors too, its step is a few lines of NumPy; {doc}`workshop/fast_forms`
-# has them. The optimiser itself is still PyTorch's, with its settings and its state, and checkpoints
-# know nothing of all this.
+# it, so the norm is one product. Each parameter's `grad` looks at the same memory. Adam's step is a few
+# lines of NumPy as well ({doc}`workshop/fast_forms`); its settings and its state stay PyTorch's.
 
 
 # %% tags=["export"]
@@ -894,9 +876,8 @@ class ByHand(SharesMemory):
 # ## What is refused
 #
 # By hand we compute only what we know. So the policy is looked at when the object is made, and
-# anything else is refused with the reason: several choices at once, encoders and convolutions, other
-# activations, hooks, a layer that actor and critic share, weights that are not trained, a GPU. As
-# in {doc}`workshop/fast_forms` we look at the functions that would run, and never at names.
+# anything else is refused with the reason: several choices at once, encoders, other
+# activations, hooks, a layer that actor and critic share, weights that are not trained, a GPU.
 
 
 # %% tags=["export"]
@@ -940,10 +921,9 @@ def parts_of(
 # ## The same curve, sooner
 #
 # Is it the same agent? Two learners begin with the same weights and draw the same noise. One learns
-# with autograd, the other by hand. After two iterations we compare all of their parameters, and
-# then both go on.
+# with autograd, the other by hand.
 
-# %%
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the mean return of 20 episodes of both runs on CartPole. Over the steps the two curves begin as one and rise together. Over the time, as a share of what autograd takes, the curve by hand ends long before"}}
 from collections import deque
 
 settings = PPOConfig(
@@ -973,7 +953,6 @@ apart = max((x - y).abs().max().item() for x, y in zip(*both, strict=True))
 print(f"after two iterations no parameter differs by more than {apart:.0e}")
 print(f"the run by hand takes {cost['by hand'] / cost['autograd']:.0%} of the time")
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels with the mean return of 20 episodes of both runs on CartPole. Over the steps the two curves begin as one and rise together. Over the time, as a share of what autograd takes, the curve by hand ends long before"}}
 import matplotlib.pyplot as plt
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True)
@@ -987,89 +966,41 @@ left.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** in the first panel that the two curves begin as one. They part later, when two results that
+# **Notice** in the first panel that the two curves begin as one. They part when two results that
 # differ in the last digit make the two agents choose another action for the first time; from there
-# on they are as two runs with different seeds, and which is higher is luck. **Notice** in the second
-# where the curve by hand ends. What it does not save is the time of the environments and of the advantages.
+# on they are as two runs with different seeds. The second panel shows
+# where the curve by hand ends. In the stored comparison, with four CartPoles, the loop without autograd
+# takes 3.6 times as many steps in a second as Stable-Baselines3 ({doc}`/docs/results`), and 1.9 times as
+# many as the form that acts in NumPy and learns with autograd.
 
 # %% tags=["claims"]
+from literate_rl.runs.runs import read_rows, results_folder
+
 assert apart < 1e-5, "the same parameters"
 first = {name: returns[:3] for name, (_, returns, _) in runs.items()}
 assert np.allclose(first["autograd"], first["by hand"]), "they begin as one"
 assert cost["by hand"] < 0.9 * cost["autograd"], "it ends earlier"
 for name, (_, returns, _) in runs.items():
     assert returns[-1] > 2 * returns[0], f"{name} learns"
-
-# %% [markdown]
-# And one update alone?
-
-# %%
-quick = make_learner(ByHand)
-share = seconds(lambda: quick.learn(part)) / whole
-of_adam = seconds(quick.optimizer.step) / (shares["Adam"] * whole)
-print(f"an update by hand takes {share:.0%} of an update with autograd,")
-print(f"Adam's step in it {of_adam:.0%} of PyTorch's")
-print(f"products of matrices: {shares['products of matrices'] / share:.0%} of it")
-
-# %% [markdown]
-# The products of matrices (PyTorch's time, from above) are now a large part of it. And the whole loop,
-# beside those of others with the same settings? Here is how many times as fast as its peer each form
-# is, stored from `benchmarks/ppo_loop.py` ({doc}`/docs/results`):
-
-# %%
-from literate_rl.runs.runs import read_rows, results_folder
-
-ratios = {}
-for row in read_rows(results_folder() / "ppo_loop.csv"):
-    case, method = row["case"], row["method"]
-    ratios[case, method] = float(row["ratio"])
-    if method.startswith("PPO"):
-        print(f"{case:60s} {method[5:]:10s}{ratios[case, method]:4.1f}")
-
-# %% [markdown]
-# In four CartPoles the loop without autograd does 3.6 times as many steps in a second as
-# Stable-Baselines3, and 1.9 times as many as the form that acts in NumPy and learns with autograd. (The run
-# above makes 32 updates of each rollout, and here there are 16.) Where does the rest of its time go?
-
-# %%
-spent = {"collecting": 0.0, "learning": 0.0}
-for _ in range(10):
-    start = time.process_time()
-    batch = quick.collect()
-    middle = time.process_time()
-    quick.update(batch)
-    spent["collecting"] += middle - start
-    spent["learning"] += time.process_time() - middle
-for name, cpu in spent.items():
-    print(f"{name:12s}{cpu / sum(spent.values()):4.0%}")
-
-# %% [markdown]
-# At least half of it, as a rule, goes into collecting: into the environments, and what stands around them. And learning
-# also holds looking back, shuffling and measuring how far the policy has moved.
-
-# %% tags=["claims"]
-assert share < 0.7, "much less time"
-assert of_adam < 0.8, "Adam's step too"
-assert shares["products of matrices"] / share > 0.15, "a large part of it"
-assert spent["collecting"] > 0.7 * spent["learning"], "half, as a rule"
 four = "CartPole-v1, 4 environments"
-pole = {method: x for (case, method), x in ratios.items() if case.startswith(four)}
+pole = {
+    row["method"]: float(row["ratio"])
+    for row in read_rows(results_folder() / "ppo_loop.csv")
+    if row["case"].startswith(four)
+}
 assert round(pole["PPO, by hand"], 1) == 3.6
 assert round(pole["PPO, by hand"] / pole["PPO, numpy_act"], 1) == 1.9
-updates = [x.num_epochs * x.num_minibatches for x in (settings, PPOConfig())]
-assert updates == [32, 16]
 
 # %% [markdown]
 # ## Only the heads
 #
 # By hand one has to know every layer. But autograd can also be given a start: *this* is how the loss
 # changes with your outputs, the *heads*, now go on from there. Then only the loss is written by hand, and the
-# network may be any. The auxiliary phase of {doc}`ppg` gains from it, because its loss is many small
-# operations: a divergence between two policies, weighted with $\beta$, and the errors of two values.
+# network may be any. The auxiliary phase of {doc}`ppg` gains from it ({doc}`/docs/results`), because its loss is many
+# small operations: a divergence between two policies, weighted with $\beta$, and the errors of two values.
 #
 # For actions from a list the divergence {eq}`phase-clone` is $\sum_a p_a^{\text{old}} (\log
-# p_a^{\text{old}} - \log p_a)$. With {eq}`by-hand-categorical` its slope over a logit is $-\sum_a
-# p_a^{\text{old}} (\mathbb 1[j = a] - p_j)$. Since probabilities add up to one, the three slopes of
+# p_a^{\text{old}} - \log p_a)$. With {eq}`by-hand-categorical` the three slopes of
 # the loss {eq}`auxiliary-loss`, a mean over $B$ steps, are
 #
 # $$
@@ -1080,8 +1011,8 @@ assert updates == [32, 16]
 # \end{gathered}
 # $$ (by-hand-heads)
 #
-# All three say the same: *what you are, minus what you should be.* (The second value, $V^{\text{aux}}$, stands on the
-# policy's encoder. The squares are not halved here, hence the 2.) For numbers in a box the
+# All three say the same: *what you are, minus what you should be.* The second value, $V^{\text{aux}}$,
+# stands on the policy's encoder. For numbers in a box the
 # divergence is $\sum_j \bigl( \tfrac12 (q_j - 1) - \log (\sigma_j^{\text{old}} / \sigma_j) \bigr)$ with $q_j =
 # \bigl( (\sigma_j^{\text{old}})^2 + (\mu_j - \mu_j^{\text{old}})^2 \bigr) / \sigma_j^2$. Its slopes, still to be multiplied by
 # $\beta / B$, are
@@ -1187,48 +1118,6 @@ class AuxiliaryHeads(SharesMemory):
 
 
 # %% [markdown]
-# An auxiliary phase on CartPole, both ways, on the same data and from the same weights:
-
-# %%
-from dataclasses import replace
-
-from literate_rl.learners.ppg import PPGAlgorithm, make_phasic_policy, ppg_settings
-
-
-def make_phase():
-    """Let PPG collect some rollouts, and return its auxiliary phase."""
-    torch.manual_seed(1)
-    config = replace(ppg_settings("CartPole-v1"), aux_batch_size=4)
-    envs = make_envs("CartPole-v1", config.num_envs)
-    policy = make_phasic_policy(envs.single_observation_space, envs.single_action_space)
-    learner = PPGAlgorithm(policy, envs, config)
-    for _ in range(4):
-        learner.iterate()
-    return learner.aux
-
-
-def run(phase):
-    """Run an auxiliary phase, and keep its data."""
-    data = list(phase.buffer)
-    phase.run()
-    phase.buffer = data
-
-
-phases = [make_phase(), make_phase()]
-phases[0].learn = AuxiliaryHeads(phases[0])
-for phase in phases:
-    run(phase)
-pairs = zip(*(phase.parameters for phase in phases), strict=True)
-heads_apart = max((x - y).abs().max().item() for x, y in pairs)
-print(f"after a phase no parameter differs by more than {heads_apart:.0e}")
-times = [seconds(partial(run, phase), 9, 1) for phase in phases]
-print(f"with its heads by hand it takes {times[0] / times[1]:.0%} of the time")
-
-# %% tags=["claims"]
-assert heads_apart < 1e-4, "the same parameters"
-assert times[0] < 0.9 * times[1], "sooner"
-
-# %% [markdown]
 # ## Use it
 #
 # `train` and the command line do it only if asked:
@@ -1248,19 +1137,14 @@ assert times[0] < 0.9 * times[1], "sooner"
 # When is it worth it? If your networks are small, and you train many of them: for seeds, for
 # settings, for figures. As soon as you change the loss, it is the wrong form: every change means a
 # new derivative, and a test against autograd. And the larger the layers, the more of the time is
-# arithmetic, and the less there is to gain:
+# arithmetic, and the less there is to gain.
 
-# %%
+# %% tags=["claims"]
 of_width = {}
-for width in (64, 256, 512):
+for width in (64, 512):
     pair = [make_learner(form, hidden=width) for form in (ByHand, None)]
     times = [seconds(partial(x.learn, part), 5, 3) for x in pair]
     of_width[width] = times[0] / times[1]
-    print(
-        f"{width:4d} units: {of_width[width]:.0%} of the time of an update with autograd"
-    )
-
-# %% tags=["claims"]
 assert of_width[64] < 0.75 * of_width[512], "less to gain"
 
 # %% [markdown]
@@ -1270,7 +1154,7 @@ assert of_width[64] < 0.75 * of_width[512], "less to gain"
 #
 # A view sees changes that are made *in place*, as an optimiser and `load_state_dict` make them. If
 # somebody puts another tensor into the place of a parameter's memory, the view still looks at the
-# old one. Nothing fails: the object (`judge`, in `PPO`) goes on training the old memory, and the policy
+# old one. Nothing fails: the object goes on training the old memory, and the policy
 # that you save stays as it is. Here is one step before and one after:
 
 # %%
@@ -1303,12 +1187,10 @@ assert goes_on > 1e-4, "the old memory is trained"
 #
 # - For small networks an update is some two hundred small calls; the arithmetic is a minor part.
 # - Backpropagation is one sentence for each step: given how the loss changes with your output, say how it changes with
-#   your input and your weights. A layer that keeps its input or its output can do so in one to three lines.
+#   your input and your weights.
 # - The surrogate's slope is $\rho \hat A$ where the clip leaves it alive, and the softmax turns it into *up for
 #   what was done, down for everything in proportion to its probability*.
-# - A derivative by hand is right when a test says so: here in double precision, for its three kinds of actions, with every clip.
 # - Autograd can be given a start. Then only the loss is by hand, and the network may be any.
-# - Views share memory. Weights, gradients, the optimiser's state and checkpoints stay PyTorch's.
 #
 # ## Exercises
 #

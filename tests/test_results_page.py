@@ -105,6 +105,20 @@ def test_a_goal_asks_for_runs_or_for_their_mean(wanted, goal, said) -> None:
     assert verdict(row, np.array([1.0, 2.0, 6.0]), goal) == said
 
 
+def test_the_curve_rises_slowly_because_the_cart_leaves_the_track() -> None:
+    tracks = stored_runs("cartpole_ends")
+    steps, ends = tracks["PPO"].steps, tracks["PPO"].watched
+    gains = tracks["endless track"].curves - tracks["PPO"].curves
+    gain = gains[:, (steps > 10_000) & (steps <= 26_000)].mean(1)
+    low, high = t_interval(gain)
+    assert [round(x) for x in (gain.mean(), low, high)] == [99, 55, 144]
+    assert (len(gain), gain.min() > 0) == (10, True)
+    ways = np.array([ends[f"ends/{way}"].sum(0) for way in ("track", "pole", "limit")])
+    between = (steps >= 14_000) & (steps <= 18_000)
+    track, pole, limit = ways[:, between].sum(1)
+    assert track > pole + limit
+
+
 def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
     rows, origin = read_table(RESULTS / "published.csv")
     zoo = {
