@@ -317,9 +317,8 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 # %% [markdown]
 # ## Rules for actors that draw
 #
-# Such an actor does two things: it draws actions, and it says how likely they are. Do the two
-# agree? We cannot look inside. But if they agree, three facts hold, and many mistakes break at
-# least one of them.
+# Such an actor draws actions, and it says how likely they are. If the two agree, three facts hold, and many mistakes
+# break at least one of them.
 #
 # First, an action that was drawn and is then given back must get **the same log-probability** as
 # when it was drawn.
@@ -417,10 +416,9 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
 
 
 # %% [markdown]
-# **SAC with discrete actions** ({doc}`discrete_sac`) has a contract of its own. An actor that returns the
-# log-probabilities of *all* actions, as a fourth result, needs no gradient through a sample: the expectation over
-# actions is a sum {cite:p}`christodoulou2019`. Its critic returns the values of all actions at once, or takes `action`
-# and is called once for each.
+# **SAC with discrete actions** ({doc}`discrete_sac`) has a contract of its own. Its actor returns the
+# log-probabilities of *all* actions, as a fourth result, and needs no gradient through a sample: the expectation over
+# actions is a sum {cite:p}`christodoulou2019`.
 #
 # ## Legal, but harmful
 #
@@ -805,8 +803,7 @@ print("passes on", device.type)
 # ## Summary
 #
 # - Fifteen families need six roles. `CONTRACTS` says what each requires, `check_model` checks it.
-# - Shapes are the least of it: rows must not mix, given actions must come back unchanged, and an
-#   action must be judged by the distribution that it was drawn from.
+# - Shapes are the least of it: rows must not mix, and given actions must come back unchanged.
 # - Three facts reveal many mistakes without looking inside: the same log-probability when an
 #   action is given back, probabilities that sum to 1, a score with mean zero.
 # - What is legal but harmful gets a warning.

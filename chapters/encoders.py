@@ -903,8 +903,8 @@ shared, head = (sum(x.numel() for x in y.parameters()) for y in (encoder, heads)
 assert 0.5 < (shared + head) / (2 * shared + head) < 0.51, "almost half"
 
 # %% [markdown]
-# {doc}`ppg` and {doc}`rainbow` use an encoder with two convolutions and tanh, which is called as the library ALF calls
-# its encoders: it takes a state and returns it.
+# {doc}`ppg` and {doc}`rainbow` use an encoder with two convolutions and tanh. As in the library ALF it takes a state and
+# returns it.
 
 
 # %% tags=["export", "hide-input"]
@@ -1131,6 +1131,5 @@ grade(rounded, maps_of, *cases)
 # %% [markdown]
 # ## References
 #
-# Convolutions that learn are from {cite:t}`lecun1989`. Agents met them in {cite:t}`mnih2015`, and
-# the games and the small network are from {cite:t}`young2019`. How an encoder is learned beside an
-# actor and a critic was studied by {cite:t}`yarats2021`.
+# Convolutions that learn are from {cite:t}`lecun1989`, the large network from {cite:t}`mnih2015`, games and the small one
+# from {cite:t}`young2019`, and the encoder that the critic alone moves from {cite:t}`yarats2021`.
