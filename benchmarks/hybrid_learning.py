@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.learning import Experiment, Variant, main
 from literate_rl.data.agents import make_envs
@@ -27,6 +27,7 @@ from literate_rl.maths.ppo_error import (
     ppo_info,
     ppo_policy_loss,
 )
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.runs.runs import flat_env
 
@@ -143,6 +144,16 @@ class RatioNotMasked(HybridActions):
         return log_prob, super().evaluate(row, action)[1]
 
 
+class IdleWithoutGradient(HybridActions):
+    """The whole ratio of all arguments, with the gradient of those that count."""
+
+    def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies, each ``(*)``."""
+        log_prob, entropy = super().evaluate(row, action)
+        whole, _ = everything(self).evaluate(row, action)
+        return log_prob + (whole - log_prob).detach(), entropy
+
+
 class EntropyNotMasked(HybridActions):
     """Hybrid actions whose entropy, and it alone, counts all arguments."""
 
@@ -171,14 +182,27 @@ class PerHeadNotMasked(PerHead):
 
 
 DI_ENGINE = "per head, not masked"
+ENCODER = "encoder without the idle"
 LOSSES = {
     "joint": HybridActions,
     "per head": PerHead,
     "not masked": NotMasked,
     DI_ENGINE: PerHeadNotMasked,
     "ratio not masked": RatioNotMasked,
+    "idle without gradient": IdleWithoutGradient,
+    ENCODER: RatioNotMasked,
     "entropy not masked": EntropyNotMasked,
 }
+
+
+def spare_encoder(network: HybridPolicyNetwork, used: Tensor) -> None:
+    """Let the means of arguments that no type uses train their head alone."""
+
+    def forward(head: Any, seen: tuple[Tensor], mu: Tensor) -> Tensor:
+        alone = nn.functional.linear(seen[0].detach(), head.weight, head.bias)
+        return torch.where(used, mu, alone)
+
+    network.action_args_mu.register_forward_hook(forward)
 
 
 def agent(config: PPOConfig, env: str, mask: Any = None, loss: str = "joint") -> PPO:
@@ -192,6 +216,9 @@ def agent(config: PPOConfig, env: str, mask: Any = None, loss: str = "joint") ->
         normalize=config.normalize_obs,
     )
     policy.actions = LOSSES[loss].from_space(envs.single_action_space, mask)
+    if loss == ENCODER:
+        network: Any = policy.network.actor.network
+        spare_encoder(network, policy.actions.mask.any(0))
     error = per_head_error if loss.startswith("per head") else None
     return PPO(policy, envs, config, policy_error=error)
 
@@ -229,8 +256,12 @@ GYMNASIUM_LANDERS = {
     "lander_continuous": "LunarLanderContinuous-v3",
 }
 
+# What takes the harm of idle arguments apart, and is of no use elsewhere.
+CAUSES = "idle without gradient", ENCODER
+ASKED = [loss for loss in LOSSES if loss not in CAUSES]
+
 EXPERIMENTS = {
-    "moving": compare(MOVING, ppo_settings(MOVING), LOSSES, goal=1.5),
+    "moving": compare(MOVING, ppo_settings(MOVING), ASKED, goal=1.5),
     "lander": compare(LANDER, ppo_settings(LANDER), THREE, goal=200),
     # The same moon and the same settings, with the actions that Gymnasium offers.
     **{
@@ -246,6 +277,17 @@ EXPERIMENTS = {
         )
         for number in IDLE
     },
+    # What of sixteen idle arguments does the harm: their ratio or their gradient?
+    "moving_idle_cause": replace(
+        compare(
+            "MovingIdle16-v0",
+            ppo_settings(MOVING),
+            ("joint", "ratio not masked", *CAUSES),
+            np.pad(MOVING_MASK, ((0, 0), (0, 16))),
+        ),
+        seeds=10,
+        watched=("losses/clipfrac",),
+    ),
     # PPO of the chapter, which chooses from a list, with the settings of hybrid PPO.
     **{
         f"moving_list_{number}": Experiment(

@@ -14,7 +14,7 @@
 # stay in a box. You have a correct model for each of the six roles, and you can find and fix the
 # mistakes in the models of others.
 #
-# Reading takes about 15 minutes, without exercises. You need {doc}`contracts`, and the Gaussian policy of
+# Reading takes about 20 minutes. You need {doc}`contracts`, and the Gaussian policy of
 # {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
@@ -52,7 +52,7 @@ __all__ = [
 # a_j = \bar a_j + h_j \tanh u_j .
 # $$ (def-squash)
 #
-# The squash pushes the actions together, so it changes their density. Move the sliders. The bars
+# The squash changes the density of the actions. Move the sliders. The bars
 # are 20,000 actions in a box from −1 to 1. The solid curve is their density as it should be, the
 # dashed one is the density of $u$ at the same actions.
 
@@ -119,7 +119,7 @@ dial("A density and its squash", frame, {"σ": sigmas, "μ": means}, start=(0.7,
 
 # %% [markdown]
 # **Notice** that the area below the dashed curve is never 1, so it is not a density of actions at
-# all. With μ = 0, the wider the policy, the smaller the area. What is missing is how much the
+# all. What is missing is how much the
 # squash stretches or shrinks at each point: its derivative, $h_j (1 - \tanh^2 u_j)$. For a whole
 # vector it is the determinant of the *Jacobian*, which is the product of these derivatives,
 # because each number is squashed on its own. The density is divided by it. In logarithms
@@ -131,46 +131,37 @@ dial("A density and its squash", frame, {"σ": sigmas, "μ": means}, start=(0.7,
 #
 # In this form the last term is infinite as soon as $\tanh u$ rounds to 1, which in float32
 # happens for $u$ above about 9. Many programs add $10^{-6}$ inside the logarithm. Then the
-# logarithm stops at −13.8, however large $u$ is, and its gradient there is wrong. But
-# $1 - \tanh^2 u = 4 / (e^u + e^{-u})^2$, and so
+# logarithm [stops at −13.8](/docs/errata.md#a-jacobian-that-saturates), however large $u$ is, and its gradient there is
+# wrong. But $1 - \tanh^2 u = 4 / (e^u + e^{-u})^2$, and so
 #
 # $$
 # \log (1 - \tanh^2 u) = 2 \, \bigl( \log 2 - u - \log (1 + e^{-2u}) \bigr) ,
 # $$ (stable-jacobian)
 #
-# which is exact for every $u$. PyTorch calls $\log(1 + e^x)$ `softplus`.
+# which is exact for every $u$. PyTorch calls $\log(1 + e^x)$ `softplus`, and `squashed_log_prob` of
+# {doc}`workshop/networks` computes both equations.
 
 # %% tags=["claims"]
 for mean in means:
     right, wrong = torch.tensor([areas(sigma, mean) for sigma in sigmas]).T
     assert abs(right - 1).max() < 0.01, "with the Jacobian the area is 1"
     assert wrong.max() < 0.97, "without it never"
-assert torch.tensor([areas(sigma, 0.0)[1] for sigma in sigmas]).diff().max() < 0
 before, after = torch.tensor([entropies(sigma, 0.0) for sigma in sigmas]).T
 assert before.diff().min() > 0, "that of u grows without limit"
 assert after.argmax() < len(sigmas) - 1, "the true one falls once σ is large"
 assert torch.tensor(9.1).tanh() == 1 > torch.tensor(8.5).tanh()
 
 # %% [markdown]
-# `squashed_log_prob` of {doc}`workshop/networks` computes both equations. {doc}`sac` uses it too.
-
-# %%
-import inspect
-
-print(inspect.getsource(squashed_log_prob))
-
-# %% [markdown]
-# The actor that uses it has two more pitfalls. The first is a *given* action, which must be
-# turned back into $u$. (For an action that the actor has just drawn, $u$ is known.) Near the
-# edges $\operatorname{artanh}$, the inverse of $\tanh$, magnifies every rounding error. So it is
-# computed in float64. Only the two endpoints, where it would be infinite, are moved inwards, by
+# An actor that uses it has two more pitfalls. The first is a *given* action, which must be
+# turned back into $u$. Near the edges $\operatorname{artanh}$, the inverse of $\tanh$, magnifies every rounding error.
+# So it is computed in float64, and only the two endpoints, where it would be infinite, are moved inwards, by
 # one step of float32.
 #
 # The second is the entropy: no formula is known for that of a squashed Gaussian. That of the
 # Gaussian before the squash is often returned instead. It grows without limit as $\sigma$ grows,
-# while the true one falls once $\sigma$ is large (the dial prints both), so an entropy bonus on it
-# would drive the actions to the edges of the box. We use minus the log-probability of a fresh sample. On average it is the
-# entropy, and through $u_j = \mu_j + \sigma_j \eta_j$ its gradient is right too.
+# while the true one falls once $\sigma$ is large, so an entropy bonus on it
+# would drive the actions to the edges of the box. We use minus the log-probability of a fresh sample. On average it is
+# the entropy, and through $u_j = \mu_j + \sigma_j \eta_j$ its gradient is right too.
 
 
 # %% tags=["export"]
@@ -370,10 +361,7 @@ print("eight checks, no complaint")
 # example classes. We run the checker on each of them, word for word as
 # [an older
 # edition](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst)
-# prints them, because its mistakes are typical. The page leaves out the imports, which we supply. ([Today's
-# edition](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/docs/source/advance/algorithm_model_requirements.rst)
-# sums the entropy, allows log-probabilities of shape $(B,)$, and has dropped the discrete actor
-# of SAC.)
+# prints them, because its mistakes are typical.
 
 # %% tags=["hide-input"]
 import re
@@ -653,15 +641,10 @@ for name, words in verdicts.items():
     print(name, "→", words)
 
 # %% [markdown]
-# Five of the twelve pass. The mistakes in the other seven, one after the other:
-#
-# - **The Q networks of DQN and Rainbow** concatenate two states, but size their first layer for
-#   one.
-# - **The continuous actor of DDPG** is not valid Python: its methods are not indented.
-# - **The discrete actors of A2C and SAC** return $(B,)$ where the contract says $(B, 1)$. That is
-#   the model that {doc}`contracts` began with. SAC's contract also asks for a fourth result.
-# - **The continuous actors of A2C and SAC** call `super(Actor, self)` in a class of another name,
-#   which is an error. With that corrected, the checker finds three broken rules in each.
+# Five of the twelve pass. Of the other seven, two have a first layer of the wrong size, one is not indented, and two
+# return $(B,)$ where the contract says $(B, 1)$: the model that {doc}`contracts` began with. The
+# **continuous actors of A2C and SAC** call `super(Actor, self)` in a class of another name. With that corrected, the
+# checker finds three broken rules in each.
 
 # %%
 continuous = ["A2C ActorContiguous", "SAC ActorContiguous"]
@@ -669,16 +652,11 @@ plain = {name: edited(name, {"super(Actor, self)": "super()"}) for name in conti
 print(look_at("A2C ActorContiguous", plain["A2C ActorContiguous"]))
 
 # %% [markdown]
-# The first broken rule is a missing sum: the actor returns one entropy for each number of the
-# action, and the entropy of the whole action is their sum. The other two come from a single
+# The first is a missing sum over the entropies of the action's numbers. The other two come from a single
 # mistake, the most instructive one on the page. The actor returns $a = h \tanh u$. When $a$ comes
 # back to be judged, `act = action` treats it as $u$ and squashes it once more. The
-# log-probability is then that of another action.
-#
-# Machin's PPO
-# [judges the stored action twice](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/ppo.py#L137-L156),
-# for the old policy and for the new one. Both log-probabilities are wrong in the same way, so the
-# ratio starts at 1 and nothing looks suspicious. But the mean score is not zero.
+# log-probability is then that of another action. In PPO the old and the new log-probability are wrong in the same way,
+# so the ratio starts at 1 and nothing looks suspicious. But the mean score is not zero.
 #
 # Here is everything that has to change, as pairs of what is written and what should be.
 
@@ -711,8 +689,7 @@ print([look_at(name, edited(name, pairs)) for name, pairs in changes.items()])
 
 # %% [markdown]
 # All pass, but the continuous actors get a warning: their entropy is that of the Gaussian before
-# the squash. And the $10^{-6}$ in their logarithm is still there. `SquashedGaussianActor` has
-# neither fault.
+# the squash. `SquashedGaussianActor` does not have this fault.
 
 # %% tags=["claims"]
 from literate_rl.check.contracts import scores_cancel
@@ -741,9 +718,8 @@ assert all(look_at(name, edited(name, changes[name])) == "passes" for name in ch
 # ### Trap: an inverse that is cut off
 #
 # The natural fix for that actor is `u = atanh(a / h)`. Because this is infinite at the edge,
-# programs put `clamp(a / h, -1 + 1e-6, 1 - 1e-6)` in front of it. RLlib had this
-# ([#14878](https://github.com/ray-project/ray/issues/14878), fixed in
-# [#65036](https://github.com/ray-project/ray/pull/65036)). The clamp limits $|u|$ to about 7.25.
+# programs put `clamp(a / h, -1 + 1e-6, 1 - 1e-6)` in front of it, [as RLlib
+# did](/docs/errata.md#an-inverse-that-is-cut-off). The clamp limits $|u|$ to about 7.25.
 # If a policy has learned to push with full force, its $u$ lies beyond that, and its actions get
 # the wrong log-probability.
 
@@ -764,65 +740,8 @@ assert abs(ours - truth) < 0.5 < 2 < truth - wrong
 
 # %% [markdown]
 # **Notice** that a small error remains. Near the edge only a few digits of a float32 action
-# depend on $u$, and for $u$ above 9.01 none does. With PPO the action could *be* $u$, squashed on the
-# way into the environment; we have not trained one. SAC never inverts anything.
+# depend on $u$, and for $u$ above 9.01 none does. SAC never inverts anything.
 #
-# ### Trap: bounds of the first dimension for all
-#
-# A clamp to `low[0], high[0]` is right for Pendulum and for every task whose actions have equal
-# bounds. CleanRL's [TD3](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/td3_continuous_action.py#L236-L238)
-# clamps its targets this way. An actor that does so looks right in the same tasks. The checker
-# compares every number with its own bound, so give it the environment that you will train in.
-
-
-# %% tags=["hide-input"]
-import numpy as np
-
-
-class FirstBounds(nn.Linear):
-    def __init__(self, low, high):
-        super().__init__(4, 2)
-        self.low, self.width = low[0], high[0] - low[0]
-
-    def forward(self, state):
-        return self.low + self.width * super().forward(state).sigmoid()
-
-
-said = []
-for low, high in (([-2, -2], [2, 2]), ([-2, 0], [2, 1])):
-    space = spaces.Box(np.float32(low), np.float32(high))
-    verdict = verdict_on("TD3", space, actor=FirstBounds(low, high))
-    said.append(verdict.split("\n")[-1].strip())
-print("equal bounds:", said[0], "\nothers:", said[1])
-
-# %% tags=["claims"]
-assert said[0] == "passes"
-assert "action[:, 1] must lie in 0 to 1" in said[1]
-
-# %% [markdown]
-# ## What well-known implementations do
-#
-# | question | this chapter | [Machin](https://github.com/iffiX/machin/tree/7fa986b1bafdefff117d6ff73d14644a5488de9d) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py) | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py) |
-# |---|---|---|---|---|---|---|
-# | $\log(1 - \tanh^2 u)$ | exact | [+ 1e-6](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/test/frame/algorithms/test_sac.py#L53) | [+ 1e-6](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L241) | [+ 1e-6](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py#L148) | [+ 1.2e-7](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py#L38) | [exact](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py#L60) |
-# | the width of the box, $\log h$ | subtracted | subtracted | left out: actions are in −1 to 1 | subtracted | left out: actions are in −1 to 1 | left out ([#314](https://github.com/openai/spinningup/issues/314)) |
-# | a given action | in float64, endpoints moved | [`atanh`, no bound](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/test/frame/algorithms/test_sac.py#L42) | [clamped by 1.2e-7](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py#L661-L663) | never | never | never |
-#
-# Machin's column is about its test of SAC. Leaving out $\log h$ adds a
-# constant to every entropy, which only changes what a target entropy means. We read the code at
-# the linked commits.
-#
-# ## On the best device
-
-# %%
-from literate_rl.data.agents import best_device
-
-device = best_device()
-actor = SquashedGaussianActor(3, [-2.0], [2.0]).to(device)
-check_model("PPO", actor=actor, env="Pendulum-v1")
-print("passes on", device.type)
-
-# %% [markdown]
 # ## Summary
 #
 # - A squashed Gaussian needs its Jacobian, in the form with `softplus`.
@@ -831,7 +750,6 @@ print("passes on", device.type)
 # - The entropy of a squashed Gaussian is estimated from a sample. That of the Gaussian before the
 #   squash is a different number.
 # - The other roles take a few lines each. What goes wrong in them are shapes and dimensions.
-# - Of the twelve published examples five pass as they are, and a few words repair the others.
 #
 # ## Exercises
 #

@@ -10,14 +10,11 @@
 # # Contracts
 #
 # **What does an algorithm require of a network, and how do you know that yours meets it?** After
-# this chapter you can read the contracts of fifteen families of algorithms, from DQN to SAC,
-# check a model of your own with one call, and understand each error that the check reports. The
-# next chapter, {doc}`contract_models`, builds models that pass, and the agents of the book learn
-# with them.
+# this chapter you can read the contracts of fifteen families of algorithms, from DQN to SAC, and
+# check a model of your own with one call. The next chapter, {doc}`contract_models`, builds models that pass.
 #
-# This part is for whoever brings a network of their own. Reading takes about 35 minutes, without
-# exercises. You need policies ({doc}`policies`) and the algorithm that you want to train with: A2C
-# and PPO for the first half, {doc}`ddpg` and {doc}`sac` for the rules about actions.
+# Reading takes about 35 minutes. You need policies ({doc}`policies`) and the algorithm that you want to train
+# with: A2C and PPO for the first half, {doc}`ddpg` and {doc}`sac` for the rules about actions.
 
 # %% tags=["export", "hide-input"]
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
@@ -78,13 +75,10 @@ __all__ = [
 # %% [markdown]
 # ## A model that looks right
 #
-# The documentation of [Machin](https://github.com/iffiX/machin), a library of algorithms, has [a
+# The library [Machin](https://github.com/iffiX/machin) has [a
 # page](https://github.com/iffiX/machin/blob/32a8b936d9d52d060c71f54a9e272ea529efcfa8/docs/source/advance/algorithm_model_requirements.rst)
-# that says what each algorithm expects of a model, with an example for each. We know of no other
-# library with such a page. Here is its actor for A2C, the simplest actor-critic algorithm, as an
-# older edition prints it. It samples an action, or evaluates one that it is given: it returns how
-# likely the action was.
-
+# that says what each algorithm expects of a model, with an example for each. Here is its actor for A2C, as an
+# older edition prints it. It samples an action, or says how likely one is that it is given.
 
 # %%
 import torch
@@ -114,9 +108,8 @@ class Actor(nn.Module):
 
 # %% [markdown]
 # We give it an easy task: four random numbers come in, and action 1 is right if their sum is
-# positive, action 0 if not. The policy gradient weights each log-probability by an advantage.
-# For comparison we train the same actor with one change: each of its results gets a second
-# dimension, of size 1.
+# positive. The policy gradient weights each log-probability by an advantage. For comparison we train the same actor
+# with one change: each of its results gets a second dimension, of size 1.
 
 
 # %%
@@ -185,11 +178,7 @@ print(verdict)
 # the shape $(5,)$. Advantages have the shape $(5, 1)$, and PyTorch broadcasts the product of the
 # two to a table $(5, 5)$: every action is weighted by the advantage of every state. The mean of
 # that table is the mean log-probability times the mean advantage, and the mean advantage is zero.
-#
-# Machin's [own A2C
-# reshapes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/a2c.py#L369)
-# what the model returns, so the example trains there and the mistake stays hidden. That edition's
-# contract is right: it asks for $(B, 1)$. (Today's allows both, {doc}`contract_models`.)
+# Machin's own A2C reshapes what the model returns, so the example trains there and the mistake stays hidden.
 
 # %% tags=["claims"]
 assert trained["fixed"][-20:].mean() > 0.9, "with the fix it learns"
@@ -199,10 +188,9 @@ assert verdict.count("must have shape (5, 1), got (5,)") == 3
 # %% [markdown]
 # ## Six roles
 #
-# Fifteen families sound like a lot to learn, but they need networks in only six roles. You need
-# not know the algorithms yet. A Q network returns a **Q value** for each of $N$ discrete actions,
-# the expected return of that action in the state. Rainbow's network returns a distribution
-# instead: the probabilities of fixed returns, the **atoms**.
+# Fifteen families sound like a lot to learn, but they need networks in only six roles. A Q network returns a **Q value**
+# for each of $N$ discrete actions, the expected return of that action in the state. Rainbow's network returns a
+# distribution instead: the probabilities of fixed returns, the **atoms**.
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import Picture
@@ -239,33 +227,24 @@ for family, needed in zip(left, [[0], [1], [2, 3], [3, 4], [4, 5]], strict=True)
 picture
 
 # %% [markdown]
-# (Of the names, `Per` stands for prioritised replay and `Apex` for many actors, {doc}`replay` and
-# {doc}`apex`; HDDPG is hysteretic DDPG, {doc}`td3`; a dueling network adds the value of a state and an
-# advantage of each action, {doc}`dqn`.)
-#
-# **Notice** the role in colour, the actor that draws, also called a stochastic actor. Each of the
-# other roles takes one line to describe. An actor that draws has to return its action, the
-# log-probability and the entropy. It has to judge actions that it is given. And all of this has
+# **Notice** the role in colour, the actor that draws. It has to return its action, the
+# log-probability and the entropy, and to judge actions that it is given. And all of this has
 # to be consistent. That is where models go wrong, and what most of this chapter is about.
 #
-# `CONTRACTS` holds the contracts. This is one of the short ones.
+# `CONTRACTS` holds the contracts. This is one of the short ones, in Machin's notation:
 
 # %%
 print(CONTRACTS["RAINBOW"])
 
 # %% [markdown]
-# The first lines are in Machin's notation. `state_0[batch_size, ...]` is a tensor with a row for
-# each state and at least one more dimension. `<...>` means that more results may follow, or more
-# arguments if they have a default. In the notation of this book's signatures
-# ({doc}`workshop/signatures`), a result `q_value[batch_size, action_num]` is
-# `Float[Tensor, "B N"]`.
+# `state_0[batch_size, ...]` is a tensor with a row for each state and at least one more dimension. `<...>` means that
+# more results may follow, or more arguments if they have a default.
 #
 # ## What a rule is
 #
 # A rule is a small function that tries a model and yields what it finds: what was
 # expected, what came, and a hint. The first line of its docstring is the line that the contract
-# prints. The model comes wrapped in a `Probe`, which holds a copy of yours and calls it;
-# {doc}`workshop/probes` explains how the copy is isolated from the rest of the program.
+# prints. The model comes wrapped in a `Probe` ({doc}`workshop/probes`), which holds a copy of yours and calls it.
 
 
 # %% tags=["export"]
@@ -284,25 +263,17 @@ def takes_action(probe: Probe) -> Iterator[Finding]:
 #
 # | rules | what they find |
 # |---|---|
-# | `copies`, `takes_states` | a model that cannot be copied (some algorithms need an older copy, a *target network*); a missing or extra argument, `*args` and `**kwargs` (arguments are matched by name) |
+# | `copies`, `takes_states` | a model that cannot be copied (some algorithms need an older copy); a missing or extra argument: they are matched by name |
 # | `runs_on_batches`, `returns_enough`, `numbers` | an error with five rows or with one, in training or in evaluation mode; too few results; NaN and infinity |
+# | `has_shape`, `has_gradient` | a result of another shape, with five rows or with one, where a `squeeze` does its harm; one that no parameter can learn |
 # | `sums_to_one` | logits, logarithms, or a softmax over the wrong dimension, where probabilities are meant |
 # | `in_bounds`, `is_an_action` | a continuous action outside of its box, also when the states are 100 times as large; a discrete one that is not an integer below $N$ |
-# | `entropy_learns`, `action_learns` | an entropy without a gradient; for SAC an action without one: drawn by PyTorch's `sample()`, which cuts the gradient, and not by `rsample()` |
+# | `entropy_learns`, `action_learns` | an entropy without a gradient; for SAC an action without one, drawn by `sample()` and not by `rsample()` |
 # | `as_it_is`, `tells_apart`, `lists_log_probs` | a given action that comes back changed; a log-probability that does not depend on the action, or disagrees with the list of all |
 #
-# The rules of the next two sections have an idea behind them.
-#
-# ## Rules about results
-#
-# A result is described by its line in the contract: name and dimensions. Two rules follow from
-# that line. The result must have this shape, with five rows and with one, because a `squeeze`
-# does no harm until a batch has a single row. And if the result is meant to be learned, a
-# gradient must flow from it to at least one parameter.
-#
-# And **no row may depend on the others**. A mean over the wrong dimension, or one `flatten` too
-# many, mixes the rows of a batch and keeps every shape. So each row is computed once more, alone.
-# (`luck` is the random seed of a call.)
+# The rules that follow have an idea behind them. The first: **no row may depend on the others**. A mean over the wrong
+# dimension, or one `flatten` too many, mixes the rows of a batch and keeps every shape. So each row is computed once
+# more, alone; `luck` is the random seed of a call.
 
 
 # %% tags=["export"]
@@ -346,14 +317,11 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 # %% [markdown]
 # ## Rules for actors that draw
 #
-# Such an actor does two things: it draws actions, and it says how likely they are. Do the two
-# agree? We cannot look inside. But if they agree, three facts hold, and many mistakes break at
-# least one of them.
+# Such an actor draws actions, and it says how likely they are. If the two agree, three facts hold, and many mistakes
+# break at least one of them.
 #
 # First, an action that was drawn and is then given back must get **the same log-probability** as
-# when it was drawn. (Two small rules belong to this one: the action must be returned unchanged,
-# because the algorithm stores it and has it judged again, and its log-probability must depend on
-# it at all.)
+# when it was drawn.
 
 
 # %% tags=["export"]
@@ -378,10 +346,9 @@ def judged_alike(probe: Probe) -> Iterator[Finding]:
 # $$ (unit-mass)
 #
 # For discrete actions this takes one call. For continuous ones, we draw points $a_i$ uniformly
-# from the box, whose volume is $v$, and take the mean of $v \, \pi(a_i \mid s)$. This works only
-# if all actions lie in the box. Those of a Gaussian do not, so the rule skips it. The rule finds
-# a Gaussian whose actions are clamped to the box before they are judged: part of its density lies
-# outside. It also finds a missing Jacobian, which we meet in {doc}`contract_models`.
+# from the box, whose volume is $v$, and take the mean of $v \, \pi(a_i \mid s)$. A policy that draws outside of the box,
+# as a Gaussian does, is skipped. The rule finds actions that were clamped to the box before they are judged, and a
+# missing Jacobian, which we meet in {doc}`contract_models`.
 
 
 # %% tags=["export"]
@@ -420,17 +387,13 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 # \mathbb E_{a \sim \pi} \bigl[ \nabla \log \pi(a \mid s) \bigr] = 0 ,
 # $$ (score-zero)
 #
-# which is the derivative of the equation above. ({doc}`policy_gradient` needed it for its
-# baseline.) If actions come from one distribution and are judged by another, the mean is not
-# zero, and it is a bias of every policy gradient.
+# which is the derivative of the equation above. If actions come from one distribution and are judged by another, the
+# mean is not zero, and it is a bias of every policy gradient.
 #
-# We draw 20 groups of 200 actions. Even if the expectation is zero, the mean gradient over all
-# groups is not exactly zero. How much the groups differ tells us how long it would be by chance
+# We draw 20 groups of 200 actions. How much the groups differ tells us how long the mean gradient would be by chance
 # alone. This is its standard error, and `excess` divides the length of the mean gradient by it.
-# More than five is too much.
-#
-# An untrained network gives all discrete actions nearly the same probability, so a wrong formula
-# barely shows. Larger states make its probabilities unequal, so the rule tries those too.
+# More than five is too much. An untrained network gives all discrete actions nearly the same probability, so a wrong
+# formula barely shows; the rule tries larger states too.
 
 
 # %% tags=["export"]
@@ -453,26 +416,16 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
 
 
 # %% [markdown]
-# **SAC with discrete actions** ({doc}`discrete_sac`) has a contract of its own, because Machin's
-# page contradicts itself there: it asks for `rsample`, and its example uses a `Categorical`, which
-# has none. But an actor that returns the log-probabilities of *all* actions, as a fourth result,
-# needs no gradient through a sample: the expectation over actions is a sum
-# {cite:p}`christodoulou2019`. Its critic returns the values of all actions at once. One that takes
-# `action`, as on Machin's page, is accepted as well, and will be called once for each action.
+# **SAC with discrete actions** ({doc}`discrete_sac`) has a contract of its own. Its actor returns the
+# log-probabilities of *all* actions, as a fourth result, and needs no gradient through a sample: the expectation over
+# actions is a sum {cite:p}`christodoulou2019`.
 #
 # ## Legal, but harmful
 #
-# Some models keep their contract and still do harm. They get a warning. Some rules of
-# {doc}`workshop/rules` find
-#
-# - a model that writes to its arguments;
-# - batch normalisation or dropout: the network that learns is not the one that acted;
-# - an entropy that is a constant;
-# - an entropy that belongs to another distribution;
-# - NaN for large states, or log-probabilities that stop at −15.9, as those of
-#   `Categorical(probs=…)` do: an action that has become unlikely no longer gets a gradient.
-#
-# The fixed example of the first section is such a model.
+# Some models keep their contract and still do harm. They get a warning: a model that writes to its arguments; batch
+# normalisation or dropout; an entropy that is a constant, or that of another distribution; NaN for large states; or
+# log-probabilities that stop at −15.9, as those of `Categorical(probs=…)` do: an action that has become unlikely no
+# longer gets a gradient. The fixed example of the first section is such a model.
 
 # %%
 with warnings.catch_warnings(record=True) as told:
@@ -487,10 +440,9 @@ assert "they stop at -15.9" in str(told[0].message)
 # %% [markdown]
 # ## From rules to contracts
 #
-# A **role** says what one network does: what it takes besides the states, what it returns, and
+# A **role** says what one network takes besides the states, what it returns, and
 # which rules hold for this role in particular. Its rules stand in stages. Those about calling come
-# first, because the others need a model that runs, and those that need many samples come last. The
-# check ends with the first stage in which a rule is broken.
+# first, those that need many samples come last, and the check ends with the first stage in which a rule is broken.
 
 
 # %% tags=["export", "hide-input"]
@@ -544,11 +496,10 @@ class Role(NamedTuple):
 
 
 # %% [markdown]
-# Here are the roles. Two of the six have variants. DDPG's actor returns an action or, if actions
-# are discrete, their probabilities. An actor that draws has a rule of its own for SAC. With
-# continuous actions its action must have a gradient. With discrete ones it returns a fourth
-# result, and the rule compares that with the log-probability.
-
+# Two of the six roles have variants. DDPG's actor returns an action or, if actions
+# are discrete, their probabilities. SAC's actor has a rule of its own: with
+# continuous actions its action must have a gradient, with discrete ones its fourth result must agree with the
+# log-probability.
 
 # %% tags=["export"]
 # Q values, for DQN; a distribution over returns for each action, for Rainbow.
@@ -588,7 +539,6 @@ LISTING = DRAWING._replace(
 # A **contract** says, for continuous and for discrete actions, which networks a family has and in
 # which roles. Where two roles are listed, a network may play either. The fifteen families, with
 # dueling networks counted as one, need only five entries.
-
 
 # %% tags=["export", "hide-input"]
 Parts = dict[str, tuple[Role, ...]]
@@ -643,9 +593,8 @@ CONTRACTS: dict[str, Contract] = {
 # %% [markdown]
 # ## The check
 #
-# Now we can put the check together. `check_model` takes a few steps in the environment to collect
-# states, finds the role of each model, tries the rules of the role, and raises one error that lists
-# what is broken. The check is optional: nothing in this book depends on it.
+# `check_model` takes a few steps in the environment to collect states, finds the role of each model, tries the rules of
+# the role, and raises one error that lists what is broken. Nothing in this book depends on it.
 
 
 # %% tags=["export", "hide-input"]
@@ -755,65 +704,11 @@ def role_of(model: nn.Module, roles: Sequence[Role]) -> Role:
 
 
 # %% [markdown]
-# ## States by name
+# A model may want `position` and `velocity` instead of one flat vector. The names are those of the environment's
+# observation space, if it is a `Dict` ({doc}`workshop/states`); a single state may have any name.
 #
-# In this book an observation is one flat vector, but a model may want `position` and `velocity`.
-# The names are those of the environment's observation space, if it is a `Dict`; a single state may
-# have any name. {doc}`workshop/states` splits the vector for the check, and for your model when a
-# learner of this book trains it.
-
-# %%
-from gymnasium import spaces
-
-from literate_rl.check.states import state_spec
-
-parts = {"position": spaces.Box(-1, 1, (1,)), "velocity": spaces.Box(-1, 1, (2,))}
-states = state_spec(spaces.Dict(parts)).split(torch.zeros(8, 3))
-print({name: tuple(state.shape) for name, state in states.items()})
-
-# %% [markdown]
 # ## Does such a model learn?
 #
-# {doc}`workshop/own_models` makes a policy of models that keep their contract. Here four algorithms
-# train the same actor, `CategoricalActor` of {doc}`contract_models`, and the same critic on CartPole, for
-# 60,000 steps with each algorithm's own settings. The settings were chosen with the networks of
-# {doc}`policies`, and these models have others: ReLU layers with PyTorch's default initialisation. A
-# line is one of five seeds.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Four panels with five curves each of the return on CartPole over 60,000 steps. Those of A2C and A3C differ most from seed to seed, between about 100 and 500 at the end; all of PPO reach 500; those of IMPALA rise unevenly"}}
-import matplotlib.pyplot as plt
-import numpy as np
-
-from literate_rl.book.pictures import AGENT_COLOURS
-from literate_rl.runs.runs import stored_runs
-
-families = stored_runs("a2c_contract")
-fig, axes = plt.subplots(1, 4, figsize=(7.6, 2.2), sharey=True)
-for axis, (name, run) in zip(axes, families.items(), strict=True):
-    axis.plot(run.steps / 1000, run.curves.T, color=AGENT_COLOURS[name], lw=0.9)
-    axis.set_title(name, fontsize=10)
-    axis.set_xlabel("thousand steps")
-    print(f"{name:7s}return at the end: {' '.join(f'{x:.0f}' for x in run.final)}")
-axes[0].set_ylabel("return while training")
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** that all four learn with models that they have never seen, and how much the seed decides.
-# With A2C and A3C three of five seeds end at 500 and the others end much lower; with PPO all five do.
-# IMPALA is not yet done: its settings are for 200,000 steps. So judge a model of your own by several
-# seeds, never by one.
-
-# %% tags=["claims"]
-assert list(families) == ["A2C", "A3C", "PPO", "IMPALA"]
-for run in families.values():
-    assert len(run.final) == 5
-    assert (run.curves.max(1) > 3 * run.curves[:, 0]).all(), "all four learn"
-for name in ("A2C", "A3C"):
-    assert (families[name].final > 490).sum() == 3, "three of five seeds"
-    assert np.sort(families[name].final)[1] < 400, "much lower"
-assert (families["PPO"].final == 500).all(), "with PPO all five"
-
-# %% [markdown]
 # To train models of yours, hand them to `train` ({doc}`workshop/training`), `qnet=` for DQN and Rainbow.
 # Actor and critic may share a body, which stays one:
 
@@ -848,13 +743,25 @@ assert sum(x.numel() for x in body.parameters()) == 80
 assert num_weights == 80 + 17 * 2 + 17, "the body stays one"
 
 # %% [markdown]
+# Judge a model of your own by several seeds, never by one: with the actor and the critic of {doc}`contract_models` three
+# of five seeds of A2C end at 500 on CartPole, and the others end much lower ({doc}`/docs/results`).
+
+# %% tags=["claims"]
+from literate_rl.runs.runs import stored_runs
+
+found = np.sort(stored_runs("a2c_contract")["A2C"].final)
+assert len(found) == 5
+assert found[2] > 490, "three of five seeds"
+assert found[1] < 400, "much lower"
+
+# %% [markdown]
 # ## Traps
 #
 # ### Trap: a test with a single state
 #
 # The quickest test of a network is to call it with one state. But a batch of one hides the
 # mistake of the first section, because $(1,)$ times $(1, 1)$ is $(1, 1)$. Try at least two sizes,
-# and let one of them be 1, where a `squeeze()` does its harm.
+# and let one of them be 1.
 
 # %%
 for batch in (1, 5):
@@ -868,8 +775,7 @@ assert (log_prob * torch.ones(5, 1)).shape == (5, 5)
 # %% [markdown]
 # ### Trap: a contract kept is not a task solved
 #
-# The check says that an algorithm can train a model, not that it will learn your task. A ReLU
-# after the last layer of a Q network breaks no rule. But in MountainCar every reward is −1, so
+# A ReLU after the last layer of a Q network breaks no rule. But in MountainCar every reward is −1, so
 # every return is negative, and this network cannot say so.
 
 # %%
@@ -882,20 +788,9 @@ print("smallest value:", qnet(torch.randn(1000, 2)).min().item())
 assert qnet(torch.randn(1000, 2)).min() == 0
 
 # %% [markdown]
-# ## What well-known implementations do
-#
-# | question | this chapter | [Machin](https://github.com/iffiX/machin/tree/7fa986b1bafdefff117d6ff73d14644a5488de9d) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/distributions.py) | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/sac_continuous_action.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/sac.py) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/sac/core.py) |
-# |---|---|---|---|---|---|---|
-# | is a model checked? | `check_model` | [probabilities, at each step](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/utils.py#L189) | no; [environments are](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/env_checker.py#L467) | no | no | no |
-# | how are arguments matched? | by name | [by name](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/utils.py#L52) | its own networks | its own networks | by position | its own networks |
-#
-# We read the code at the linked commits. What these libraries do about squashed Gaussians is in
-# the table of {doc}`contract_models`.
-#
 # ## On the best device
 #
-# A model is checked on its own device, so the same call works on a GPU. The smallest model that
-# keeps a contract is a single layer.
+# A model is checked on its own device.
 
 # %%
 from literate_rl.data.agents import best_device
@@ -908,12 +803,10 @@ print("passes on", device.type)
 # ## Summary
 #
 # - Fifteen families need six roles. `CONTRACTS` says what each requires, `check_model` checks it.
-# - Shapes are the least of it: rows must not mix, given actions must come back unchanged, and an
-#   action must be judged by the distribution that it was drawn from.
+# - Shapes are the least of it: rows must not mix, and given actions must come back unchanged.
 # - Three facts reveal many mistakes without looking inside: the same log-probability when an
 #   action is given back, probabilities that sum to 1, a score with mean zero.
 # - What is legal but harmful gets a warning.
-# - The check works on a copy of the model, and one error lists what is broken.
 #
 # ## Exercises
 #

@@ -91,11 +91,9 @@ picture
 #
 # ## What the policy's features gain
 #
-# Do features get better when a value learns, and does the policy stay as it was? Here is a
-# small test. A state is four random numbers from $-2$ to 2, and its return is the product of
-# the first two.
-# The policy is not trained at all; it has random opinions and should keep them. Four networks
-# learn the returns of 256 states:
+# Do features get better when a value learns, and does the policy stay as it was? A state is four random numbers from
+# $-2$ to 2, and its return is the product of the first two. The policy is not trained at all; it has random opinions
+# and should keep them. Four networks learn the returns of 256 states:
 #
 # - *one encoder*, shared with an ordinary value,
 # - *two encoders*, one for the policy and one for the value,
@@ -188,10 +186,9 @@ _ = axes[1].legend()
 # %% [markdown]
 # **Notice** that with one encoder the features learn, but the policy drifts, although it is not
 # trained: the features move under it. With two encoders the policy is left alone, and its
-# features learn nothing. The disjoint network has the best of both: after 200 steps its
-# features explain more than 95 % of the return's variance, and its policy has moved by less than
-# a hundredth of a nat. But so it is with one encoder that is held. These are better features; whether a
-# policy acts better with them is a question for {doc}`ppg_evidence`.
+# features learn nothing. The disjoint network has the best of both: its features explain more than 95 % of the return's
+# variance, and its policy has moved by less than a hundredth of a nat. But so it is with one encoder that is held.
+# Whether a policy acts better with these features is a question for {doc}`ppg_evidence`.
 
 # %% tags=["claims"]
 shares, drifts = ({n: r[:, :, i] for n, r in curves.items()} for i in (1, 2))
@@ -208,38 +205,9 @@ for name in ("disjoint", "one encoder, held"):
 #
 # So it is the second loss that holds the policy still, and not the second encoder. But a policy can
 # only be held while it does not learn, and the value must learn all the time. The auxiliary value
-# can wait for a phase of its own:
-
-# %% tags=["hide-input"]
-picture = Picture(
-    "Who learns when",
-    "Three lanes over two policy phases and one auxiliary phase. The policy learns in the "
-    "policy phases and is held in the auxiliary phase. The value learns in all three. The "
-    "auxiliary value waits in the policy phases and learns in the auxiliary phase.",
-)
-for column, name in enumerate(("policy phase", "policy phase", "auxiliary phase")):
-    picture.text(173 + 104 * column, 18, name, "quiet")
-for lane, (name, cells) in enumerate(
-    {
-        "policy": ("learns", "learns", "held"),
-        "value": ("learns", "learns", "learns"),
-        "auxiliary value": ("waits", "waits", "learns"),
-    }.items()
-):
-    y = 52 + 46 * lane
-    picture.text(4, y, name, anchor="start")
-    for column, word in enumerate(cells):
-        tone = {"held": "accent", "waits": "quiet"}.get(word, "second")
-        picture.box(173 + 104 * column, y, word, tone, width=96)
-picture
-
-# %% [markdown]
-# **Notice** the last column. Whatever teaches the policy's encoder may do so there and only there,
-# because only there the policy is held. The value learns in every column, so its gradient must stay
-# out of the policy's encoder, at least in the first two. This is how phasic policy gradient takes
-# turns: in a **policy phase** policy and value learn as in PPO; in an **auxiliary phase** the
-# auxiliary value teaches the features while the policy is held, and the value is trained further.
-# The next chapter is about these phases; this one is about the network.
+# can wait. Phasic policy gradient takes turns: in a **policy phase** policy and value learn as in PPO; in an
+# **auxiliary phase** the auxiliary value teaches the policy's features while the policy is held, and the value is
+# trained further. The next chapter is about these phases; this one is about the network.
 #
 # ## In symbols
 #
@@ -252,8 +220,7 @@ picture
 # V^{\text{aux}}(s) = w_{\text{aux}}^\top y_\pi + b_{\text{aux}} .
 # $$ (disjoint-dual)
 #
-# Here $\psi$ is the row of numbers that describes the policy, such as logits. Only $y_\pi$
-# appears twice, in the policy and in the auxiliary value. $V$ has weights and features that no
+# Here $\psi$ is the row of numbers that describes the policy, such as logits. $V$ has weights and features that no
 # other head knows. This is what *disjoint* means.
 #
 # In the **shared** arrangement there is one encoder and little more than half the weights. To
@@ -264,13 +231,18 @@ picture
 # $$ (disjoint-shared)
 #
 # The operator $\operatorname{sg}$, *stop gradient*, returns its argument, and its derivative
-# is zero by decree. In PyTorch it is called `detach`.
+# is zero by decree. In PyTorch it is called `detach`, and it belongs in front of the head: behind it, not even the head
+# could learn.
 
 # %% tags=["claims"]
 sizes = [
     sum(p.numel() for p in network_of(0, is_sharing_encoder=x).parameters())
     for x in (True, False)
 ]
+features, _ = network_of(0).heads.policy_encoder(seen)
+head = network_of(0).heads.value_head
+assert head(features.detach()).requires_grad, "in front, the head learns"
+assert not head(features).detach().requires_grad, "behind it does not"
 assert 0.5 < sizes[0] / sizes[1] < 0.55, "little more than half the weights"
 
 # %% [markdown]
@@ -278,8 +250,9 @@ assert 0.5 < sizes[0] / sizes[1] < 0.55, "little more than half the weights"
 #
 # An encoder is made from the space of the observations. That space may be a nest, that is a `Dict` or
 # `Tuple` of spaces ({doc}`encoders`), whose innermost spaces are its **leaves**. `flat`
-# ({doc}`workshop/nests`) puts all parts of an observation into one vector. The layers are those
-# of {doc}`policies`: weights that start orthogonal, biases that start at zero, and tanh.
+# ({doc}`workshop/nests`) puts all parts of an observation into one vector. The argument `state` is not the state $s$
+# of the environment but what an encoder with a memory ({doc}`workshop/networks`) keeps from step to step. Ours has
+# none, and its `state` is the empty tuple.
 
 
 # %% tags=["export"]
@@ -322,15 +295,10 @@ class EncodingNetwork(nn.Module):
 
 
 # %% [markdown]
-# The argument `state` is not the state $s$ of the environment. It is what an encoder with a
-# memory ({doc}`workshop/networks`) keeps from step to step. Ours has no memory, and its `state` is
-# the empty tuple.
-#
 # ## Line by line: policy heads
 #
 # A policy head is called a **projection network**: it projects features onto the numbers of a
-# distribution. There is one kind for discrete actions and one for boxes. The Gaussian one
-# has standard deviations that do not depend on the state, as in {doc}`policies`. The start is a
+# distribution. There is one kind for discrete actions and one for boxes. The start is a
 # policy with hardly any preference, hence the gain of 0.01.
 
 
@@ -394,9 +362,8 @@ class NormalProjectionNetwork(nn.Module):
 #
 # The network comes in two parts. `Heads` has all the weights and returns nothing but tensors;
 # several processes that train together need that ({doc}`workshop/networks`). `detach` says when
-# the value head of the shared arrangement is cut off. The answer of the picture above is
-# "always". Two more are possible, and a [dial](#when-to-cut) compares them.
-
+# the value head of the shared arrangement is cut off: always, as above, or by one of two more rules
+# ([below](#when-to-cut)).
 
 # %% tags=["export"]
 # When a shared encoder is cut off from the value.
@@ -579,17 +546,10 @@ print("auxiliary value that is not required:", aux)
 #
 # The paper and its authors' code differ. In the shared arrangement of the paper (section 3.6) the
 # value's gradient is cut off in the policy phase only; *in the auxiliary phase it flows into all
-# parameters*. In the code the value head is cut off in both phases. ALF, the library that this
-# network's interface comes from, follows the code. Why the two differ was
-# [asked](https://github.com/openai/phasic-policy-gradient/issues/7) in the code's repository and
-# not answered.
-#
-# So `detach` offers three answers: `"always"` as in the code, `"policy_phase"` as in the paper,
+# parameters*. In the code the value head is [cut off in both phases](/docs/errata.md#cut-off-in-both-phases). So
+# `detach` offers three answers: `"always"` as in the code, `"policy_phase"` as in the paper,
 # and `"never"`, which is the ordinary shared network of many PPO implementations. The dial
-# shows what each loss sends into the policy's encoder, in a phase of either kind: the value is
-# trained in both. The numbers are lengths of gradients, measured on the 256 states. The policy's
-# bar is a yardstick, of a loss made up for it that favours one action where the return is positive; in a
-# real auxiliary phase the policy is only held.
+# shows how long a gradient each value sends into the policy's encoder, in a phase of either kind.
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import Axis, Mark, dial, plot
@@ -597,11 +557,8 @@ from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 def loss_of(network, head, require_aux=True):
     """Return a loss that only one head enters."""
-    (distribution, value, aux), _ = network(seen, require_aux=require_aux)
-    target = return_of(seen)
-    if head == "policy":
-        return -(target * distribution.log_prob((target > 0).long())).mean()
-    return ((value if head == "value" else aux) - target).square().mean()
+    (_, value, aux), _ = network(seen, require_aux=require_aux)
+    return ((value if head == "value" else aux) - return_of(seen)).square().mean()
 
 
 def length(network, head, require_aux=True):
@@ -618,7 +575,7 @@ rules = {"two": {}} | {
     f'one, "{rule}"': {"is_sharing_encoder": True, "detach": rule}
     for rule in ("always", "policy_phase", "never")
 }
-names = ("policy", "auxiliary value", "value")
+names = ("auxiliary value", "value")
 lengths = {}
 
 
@@ -629,10 +586,10 @@ def frame(rule, phase):
     picture = plot(
         "What reaches the policy's encoder",
         "A bar for each loss: the length of its gradient in the policy's encoder.",
-        Axis("loss", -0.6, 2.6, dict(enumerate(names))),
+        Axis("loss", -0.6, 1.6, dict(enumerate(names))),
         Axis("length of the gradient", 0, 2, (0, 1, 2)),
-        Mark("bars", (0, 1), found[:2], "second"),
-        Mark("bars", (2,), found[2:], "accent"),
+        Mark("bars", (0,), found[:1], "second"),
+        Mark("bars", (1,), found[1:], "accent"),
         width=400,
         height=150,
     )
@@ -650,115 +607,21 @@ dial(
 # %% [markdown]
 # **Notice** the bar of the value, on the right. With two encoders, and with one that is
 # always cut off, it is zero. With `"policy_phase"` it comes back in the auxiliary phase, and
-# with `"never"` it is always there. The auxiliary value teaches the encoder under every rule.
+# with `"never"` it is always there. The auxiliary value teaches the encoder under every rule. Which rule trains the
+# better agent is not measured here; two encoders avoid the question.
 
 # %% tags=["claims"]
-reached = {key: found[2] > 0 for key, found in lengths.items()}
+reached = {key: found[1] > 0 for key, found in lengths.items()}
 assert sorted(key for key, arrives in reached.items() if arrives) == [
     ('one, "never"', "auxiliary"),
     ('one, "never"', "policy"),
     ('one, "policy_phase"', "auxiliary"),
 ], "where the value reaches the policy's encoder"
 for (_, phase), found in lengths.items():
-    assert (found[1] > 0) == (phase == "auxiliary"), "the auxiliary value, always"
+    assert (found[0] > 0) == (phase == "auxiliary"), "the auxiliary value, always"
 
 # %% [markdown]
-# Does it matter? Let the shared network learn the same returns as above, with an auxiliary
-# value and a policy that is held, under the two rules:
-
-# %%
-print("mean error of the value over 5 networks, after 100 and 200 steps")
-errors = {}
-for rule in ("always", "policy_phase"):
-    options = {"is_sharing_encoder": True, "detach": rule}
-    runs = np.array([learn(network_of(seed, **options), 1, 1) for seed in range(5)])
-    errors[rule] = runs[:, [5, 10], 3].mean(0)
-    print(f"{rule:14s}{errors[rule][0]:8.3f}{errors[rule][1]:8.3f}")
-
-# %% [markdown]
-# A value that is always cut off can only combine the features that others have made. It learns
-# later, but it learns. This is one target and one small network, so it
-# shows what each rule does and not which one trains the better agent. The dual arrangement avoids
-# the question, at the price of a second encoder.
-
-# %% tags=["claims"]
-assert (errors["always"] > 2 * errors["policy_phase"]).all(), "late"
-assert errors["always"][1] < 0.5 * errors["always"][0], "not lost"
-
-# %% [markdown]
-# ## Traps
-#
-# ### Trap: the triple in another order
-#
-# The order is (distribution, value, auxiliary value). Both values have the same shape, so a
-# swap goes unnoticed, even by a test of shapes. ALF's test of this network names the
-# specifications of its outputs [in the wrong
-# order](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network_test.py#L68) and the outputs themselves
-# [in the right one](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network_test.py#L84), and both halves
-# pass. In the policy phase the mistake shows, because one of the two is not there:
-
-# %%
-dual = network_of(0)
-(_, aux, value), _ = dual(seen, require_aux=False)  # the wrong order
-print("the 'value' of the policy phase:", value)
-
-# %% tags=["claims"]
-assert value == (), "the mistake shows"
-
-# %% [markdown]
-# ### Trap: cutting behind the head
-#
-# To keep the value from moving the encoder, detach the *features*, in front of the head. If
-# the value is detached, behind the head, then not even the head can learn:
-
-# %%
-shared = network_of(0, is_sharing_encoder=True)
-features, _ = shared.heads.policy_encoder(seen)
-head = shared.heads.value_head
-for name, value in (
-    ("in front", head(features.detach())),
-    ("behind", head(features).detach()),
-):
-    print(f"cut {name:9s} the head gets a gradient: {value.requires_grad}")
-
-# %% tags=["claims"]
-assert head(features.detach()).requires_grad, "in front, the head learns"
-assert not value.requires_grad, "behind, not even the head can learn"
-
-# %% [markdown]
-# ### Trap: an empty tuple is no tensor
-#
-# `if aux:` tells an empty tuple from one that is not empty. For a tensor with several numbers
-# it raises, and for a tensor with one number it asks whether the number is zero. Ask
-# `aux == ()` instead.
-
-# %%
-for aux in ((), torch.zeros(1), torch.zeros(3)):
-    try:
-        print(f"{aux!s:28s}counts as {bool(aux)}")
-    except RuntimeError as error:
-        print(f"{aux!s:28s}raises: {str(error)[:50]}…")
-
-# %% tags=["claims"]
-for aux in (torch.zeros(1), torch.zeros(3)):
-    assert (aux == ()) is False, "a tensor is no empty tuple, whatever it holds"
-
-# %% [markdown]
-# ## What well-known implementations do
-#
-# | question | this chapter | the paper's code | ALF | CleanRL | DI-engine |
-# |---|---|---|---|---|---|
-# | arrangements | dual, shared | dual, shared, [shared and cut off](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L80-L86) | dual, [shared and cut off](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L195-L206) | [shared and cut off](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L206-L208) | [dual](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/model/template/ppg.py#L59-L73) |
-# | value cut off from a shared encoder | always, in the policy phase, or never | [always, or never](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L148-L151) | [always](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L106-L107) | [always](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L200-L208) | – |
-# | auxiliary value in the policy phase | optional | [computed](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L153) | [left out](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg_algorithm.py#L173-L174) | [left out](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L194-L200) | [left out](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/ppg.py#L277) |
-# | initial weights | orthogonal, policy 0.01 | [rows of a fixed length](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/ppg.py#L104-L108) | [variance scaling](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/layers.py#L351-L356), policy [0.1](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/networks/projection_networks.py#L39) | [as the paper's code](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ppg_procgen.py#L101-L105) | PyTorch's own |
-# | nested actions | yes | [no](https://github.com/openai/phasic-policy-gradient/blob/7295473f0185c82f9eb9c1e17a373135edd8aacc/phasic_policy_gradient/distr_builder.py#L46-L49) | [yes](https://github.com/HorizonRobotics/alf/blob/23aca4924967228ca6e7368517ab11b3612295f0/alf/algorithms/ppg/disjoint_policy_value_network.py#L56) | no | no |
-#
-# The code was read at the linked commits.
-#
 # ## On the best device
-#
-# The network goes where its weights go.
 
 # %%
 from literate_rl.data.agents import best_device
@@ -778,7 +641,6 @@ print("on one device:", kind.logits.device == value.device)
 # - The auxiliary value sits on the policy's encoder and is there for its gradient only.
 # - The value that is used has an encoder of its own, or it is cut off from a shared one.
 # - `detach` says when: in the paper in the policy phase, in its authors' code always.
-# - The value must learn all the time, the auxiliary value can wait until the policy is held.
 #
 # ## Exercises
 #
@@ -819,6 +681,8 @@ def answer(features, value_head, aux_head):
 
 
 from literate_rl.book.exercises import grade
+
+shared = network_of(0, is_sharing_encoder=True)
 
 
 def right(features, value_head, aux_head):

@@ -809,6 +809,34 @@ def test_each_loss_drops_its_part_of_the_mask() -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_a_ratio_of_all_arguments_with_the_gradient_of_those_that_count() -> None:
+    grads, log_probs = {}, {}
+    for loss in ("idle without gradient", "not masked", "joint"):
+        actions, new, _, action = hybrid_batch(loss)
+        log_probs[loss], _ = actions.evaluate(new, action)
+        grads[loss] = torch.autograd.grad(log_probs[loss].sum(), new)[0]
+    ours = "idle without gradient"
+    torch.testing.assert_close(log_probs[ours], log_probs["not masked"])
+    torch.testing.assert_close(grads[ours], grads["joint"])
+
+
+def test_idle_arguments_spare_the_encoder_and_train_their_head() -> None:
+    config = learning.ppo_settings(hybrid_learning.MOVING)
+    mask = np.pad(hybrid_learning.MOVING_MASK, ((0, 0), (0, 2)))
+    loss = hybrid_learning.ENCODER
+    learner = hybrid_learning.agent(config, "MovingIdle2-v0", mask, loss)
+    network = learner.policy.network.actor.network
+    _, mu, _ = network.described(torch.rand(5, 9))
+    first, head = network.encoder[0].weight, network.action_args_mu.weight
+    for columns, reaches in (([0, 1], True), ([2, 3], False)):
+        total = mu[:, columns].sum()
+        of_first, of_head = torch.autograd.grad(
+            total, (first, head), retain_graph=True, allow_unused=True
+        )
+        assert (of_first is not None and bool(of_first.any())) == reaches
+        assert of_head[columns].any()
+
+
 def test_the_error_per_head_has_the_gradient_of_the_chapters() -> None:
     """Its value differs by a constant: a type without arguments has a ratio of 1."""
     actions, new, old, action = hybrid_batch("per head")

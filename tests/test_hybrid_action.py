@@ -690,7 +690,6 @@ def test_summing_all_entropies_counts_idle_arguments():
     assert policy.entropy()[0].item() == pytest.approx(1.739, abs=1e-3)
 
 
-@pytest.mark.equation("def-hybrid-variance")
 @pytest.mark.erratum("hybrid-ratio-unmasked")
 def test_idle_arguments_widen_the_ratio_as_computed():
     """Without a mask the second moment of the ratio grows by exp(delta^2) each."""
