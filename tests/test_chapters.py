@@ -285,15 +285,13 @@ def test_the_parts_of_a_chapter_stand_in_order(chapter):
     numbered = list(enumerate(cells(chapter)))
     code = [n for n, cell in numbered if tangle.is_export(cell)]
     traps = [n for n, _, text in headings(chapter) if text.startswith("Trap: ")]
-    tables = [n for n, c in numbered if re.search(r"^\|[-:| ]+\|$", c.source, re.M)]
     devices = [n for n, cell in numbered if runs_on_best_device(cell)]
     exercises = [n for n, cell in numbered if is_solution(cell)]
     assert exercises, "no exercise with a folded solution that calls grade()"
-    # Traps, a table of implementations and a device stand where they help.
+    # Traps and a device stand where they help.
     places = {
         "package code": code[:1],
         "traps": traps[:1],
-        "table of implementations": tables[-1:],
         "best device": devices[-1:],
         "exercises": exercises[:1],
     }
