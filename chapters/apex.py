@@ -207,8 +207,9 @@ dial(
 # priority. It has the weights, the rewards and the next states, so it can compute the TD error
 # before it sends the step. In the paper about 1.3 new steps arrived for each draw.
 #
-# An agent need not show it. DQN on CartPole, with one actor and 2.5 new steps for each draw, does not: five seeds
-# tell neither the actor's priorities nor the largest nor none from another. CartPole has no rare surprises.
+# Not every task shows it. DQN learned CartPole with one actor and 2.5 new steps for each draw, with the actor's
+# priorities, with the largest and with none, and five seeds do not tell the three apart: CartPole has no rare
+# surprises.
 
 # %% tags=["claims"]
 from itertools import combinations
