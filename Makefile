@@ -118,7 +118,8 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	  ddpg_discrete ddpg_corner
 	$(BIN)/python -m benchmarks.sac_learning \
 	  sac_pendulum sac_batches sac_units sac_targets sac_mountain sac_mountain_parts \
-	  sac_cartpole sac_cartpole_sure sac_cartpole_cool sac_cartpole_hoard
+	  sac_cartpole sac_cartpole_sure sac_cartpole_cool sac_cartpole_hoard \
+	  sac_cartpole_random
 	$(BIN)/python -m benchmarks.apex_learning
 	$(BIN)/python -m benchmarks.programs
 	$(BIN)/python -m benchmarks.live

@@ -81,15 +81,14 @@ __all__ = [
 # or a robot, with nothing else to do. Other processes, called **actors**, can collect at the same
 # time. They act with weights that they got a while ago, so their data are always a little old.
 # The **lag** says how old: how many unrolls the learner has learned from since those weights left
-# it. (In {doc}`impala` `lag` was a setting that imitated this; here it is measured.)
+# it. In {doc}`impala` it was a setting; here it is measured.
 #
 # Here is IMPALA on a CartPole whose every step takes a millisecond longer. Without actors it
 # collects an unroll, learns from it, and collects the next. In the other runs one, two or four
 # actors collect for it, each in a process of its own. Each actor may have two unrolls under way,
 # on the dashed line only one: a *slot* has room for one. All runs take 100,000 steps and the same
 # number of updates. Each line is the mean of ten seeds, first against the clock, then
-# against steps. Other programs ran on the machine, so the clock is that of the fastest run
-# of each kind.
+# against steps. The machine was busy, so the clock is that of the fastest run of each kind.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Return while training, twice. Against seconds, four actors are through in 33 seconds, two in 60, one in 130, and without actors it takes 138. Against steps the order is another: four actors with two slots each learn most slowly, the others lie close together"}}
 from dataclasses import replace
@@ -107,15 +106,12 @@ looks = {
     "4 actors, 2 slots": ("4 actors", "C3-"),
     "4 actors, 1 slot": ("4 actors, one slot", "C3--"),
 }
-# Other programs ran on the machine, so the fastest run of each kind says most.
 seconds = {key: runs[key].judged["seconds"].min() for key in looks}
 fig, axes = plt.subplots(1, 2, figsize=(7, 3), sharey=True)
 for key, (name, look) in looks.items():
     steps, mean = runs[key].steps, runs[key].curves.mean(0)
     axes[0].plot(steps / steps[-1] * seconds[key], mean, look, label=name)
     axes[1].plot(steps / 1000, mean, look, label=name)
-    lag = runs[key].judged["lag"].mean()
-    print(f"{name:20s}{seconds[key]:4.0f} seconds, lag {lag:.1f}")
 axes[0].set(xlabel="seconds", ylabel="return while training")
 axes[1].set(xlabel="thousand steps")
 axes[1].legend(fontsize=8)
@@ -124,24 +120,17 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** the clock first. Nearly all of the time is waiting, so two actors take half as long
 # as one, and four a quarter. One actor saves only the few percent that learning takes, because it
-# collects while the learner learns. (The processor is an AMD EPYC with two cores; look at the
-# ratios, not at the seconds.)
+# collects while the learner learns.
 #
-# **Notice** then, against steps, that the oldest data teach least: four actors have a lag of 7 and
-# learn the least from their 100,000 steps. What does a delay cost? The mean return of the learner
-# alone, over its whole training, is 276. A lag of 7 costs 105 of it (57 to 152, the t interval of
-# the paired differences over ten seeds). With a lag of 1 or 3 the mean is 24 to 32 lower, and ten
-# seeds show no difference. Four actors that may have only one unroll under way have a lag of 3,
-# and their return is 75 higher than with two (32 to 117). (All runs use V-trace. {doc}`impala`
-# takes its price apart: it is paid at the gradient.)
+# **Notice** then, against steps, that the oldest data teach least. The mean return of the learner
+# alone, over its whole training, is 276. Four actors with two slots each have a lag of 7, and that costs 105
+# of it (57 to 152). Four actors that may have only one unroll under way have a lag of 3,
+# and their return is 75 higher. For lags of 1 and 3 ten seeds show no difference from the learner alone.
 #
 # With one unroll each, the mean return of four actors stays above 250 from 20 seconds on, that of
 # the learner alone from 72: 3.6 times as soon. By the clock alone it would be 4.2 times. So most of
 # the time that actors save is kept, and a little is paid back in steps. That is the trade of this
-# chapter, throughput for freshness. (The seconds are those of the fastest of ten runs. By the
-# medians, on the busy machine, the four are there 4.3 times as soon. All runs share their
-# settings, which were chosen among nine on seeds 100 to 102. `python -m
-# benchmarks.impala_learning impala_waiting` trained the runs.)
+# chapter, throughput for freshness.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
@@ -156,7 +145,8 @@ assert lags == [0, 1, 3, 7, 3]
 assert min(runs, key=lambda key: runs[key].area.mean()) == "4 actors, 2 slots"
 young = runs["4 actors, 1 slot"].area
 gain = paired_difference(young, runs["4 actors, 2 slots"].area)
-assert [round(x) for x in (gain.mean, gain.low, gain.high)] == [75, 32, 117]
+assert round(gain.mean) == 75
+assert gain.low > 0
 assert round(runs["no actors"].area.mean()) == 276
 cost = {
     key: paired_difference(runs["no actors"].area, runs[key].area)
@@ -165,7 +155,6 @@ cost = {
 oldest = cost.pop("4 actors, 2 slots")
 assert [round(x) for x in (oldest.mean, oldest.low, oldest.high)] == [105, 57, 152]
 assert all(x.low < 0 < x.high for x in cost.values()), "ten seeds show no difference"
-assert sorted(round(x.mean) for x in cost.values()) == [24, 30, 32]
 
 
 def stays_above(key, seconds):
@@ -177,11 +166,6 @@ def stays_above(key, seconds):
 above = [stays_above(key, seconds[key]) for key in ("no actors", "4 actors, 1 slot")]
 assert [round(x) for x in above] == [72, 20], "stays above 250 from then on"
 assert (round(above[0] / above[1], 1), round(alone / single, 1)) == (3.6, 4.2)
-usual = [
-    stays_above(key, np.median(runs[key].judged["seconds"]))
-    for key in ("no actors", "4 actors, 1 slot")
-]
-assert round(usual[0] / usual[1], 1) == 4.3, "by the medians"
 
 # %% [markdown]
 # ## Slots and tokens
@@ -227,8 +211,8 @@ picture
 
 # %% [markdown]
 # **Notice** that neither side ever waits for a *lock*, which only one can hold at a time, and that an
-# actor with two slots need not
-# wait for the learner: while the learner has one slot, it fills the other. What could go wrong?
+# actor with two slots need not wait for the learner: while the learner has one slot, it fills the other.
+# What could go wrong?
 #
 # | what could happen | why it does not |
 # |---|---|
@@ -256,7 +240,7 @@ picture
 # d = n_A n_S - 1 .
 # $$ (lag-of-turns)
 #
-# That is the delay. V-trace corrects for it as long as the old policy is not too far away, at the
+# V-trace corrects for it as long as the old policy is not too far away, at the
 # price that {doc}`impala` measured.
 #
 # How many slots should an actor have? With one it waits while the learner learns. With two it
@@ -266,8 +250,7 @@ picture
 #
 # ## One round by hand
 #
-# Here is the protocol once, for one actor with one slot: the learner writes its weights, the actor
-# acts and writes an unroll, the learner learns from it. `SharedMemory` of {doc}`processes` does the
+# Here is the protocol once, for one actor with one slot. `SharedMemory` of {doc}`processes` does the
 # same with memory that two processes see.
 
 # %%
@@ -301,12 +284,10 @@ print("returns of episodes that ended:", ended[~np.isnan(ended)])
 # %% [markdown]
 # ## Line by line
 #
-# The settings are those of {doc}`impala` and five more, which any learner with actors has. There
+# The settings are those of {doc}`impala` and five more. There
 # is no replay: each unroll is learned from as it arrives, `update_per_collect` times, and then
 # its slot is free. The `deadline` says how long is too long for an unroll. Its five minutes are
-# plenty, because an actor that is only slow must not be taken for one that hangs. (`transport`
-# and `address` are for the command line; in code of your own the transport is an argument of the
-# learner.)
+# plenty, because an actor that is only slow must not be taken for one that hangs.
 
 
 # %% tags=["export", "hide-input"]
@@ -377,10 +358,8 @@ def actors_settings(env: str) -> ActorsConfig:
 # ### A slot
 #
 # A slot has a fixed size and a named place for each array: NumPy calls that a record, and its
-# layout a *structured* dtype. (The function that describes it is folded.) A view of a field costs nothing, so the learner learns from an
-# unroll where it lies. The fields are those of `Unroll`, and the returns of episodes that ended,
-# to report.
-
+# layout a *structured* dtype. A view of a field costs nothing, so the learner learns from an
+# unroll where it lies.
 
 # %% tags=["export", "hide-input"]
 Weights = Mapping[str, Any]  # arrays by the names of the policy's `state_dict`
@@ -438,12 +417,9 @@ def slot_layout(policy: PolicyLike, envs: Envs, num_steps: Count) -> np.dtype[np
 # ### The actor
 #
 # The actor is the same wherever it runs. It gets weights and a place to write to, and knows
-# nothing of tokens, processes or learners. To act it needs only the action. `make_act` may make a
-# faster form of that, such as `numpy_act` of {doc}`workshop/fast_forms`: it is a function with a
-# name, because a function without one does not travel to another process. V-trace also
+# nothing of tokens, processes or learners. To act it needs only the action. V-trace also
 # needs the log-probability of each action. The weights stay the same for a whole unroll, so all
 # log-probabilities are computed at once, at its end.
-
 
 # %% tags=["export"]
 MakeAct = Callable[[PolicyLike], Act]
@@ -510,11 +486,8 @@ class Actor(Generic[AnyPolicy]):
 # %% [markdown]
 # ### Transports
 #
-# A **transport** carries slots to the actors and back. In the code a slot goes by two numbers, its
-# actor's and its own: `Slot`. To the learner all transports look alike: `submit` gives a slot to
-# its actor, `receive` waits for a whole unroll, and a census counts who is at work. (What an actor
-# fills into a slot is called `result` in the code. Here it is always an unroll.)
-
+# A **transport** carries slots to the actors and back. To the learner all transports look alike: `submit`
+# gives a slot to its actor, `receive` waits for a whole unroll, and a census counts who is at work.
 
 # %% tags=["export", "hide-input"]
 Slot = tuple[int, int]  # number of the actor, and of the slot among its slots
@@ -650,9 +623,9 @@ def fill(part: Any, weights: Weights) -> None:
 # ### The learner
 #
 # Everything on the learner's side of the protocol is in `iterate`. What the learner does with an
-# unroll is left to a method `learn`, because none of this depends on it: in {doc}`a3c` actors
+# unroll is left to a method `learn`: in {doc}`a3c` actors
 # send gradients, and the rest stays as it is here. The other methods are what `fit` asks of any
-# learner ({doc}`workshop/runs`). The transport starts with the first iteration, so that a learner
+# learner. The transport starts with the first iteration, so that a learner
 # that was restored from a checkpoint hands out the right weights.
 
 
@@ -844,7 +817,7 @@ class ActorLearner(RemoteLearner):
 
 
 # %% [markdown]
-# What `train` knows of IMPALA, with and without actors ({doc}`workshop/rows`):
+# What `train` knows of IMPALA, with and without actors:
 
 # %% tags=["export", "hide-input"]
 ROW = register(
@@ -861,64 +834,6 @@ ROW = register(
         chapter="impala",
     )
 )
-
-# %% [markdown]
-# ## What the delay does
-#
-# One actor has 1, 2, 4, 8 or 16 slots. How far has the policy moved while an unroll was under way?
-# Right before each update, we compare how likely the learner's policy finds the actions with how
-# likely the actor's did. That is the ratio of {doc}`off_policy`.
-
-# %% tags=["hide-input"] mystnb={"image": {"alt": "How far the ratios are from 1, over the lag, which is 0, 1, 3, 7 and 15: nothing at lag 0, and more and more up to about 20 percent at lag 15"}}
-torch.set_num_threads(1)  # the networks are too small to be shared out
-
-
-class Watched(ActorLearner):
-    """Notes the ratio of new and old probability of each action, before learning."""
-
-    def learn(self, result):
-        seen = torch.from_numpy(result["obs_plus_1"][:-1])
-        with torch.no_grad():
-            new, _ = self.policy.evaluate_actions(
-                seen, torch.from_numpy(result["action"])
-            )
-        self.ratio = np.exp(new.numpy() - result["log_prob"])
-        return super().learn(result)
-
-
-def fresh_policy():
-    torch.manual_seed(0)
-    return make_policy(envs.single_observation_space, envs.single_action_space)
-
-
-config = replace(actors_settings("CartPole-v1"), actors=1, num_envs=8, num_steps=32)
-config = replace(config, update_per_collect=1, anneal=False)
-lags, far = [], []
-for slots in (1, 2, 4, 8, 16):
-    with Watched(fresh_policy(), build, replace(config, slots=slots)) as learner:
-        lag, ratios = [], []
-        for number in range(40):
-            lag.append(learner.iterate()["charts/lag"])
-            if number >= slots:
-                ratios.append(learner.ratio)
-    lags.append(lag[-1])
-    far.append(np.abs(np.array(ratios) - 1).mean())
-    print(f"{slots:2d} slots: lag {lag[:4]} … {lag[-1]}, off by {far[-1]:.1%}")
-
-fig, axis = plt.subplots(figsize=(5, 2.4))
-axis.plot(lags, np.array(far) * 100, "o-")
-axis.set(xlabel="lag", ylabel="ratio − 1, mean size in %")
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** that lag 0 is on-policy: each ratio is 1. The lag ends at what {eq}`lag-of-turns`
-# says, and the larger it is, the further the ratios are from 1. V-trace clips those above 1, and
-# steps with a smaller ratio count less.
-
-# %% tags=["claims"]
-assert lags == [0, 1, 3, 7, 15], "the lag of turns"
-assert far[0] < 1e-5, "lag 0 is on-policy"
-assert far[-1] > 2 * far[1] > 0, "the larger the lag, the further off"
 
 # %% [markdown]
 # ## Traps
@@ -949,70 +864,10 @@ assert age > 100, "and with it the age"
 assert max(waiting[2]) <= 2, "a bound holds both"
 
 # %% [markdown]
-# ### Trap: half of the new weights
-#
-# Where all actors read the memory that the learner writes to, an actor may see the first layer
-# of one version and the second layer of the next. No learner ever had this policy. If the actor
-# notes the log-probabilities of the mixture while it acts, the ratio is still right. If they are
-# looked up later, in one of the two versions, it is wrong:
-
-# %%
-torch.manual_seed(0)
-old, new = (
-    make_policy(envs.single_observation_space, envs.single_action_space) for _ in "ab"
-)
-for each in (old, new):  # two policies that differ
-    torch.nn.init.normal_(each.network.actor[-1].weight, std=0.5)
-torn = copy.deepcopy(old)
-torn.network.actor[0].load_state_dict(new.network.actor[0].state_dict())
-seen = torch.randn(32, 4, 4)
-spread = {}
-for name, each in (("old version", old), ("new version", new)):
-    ratio = (each(seen).log_softmax(-1) - torn(seen).log_softmax(-1)).exp()
-    spread[name] = ratio.min().item(), ratio.max().item()
-    print(
-        "looked up in the {}: ratios from {:.2f} to {:.2f}".format(name, *spread[name])
-    )
-
-# %% tags=["claims"]
-assert all(low < 0.7 and high > 1.5 for low, high in spread.values()), "it is wrong"
-
-# %% [markdown]
-# ## What well-known implementations do
-#
-# | question | this chapter | [scalable_agent](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py), distributed | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py), monobeast | [Sample Factory](https://github.com/alex-petrenko/sample-factory/tree/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo) | [RLlib](https://github.com/ray-project/ray/blob/0039b13c03ea26f40d365b430b8644b007f7968d/rllib/algorithms/impala/impala.py) |
-# |---|---|---|---|---|---|
-# | who computes actions | each actor | [each actor](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L253-L261) | [each actor](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L165-L166) | [inference workers](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/sampling/inference_worker.py#L66) for many actors | each actor |
-# | bound | slots of each actor | [one unroll](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L503) in the queue | [number of buffers](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L329-L334) | [number of buffers](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/utils/shared_buffers.py#L206-L217) | `learner_queue_size`, and calls under way |
-# | weights | one version for an unroll | [one version](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L506-L511) for an unroll | one shared model, [written](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L295) while it is read | [copied](https://github.com/alex-petrenko/sample-factory/blob/1894bd1e5e6f741726115e9a69569780906c171c/sample_factory/algo/utils/model_sharing.py#L130-L132) under a lock when they are new | sent every `broadcast_interval` updates |
-#
-# Look at the row "weights": torchbeast falls into the second trap, but it notes the logits while
-# it acts, so its ratios are right. We read the code at the linked commits.
-#
-# ## On the best device
-#
-# The learner may use a GPU. Its actors stay on the CPU, and the weights are copied there when a
-# slot is given away.
-
-# %%
-from literate_rl.data.agents import best_device
-from literate_rl.runs.runs import fit
-
-on_device = replace(config, actors=2, total_steps=2048)
-with ActorLearner(fresh_policy().to(best_device()), build, on_device) as learner:
-    last = fit(learner, progress=False)[-1]
-print(f"{last['step']} steps on {best_device().type}, lag {last['charts/lag']}")
-
-# %% tags=["claims"]
-assert all(np.isfinite(last[name]) for name in last if "losses" in name)
-assert last["charts/lag"] == 3
-
-# %% [markdown]
 # ## When to use it
 #
 # Actors pay where acting takes most of the time. Each unroll under way makes the data older, so take no
-# more than keep the learner busy: from two actors on, begin with one slot each. The four of the figure
-# then stay above 250 from 20 seconds on, with two slots only from 26 (by the medians from 26 and 27).
+# more than keep the learner busy: from two actors on, begin with one slot each.
 # A second slot is for a single actor, or where learning takes about as long as acting.
 #
 # - **Use it for**: environments that wait for something, or need a processor of their own
@@ -1027,18 +882,12 @@ assert (round(single), round(alone)) == (33, 138)
 assert actors_settings("CartPole-v1").slots == 2, "the default"
 few = cost["4 actors, 1 slot"]
 assert [round(x) for x in (few.mean, few.low, few.high)] == [30, -4, 63]
-crowded = [
-    stays_above("4 actors, 2 slots", way(runs["4 actors, 2 slots"].judged["seconds"]))
-    for way in (np.min, np.median)
-]
-assert [round(x) for x in (above[1], *crowded)] == [20, 26, 27]
-assert round(usual[1]) == 26, "by the medians"
 
 # %% [markdown]
 # ## Summary
 #
 # - Actors pay where collecting is slow: with four of them a run took about a quarter of the time
-#   that one took, and got to the same return 3.6 times as soon as without actors.
+#   that one took.
 # - The price is the lag. In turns it is the number of unrolls under way, less one.
 # - A slot belongs to one side at a time. A token hands it over, so nothing is half read, and
 #   memory is bounded.

@@ -63,11 +63,11 @@ __all__ = [
 #
 # DQN computes the values of all $N$ actions and takes the best. If an action is a force between
 # $-1$ and $1$, there are infinitely many. But let the **critic** be a network that takes the
-# action as an *input*. Then its value is differentiable with respect to the action. In each state
-# the values form a landscape over the actions, and one can walk uphill.
+# action as an *input*. Then in each state its values form a landscape over the actions, with a slope,
+# and one can walk uphill.
 #
 # The dashed line below is what the actions are really worth in one state. The solid line is what
-# a critic believes: it is wrong about actions that it has hardly seen, and has a **ridge** there.
+# a critic believes: it has a **ridge** at actions that it has hardly seen.
 # The dots are the steps of an actor, which walks uphill and knows only the solid line. Move the
 # sliders.
 
@@ -138,11 +138,11 @@ dial(
 # %% [markdown]
 # **Notice** that the actor needs no list of actions, only a slope. Without a ridge it reaches the
 # best action from anywhere. If it starts at $-0.9$ and the ridge has its full height, it gets
-# stuck on the ridge: the critic promises 0.90, and the environment pays $-0.09$.
+# stuck: the critic promises 0.90, and the environment pays $-0.09$.
 #
-# The actor is an *adversary* of its critic. It looks for the place where the critic promises
-# most, and that is often where the critic is wrong. This is the **overestimation** of {doc}`dqn`:
-# a maximum of noisy guesses is too high. Here the maximum is found by climbing.
+# The actor is an *adversary* of its critic: it looks for the place where the critic promises
+# most, and that is often where the critic is wrong. This is the **overestimation** of {doc}`dqn`
+# again, with a maximum that is found by climbing.
 
 # %% tags=["claims"]
 for start in (-0.9, -0.6, -0.3, 0.0, 0.9):
@@ -157,13 +157,12 @@ assert abs(truth(stuck) + 0.09) < 0.005, "what the environment pays"
 # **DDPG** (deep deterministic policy gradient) {cite:p}`lillicrap2016` is an actor that walks up a
 # critic, while the critic learns. Here are ten such agents, which learn to swing a pendulum up
 # and to hold it there. A step costs the square of the angle from upright, plus a little for speed and
-# torque: nothing upright at rest, 16 at most. An episode has 200 steps and starts at any angle, so
-# even a good policy earns only about −150. Our goal is −200.
+# torque: 16 at most. An episode has 200 steps and starts at any angle, so
+# even a good policy earns only about −150.
 #
-# The first panel has the returns while training, the second how much the critic promises and how much
-# the agent then earns: the critic's mean value over some states that the policy visits, and the mean
-# discounted return that the policy without noise earns from these states on. Thick lines are medians
-# of the ten runs, thin ones are the run that fails.
+# The first panel has the returns while training. The second shows how much the critic promises and how much
+# the agent then earns: the critic's mean value over some states that the policy visits, and the mean discounted
+# return from these states on. Thick lines are medians, and the thin ones of the second panel the run that fails.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns of ten runs of DDPG over 10,000 steps of Pendulum, which fall from -1100 to -1500 and then rise to about -150. Second: four lines, what is promised and what is earned, each as a median and for the run that fails. At first the promises are far above, later the lines lie close together. At the end what the failing run earns falls by hundreds, and what its critic promises by little"}}
 import matplotlib.pyplot as plt
@@ -190,29 +189,21 @@ axes[1].legend()
 for axis in axes:
     axis.set_xlabel("thousand steps")
 fig.tight_layout()
-ends = " ".join(f"{x:.0f}" for x in np.sort(found.final))
-print(f"100 greedy episodes of each last policy: {ends}")
 
 # %% [markdown]
-# Each thin line of returns is one of ten seeds. The printed numbers are the mean returns of 100
-# greedy episodes of each last policy. (`python -m benchmarks.ddpg_learning ddpg_pendulum` trained the
-# runs.) **Notice**:
+# **Notice**:
 #
 # - All runs first get *worse*: for some 1,000 steps they earn about −1,500 an episode, where random
-#   torques earn about −1,200. Then they learn. Nine of ten end above −200.
+#   torques earn about −1,200. Then they learn. Nine of the ten last policies earn more than −200 without noise.
 # - At first all critics promise far too much: an untrained critic says about 0, and a pendulum that
 #   hangs down earns hundreds less. At the end they still promise too much, in every run.
 # - The run that fails had learned like the others. Shortly before the end what it earns falls from
 #   about −20 to −300. Its critic falls too, from −16 to −39: it has noticed a tenth of what happened.
 #
-# Such **relapses** are common: once promise and earnings had been within 20 of each other, they came to
-# lie more than 50 apart in five of the ten runs, six times in all. Each time *both* fell, and what was
-# earned fell much further. In three of the six the returns while training fell too, by more than 200. So
+# Such **relapses** are common: in five of the ten runs promise and earnings, once within 20 of each
+# other, came to lie more than 50 apart. Each time *both* fell, and what was earned fell much further. So
 # a relapse is not a critic that becomes more optimistic. It is a policy that has got worse, and a critic
-# that has noticed only a part of it. Why the policy got worse was not measured. Five of the six were
-# over before the training was; the sixth ran out of time.
-#
-# How much a critic may promise is the question of the next chapter, {doc}`td3`.
+# that has noticed only a part of it. Why the policy got worse was not measured.
 
 # %% tags=["claims"]
 import gymnasium as gym
@@ -241,20 +232,15 @@ for run, gap in enumerate(gaps):
         onsets.append((run, k))
         falls.append([x[run, k] - x[run, before] for x in (promised, earned)])
 of_promise, of_earnings = np.array(falls).T
-assert (len(onsets), len({run for run, _ in onsets})) == (6, 5), "five runs, six times"
+assert len({run for run, _ in onsets}) == 5, "in five of the ten runs"
 assert (of_promise < 0).all(), "both fell"
 assert (of_earnings < 2.5 * of_promise).all(), "much further"
-while_training = [
-    found.curves[run, k : k + 2].min() - found.curves[run, k - 1] for run, k in onsets
-]
-assert sum(x < -200 for x in while_training) == 3, "in three of the six"
 assert (gaps[:, -1] > 50).nonzero()[0].tolist() == [worst], "five of the six were over"
 
 # %% [markdown]
 # ## DDPG on one page
 #
-# Here is the whole agent. It runs from top to bottom. From earlier chapters it takes the collector
-# and the buffer. The rest of the chapter takes it apart and puts it together again for any task.
+# Here is the whole agent. From earlier chapters it takes the collector and the buffer.
 
 # %% tags=["program"] total_steps=10000
 import copy
@@ -346,26 +332,16 @@ while collector.step < total_steps:
 # %% [markdown]
 # **Notice** that the last five episodes pay hundreds more than the first five. Then look at step
 # 3. Its loss is *minus* the critic's value, because an optimiser goes downhill, and only the
-# actor's optimiser takes a step. The critic is the landscape, and nobody bends a landscape to make
-# the climb shorter. (`backward` leaves gradients in the critic too. Step 2 clears them before it
-# computes its own.)
+# actor's optimiser takes a step: nobody bends a landscape to make the climb shorter. What `backward` leaves in
+# the critic is cleared in step 2.
+#
+# Of ten runs of 10,000 steps all ten end above −200, the mean of the last twenty episodes, with the noise.
+# A run takes about 20 seconds of processor time.
 
 # %% tags=["claims"]
 returns = [x for _, x in episodes]
 assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 400, "hundreds more"
-
-# %% [markdown]
-# And the whole of its 10,000 steps, ten seeds (`python -m benchmarks.programs ddpg`)? Here is the mean of the
-# last twenty episodes of each, with the noise:
-
-# %% tags=["hide-input"]
 ten = stored_runs("program_ddpg")["ddpg"]
-print(*(f"{x:.0f}" for x in np.sort(ten.final)))
-
-# %% [markdown]
-# All ten end above −200. A run takes about 20 seconds of processor time.
-
-# %% tags=["claims"]
 assert len(ten.final) == 10
 assert ten.final.min() > -200, "all ten"
 assert 15 < np.median(ten.cpu_seconds) < 25, "about 20 seconds"
@@ -374,8 +350,8 @@ assert 15 < np.median(ten.cpu_seconds) < 25, "about 20 seconds"
 # ## The gradient through the action
 #
 # The **actor** is a network with parameters $\phi$ that returns one action, $a = \mu_\phi(s)$.
-# The critic $Q_\theta(s, a)$ estimates its value. The actor should maximise that value of its
-# actions, averaged over the states of a batch,
+# The critic $Q_\theta(s, a)$ estimates its value. The actor should maximise that value,
+# averaged over the states of a batch,
 #
 # $$
 # \hat J(\phi) = \frac{1}{B} \sum_{b} Q_\theta\bigl(s_b, \mu_\phi(s_b)\bigr) .
@@ -389,9 +365,8 @@ assert 15 < np.median(ten.cpu_seconds) < 25, "about 20 seconds"
 # \nabla_a Q_\theta(s_b, a) \big|_{a = \mu_\phi(s_b)} .
 # $$ (policy-gradient-through-critic)
 #
-# Automatic differentiation computes it if the actor's action is passed to the critic. Only the
-# states come from the buffer; the actions are the actor's own. So steps of any age will do, without
-# ratios of probabilities.
+# Only the states come from the buffer; the actions are the actor's own. So steps of any age will do,
+# without ratios of probabilities.
 #
 # But is this the gradient of what we want, the *return* $J(\phi)$? There is a theorem. Let $Q^\mu$
 # hold the true values of the actor's own policy. Of course they depend on $\phi$ too: whoever acts
@@ -404,13 +379,13 @@ assert 15 < np.median(ten.cpu_seconds) < 25, "about 20 seconds"
 # $$ (def-deterministic-policy-gradient)
 #
 # The reason is that $Q^\mu(s_t, a_t) = r_t + \gamma\, Q^\mu\bigl(s_{t+1}, \mu_\phi(s_{t+1})\bigr)$ on
-# average. Differentiate the value of the actor's action in $s_t$. It changes because the action in $s_t$
+# average. The value of the actor's action in $s_t$ changes because the action in $s_t$
 # changes, which is the term above, and because the value in $s_{t+1}$ changes, which is the same
 # question one step later, times $\gamma$. Step by step the whole sum unrolls.
 #
 # Two conditions stand in it: the slope is that of the *true* values, and the states are those that
 # the actor of *today* visits, each weighted by $\gamma^t$. Let us see what they are worth, in a
-# task that is small enough. A point on a line moves by the action and would like to be at 1. Its
+# small task. A point on a line moves by the action and would like to be at 1. Its
 # actor has two weights.
 
 # %%
@@ -452,9 +427,8 @@ for name, gradient in (("return", true), ("theorem", formula), ("old states", st
 # %% [markdown]
 # **Notice** that the theorem gives the gradient of the return to all digits, although the values
 # were held fixed. The third row has the right slopes in the wrong states: those that an *older*
-# actor visits, who stays on the left of 1, where one should push to the right. The actor of today
-# has gone past 1 and should push less. With the old states the gradient points away from the true
-# one.
+# actor visits, who stays on the left of 1. There one should push to the right; the actor of today
+# has gone past 1 and should push less. So the gradient points away from the true one.
 #
 # A buffer holds states of older actors, and all of them count alike, without $\gamma^t$. Nothing
 # in DDPG corrects for that. Nor does anything guarantee that the critic's slope is the true one: the
@@ -498,28 +472,23 @@ class ActorCritics(nn.Module):
 # ## Actions that are numbers
 #
 # A deterministic actor does not explore, so noise is added when it acts. The numbers of an action
-# may have different units, so the noise of each is a share $\sigma_a$ of half its range, $h =
-# \tfrac12 (a_{\max} - a_{\min})$. With standard normal numbers $\eta$ and the product $\odot$
+# may have different units: 0.1 is five times the range of a thruster that takes 0 to 0.02, and next to
+# nothing for a valve that takes 0 to 100. So the noise of each is a share $\sigma_a$ of half its range,
+# $h = \tfrac12 (a_{\max} - a_{\min})$. With standard normal numbers $\eta$ and the product $\odot$
 # taken element by element,
 #
 # $$
 # a = \mu_\phi(s) + \sigma_a \, h \odot \eta .
 # $$ (box-noise)
 #
-# (The noise of the paper, an Ornstein–Uhlenbeck process, is correlated over time.
-# {cite:t}`fujimoto2018` saw no benefit in that on their tasks. {doc}`control_evidence` has a task
-# where a noise that lasts decides everything.)
-#
-# The first actions of an untrained network are all alike where the numbers that it sees are about
-# as large as 1 (larger ones push actions to the bounds, see {doc}`sac`), and such noise would
-# explore only a small part of the box. So the first actions are drawn uniformly from the whole box.
-# This is the $\varepsilon$ of {doc}`dqn`, 1 for the first 500 steps and 0 after that, by default.
+# Where the numbers that it sees are about as large as 1, an untrained network answers nearly alike everywhere,
+# and noise around one action would explore only a small part of the box. So the first actions are drawn uniformly from the whole box:
+# the $\varepsilon$ of {doc}`dqn`, which is 1 for the first 500 steps and 0 after that.
 #
 # With its noise an action may lie outside the box. The buffer keeps it as it is, and only the
 # environment gets a clipped one. So the critic learns that there is nothing to gain beyond the
-# edge. (The program above clips first and keeps the clipped one. Both are right: in both cases the
-# environment paid for the clipped action, and this agent never asks how likely an action was.)
-# {doc}`policies` has the interface of such a class. The code is folded.
+# edge. The program above keeps the clipped one. Both are right, because this agent never asks how
+# likely an action was.
 
 
 # %% tags=["export", "hide-input"]
@@ -587,13 +556,9 @@ class BoxActions(nn.Module):
 
 
 # %% [markdown]
-# **Discrete actions** can be learned in this way too, with an actor that returns $N$
-# probabilities. An action is drawn from them, and the critic learns from it as a one-hot row: 1
-# for this action, 0 for the others. But when the actor climbs, and in the targets below, the
-# critic gets the probabilities themselves.
-#
-# So it is asked about rows between those that it has learned from, where nothing guarantees that
-# it is right. For discrete actions {doc}`dqn` is the better choice. The code is folded.
+# The folded class below is for **discrete actions**: the actor returns probabilities, an action is drawn
+# from them as a one-hot row, and the critic is climbed through the probabilities, so it is asked about rows
+# between those that it has learned from. For a list {doc}`dqn` is the better choice.
 
 
 # %% tags=["export", "hide-input"]
@@ -641,11 +606,6 @@ class OneHotActions:
         return names
 
 
-# %% tags=["claims"]
-never, race = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([1e30, 0.0, 0.0])
-assert (never.log() + race).argmax() == 1, "the first action would never be explored"
-assert OneHotActions(3).choose(never, race).tolist() == [1.0, 0.0, 0.0]
-
 # %% [markdown]
 # ## What the critic learns
 #
@@ -660,10 +620,8 @@ assert OneHotActions(3).choose(never, race).tolist() == [1.0, 0.0, 0.0]
 # As in {doc}`dqn`, $\gamma$ becomes $\gamma^m$ in a window of $m$ steps, and 0 after a
 # termination. A time limit is not a termination.
 
-
 # %% [markdown]
-# The loss is half of the squared TD error $\delta = y - Q_\theta(s, a)$. And the actor climbs: its
-# loss is {eq}`actor-loss`, minus the first critic's value of its own actions.
+# The loss is half of the squared TD error $\delta = y - Q_\theta(s, a)$.
 
 
 # %% tags=["export"]
@@ -706,19 +664,8 @@ class DeterministicPolicyGradient(Exploring):
 
 
 # %% [markdown]
-# ## The loop
-#
 # The loop is the one of all agents ({doc}`loop`). Before the older copies move, it asks for the
-# ascent, and the actor takes a step uphill:
-
-# %%
-from literate_rl.apps.programs import source
-
-source(OffPolicy.climb)
-
-# %% [markdown]
-# The gradient ends at the actor's parameters. The optimiser does not move parameters without a
-# gradient, so the critic stays as it is.
+# ascent. The gradient ends at the actor's parameters, so the critic stays as it is.
 
 
 # %% tags=["export"]
@@ -738,12 +685,9 @@ def DDPG(  # noqa: N802 (the field's name)
 
 
 # %% [markdown]
-# ## A policy for the spaces of an environment
-#
-# The networks have two hidden layers ({doc}`workshop/networks`). The actor's numbers go through
-# `tanh`, which is stretched to the bounds of each; for a list a softmax takes its place. Pictures go
-# through an encoder first ({doc}`encoders`): actor and critics have one each, or share one. Policies of your own
-# models are built in {doc}`workshop/own_models`.
+# The networks have two hidden layers. The actor's numbers go through `tanh`, which is stretched to the
+# bounds of each; for a list a softmax takes its place. Pictures go through an encoder first
+# ({doc}`encoders`).
 
 
 # %% tags=["export", "hide-input"]
@@ -800,23 +744,11 @@ def actions_of(space: spaces.Space[Any]) -> Any:
 
 
 # %% [markdown]
-# A box without bounds cannot be filled, and bounds may be too wide to compute with. The gradient of a
-# critic grows with the square of its inputs, and Adam squares it again. So float32 must hold the
-# fourth power of a bound, and the widest bound is about 4 billion.
-
-# %% tags=["hide-input"]
-source(bounded_box)
-
-# %% [markdown]
 # ## Settings
 #
-# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop
-# ({doc}`loop`). What {doc}`contracts` calls DDPGPer is DDPG with `priority_exponent=0.6`, and `train`
-# ({doc}`workshop/training`) knows it by this name.
-#
-# The schedule of $\varepsilon$ comes from there too, a straight line from 1 to 0 over 500 steps.
-# But schedules move on only once in `iteration_steps` steps, which is 500 as well. So at first all
-# actions are random, and then none is. (With longer iterations the random start is longer too.)
+# Priorities (`priority_exponent`) and $n$-step targets (`num_steps`) come with the loop.
+# The share of random actions falls on a straight line over `epsilon_steps`, but moves only once in
+# `iteration_steps` steps. By default both are 500: at first all actions are random, and then none is.
 
 
 # %% tags=["export"]
@@ -851,7 +783,7 @@ def ddpg_settings(env: str) -> DDPGConfig:
 
 
 # %% [markdown]
-# What `train` knows of it, with even and with preferred replay, in two rows ({doc}`workshop/rows`):
+# What `train` knows of it, with even and with preferred replay:
 
 # %% tags=["export", "hide-input"]
 ROW = register(
@@ -878,115 +810,20 @@ ROW_PER = register(
 )
 
 # %% [markdown]
-# With these pieces `DDPG` learns as the program at the top does. The folded cell gives it ten
-# batches of the program, and compares the weights.
-
-# %% tags=["claims"]
-from literate_rl.apps.programs import drawn_batches
-
-batches, names = drawn_batches("ddpg", total_steps=510)
-torch.manual_seed(1)
-policy = make_ddpg_policy(envs.single_observation_space, envs.single_action_space)
-learner = DDPG(policy, envs, DDPGConfig())
-for batch, _ in batches:
-    learner.sample = lambda batch=batch: batch
-    learner.learn()
-ours = [*names["actor"].parameters(), *names["critic"].parameters()]
-theirs = [*policy.network.actor.parameters(), *policy.network.critics.parameters()]
-assert len(batches) == 10
-for x, y in zip(ours, theirs, strict=True):
-    assert torch.allclose(x, y, atol=1e-5), "the same weights"
-
-# %% [markdown]
-# ## Traps
-#
-# ### Trap: no noise at all
-#
-# A deterministic actor without noise repeats itself: in one state it takes one action. The critic
-# then learns little of what the actions beside it are worth, and its slope there is a guess. Here
-# is what a thousand visits to one state show it, if the actor's action is 0.5 and the box is from
-# −2 to 2.
-
-# %%
-from literate_rl.learners.ddpg import BoxActions
-
-actions, seen = BoxActions([-2.0], [2.0]), {}
-for share in (0.0, 0.1):
-    actions.scale = share
-    drawn = actions.noise(1000, 1, torch.Generator().manual_seed(0))
-    taken = actions.choose(torch.full((1000, 1, 1), 0.5), drawn)
-    seen[share] = taken.min().item(), taken.max().item()
-    print(f"noise {share}: actions from {seen[share][0]:.2f} to {seen[share][1]:.2f}")
-
-# %% tags=["claims"]
-assert seen[0.0] == (0.5, 0.5), "one action"
-assert seen[0.1][0] < 0 < 1 < seen[0.1][1], "with noise those beside it too"
-
-# %% [markdown]
-# In Stable-Baselines3 the noise of DDPG and TD3 is
-# [`None`](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L92)
-# unless you pass one, and the random start has [100
-# steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/td3/td3.py#L86).
-# A maintainer [recommends](https://github.com/DLR-RM/stable-baselines3/issues/1547) adding some.
-# Here the default is 0.1, and `noise=0` has to be asked for.
-#
-# ### Trap: the unit of the noise
-#
-# 0.1 of what? Spinning Up adds 0.1 in the [units of the
-# environment](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/td3/td3.py#L266-L269).
-# For a thruster that takes 0 to 0.02 that is five times its range; for a valve that takes 0 to
-# 100 it is next to nothing.
-
-# %%
-thruster, valve = (0.0, 0.02), (0.0, 100.0)
-box = BoxActions([thruster[0], valve[0]], [thruster[1], valve[1]])
-box.scale = 0.1
-drawn = box.noise(2000, 1, torch.Generator().manual_seed(0))[:, 0, :2]
-ours = drawn.std(0) / (box.high - box.low)
-theirs = 0.1 / (box.high - box.low)
-for name, share in (("a share of the box", ours), ("units of the environment", theirs)):
-    print(f"{name:26s} thruster {share[0]:.3f} of its range, valve {share[1]:.3f}")
-
-# %% tags=["claims"]
-assert torch.allclose(ours, torch.tensor([0.05, 0.05]), atol=0.003)
-assert torch.allclose(theirs, torch.tensor([5.0, 0.001]))
-
-# %% [markdown]
-# ## What well-known implementations do
-#
-# | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ddpg_continuous_action.py#L172-L229) | [Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ddpg/ddpg.py#L57-L115) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/ddpg.py#L342-L410) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/ddpg.py#L378-L466) | [Spinning Up](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ddpg/ddpg.py#L161-L283) |
-# |---|---|---|---|---|---|---|
-# | noise when acting | 0.1 of half the box | [0.1 of half the box](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ddpg_continuous_action.py#L179) | [none](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ddpg/ddpg.py#L69) | [none](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/ddpg.py#L49); "default" is [0.1 in −1..1](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/ddpg.py#L93-L94) | [as the caller says](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/ddpg.py#L209-L216) | [0.1 in units of the environment](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ddpg/ddpg.py#L226-L229) |
-# | random start | 500 steps | [25,000 steps](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ddpg_continuous_action.py#L61) | [100 steps](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ddpg/ddpg.py#L63) | as the user collects | none | [10,000 steps](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ddpg/ddpg.py#L46) |
-# | actor and copies move | at every update | [at every second step](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ddpg_continuous_action.py#L219-L229) | [at every update](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ddpg/ddpg.py#L102-L106) | [at every update](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/ddpg.py#L401-L408) | [at every update, unless the caller says no](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/ddpg.py#L378-L384) | [at every update](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ddpg/ddpg.py#L193-L224) |
-# | time limits | bootstrap | [bootstrap](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/ddpg_continuous_action.py#L193-L198) | [bootstrap](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/common/buffers.py#L320-L322) | [bootstrap](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/algorithm_base.py#L651) | as the user stores them | [bootstrap](https://github.com/openai/spinningup/blob/038665d62d569055401d91856abb287263096178/spinup/algos/pytorch/ddpg/ddpg.py#L262-L265) |
-#
-# We read the code at the linked commits. The paper has two learning rates, $10^{-4}$ for the actor
-# and $10^{-3}$ for the critic, and weight decay for the critic; here and in these programs both
-# networks share one. Stable-Baselines3 goes the other way round: its DDPG is
-# TD3 with the [parts switched
-# off](https://github.com/DLR-RM/stable-baselines3/blob/e05d2dbe6eda0acd0ef2e316e3e4065677add3eb/stable_baselines3/ddpg/ddpg.py#L102-L112).
-
-# %% [markdown]
 # ## When to use it
 #
-# DDPG is the smallest agent for numbers in a box. On the pendulum it needs an eighth of the steps of PPO
-# and fewer than TD3 with the same $\tau$; to HDDPG and SAC no difference is seen. It relapses now and
-# then (so do its successors: four of ten runs of HDDPG, three of TD3), and one run had not come back
-# when the training ended. Its critic promises too much in every run. So learn it first, and use one of
-# its successors: TD3 if you want one exact action, SAC if nobody should choose the noise.
+# DDPG is the smallest agent for numbers in a box, and the one to learn first. It relapses now and
+# then, as its successors do, one of ten runs had not come back when the training ended, and its critic
+# promises too much in every run. So use a successor: TD3 if you want one exact action, SAC if nobody should choose the noise.
 #
 # - **Use it for**: numbers in a box, where steps are dear and the agent should be simple
 # - **Rather than**: {doc}`ppo`, which needs eight times the steps on the pendulum
-# - **Costs**: about 4,000 steps to −300 on Pendulum; 40 CPU seconds for 10,000 steps
+# - **Costs**: about 4,000 steps to −300 on Pendulum; 20 CPU seconds for 10,000 steps
 # - **First settings**: `noise=0.1`, `learning_rate=1e-3`, `tau=0.005`
 # - **Decided by**: four agents on Pendulum in {doc}`control_evidence`
 
 
 # %% tags=["claims"]
-from literate_rl.runs.evaluation import paired_difference
-
-
 def learned(runs):
     """Return after how many steps the return exceeds −300, as the median."""
     return np.median(runs.steps[(runs.curves > -300).argmax(1)])
@@ -995,7 +832,6 @@ def learned(runs):
 on_policy = stored_runs("pendulum")["PPO"]
 assert round(learned(on_policy) / learned(found)) == 8, "an eighth of the steps"
 assert 3900 < learned(found) < 4300
-assert 30 < np.median(found.cpu_seconds) < 45
 assert (found.final < -200).sum() == 1, "one of ten runs"
 others = {}
 for name in ("HDDPG", "TD3"):
@@ -1003,23 +839,17 @@ for name in ("HDDPG", "TD3"):
     apart = watched["estimate"] - watched["earned"]
     relapses = np.maximum.accumulate(apart < 20, 1) & (apart > 50)
     others[name] = relapses.any(1).sum()
-assert others == {"HDDPG": 4, "TD3": 3}, "so do its successors"
-successors = stored_runs("ddpg_pendulum") | stored_runs("sac_pendulum")
-for name in ("HDDPG", "SAC"):
-    gain = paired_difference(successors[name].area, found.area)
-    assert gain.low < 0 < gain.high, "no difference is seen"
-assert (successors["TD3"].area < found.area).all(), "fewer than TD3"
+assert others == {"HDDPG": 4, "TD3": 3}, "as its successors do"
 
 # %% [markdown]
 # ## Summary
 #
-# - A critic that takes the action as an input has a slope over the actions, and the actor climbs
-#   it.
+# - A critic that takes the action as an input has a slope over the actions, and the actor climbs it.
 # - The actor learns from states alone, so steps of any age will do. For the gradient of the return
 #   they would have to be its own.
 # - In the target the actor's action takes the place of the maximum.
 # - Nothing explores by itself: noise is added, on a scale of its own for each number.
-# - The actor seeks out the critic's errors, so DDPG tends to promise more than it earns.
+# - The actor seeks out the critic's errors. On the pendulum DDPG promises more than it earns.
 #
 # ## Exercises
 #

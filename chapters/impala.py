@@ -11,7 +11,7 @@
 #
 # **How does one policy learn from actors that do not wait for it?** After this chapter you can
 # write IMPALA's learning step, say what old data do to a policy, and judge when the correction of
-# V-trace is worth having. Reading takes about 50 minutes, without exercises. You need V-trace
+# V-trace is worth having. Reading takes about 45 minutes, without exercises. You need V-trace
 # ({doc}`off_policy`) and the interface of {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
@@ -190,8 +190,7 @@ while collector.step < total_steps:
 
 # %% [markdown]
 # **Take this program:** `literate-rl copy impala > my_impala.py`. Does it learn? Here are ten seeds,
-# 200,000 steps each. The folded cell gives the class `IMPALA` of this chapter the same start and
-# the same actions as the program on this page, and both end with the same weights.
+# 200,000 steps each.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Ten curves of the return over 200,000 steps. They rise unevenly for 100,000 steps, and at the end all are above 450"}}
 import matplotlib.pyplot as plt
@@ -204,57 +203,35 @@ fig, axis = plt.subplots(figsize=(7, 2.2))
 axis.plot(page.steps / 1000, page.curves.T, "C0", lw=0.9)
 axis.set(xlabel="thousand steps", ylabel="return while training")
 fig.tight_layout()
-print("the last 20 episodes:", " ".join(f"{x:.0f}" for x in page.final))
 
 # %% [markdown]
-# **Notice** that all ten seeds end above 450, seven of them at 500, and that their mean curve needs
-# 128,000 steps to get to 450.
+# **Notice** that all ten seeds end above 450, and that their mean curve needs 128,000 steps to get there.
+#
+# Rewards are multiplied by a twentieth, so that the values of a good policy are near 5 instead of 100, and a
+# network that starts near 0 has less far to go. Of five stored runs of this chapter's class with the scale all
+# end at 500. Of five without it two fall again and end below 300.
 
 # %% tags=["claims"]
-from literate_rl.learners.impala import IMPALA, IMPALAConfig
-from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
-
-
-class Drawn(CategoricalActions):
-    """Samples each action when it is due, as the program does."""
-
-    generator = torch.Generator().manual_seed(seed)
-
-    def choose(self, row, noise):
-        prob = row.softmax(-1)
-        return torch.multinomial(prob, 1, generator=self.generator).squeeze(-1)
-
-
-same = {"total_steps": total_steps, "lag": lag, "learning_rate": learning_rate}
-same |= {"reward_scale": reward_scale, "entropy_weight": entropy_weight}
-config = IMPALAConfig(**same, anneal=True, on_policy=True, checkpoint_interval=1000)
-torch.manual_seed(seed)
-built = make_policy(envs.single_observation_space, envs.single_action_space)
-twin = Policy(built.network, Drawn(num_actions))
-agent = IMPALA(twin, make_envs(env_id, num_envs), config)
-agent.collector.reset(1000 * seed)
-agent.iteration = lag + 1  # not due for a reset with another seed
-while agent.step < total_steps:
-    agent.iterate()
 assert len(page.final) == 10
 assert page.final.min() > 450
-assert (page.final == 500).sum() == 7, "seven of them at 500"
 assert page.steps[(np.nanmean(page.curves, 0) >= 450).argmax()] == 128_000
-parameters = [*policy.parameters(), *critic.parameters()]
-for ours, theirs in zip(parameters, agent.learner.parameters, strict=True):
-    assert torch.allclose(ours, theirs, atol=1e-4), "the same weights"
+scaled, unscaled = (
+    next(iter(stored_runs(f"impala_{name}").values()))
+    for name in ("cartpole", "unscaled")
+)
+assert (scaled.final > 495).all(), "all end at 500"
+assert len(scaled.final) == len(unscaled.final) == 5
+assert (np.nanmax(unscaled.curves, 1) > 490).all(), "two fall again"
+assert (unscaled.final < 300).sum() == 2, "two end below 300"
 
 # %% [markdown]
 # ## What old data do
 #
-# So the data are always a little old, for two reasons. The learner may take several updates on
+# Data get old for two reasons. The learner may take several updates on
 # one collection, and each of them moves the policy away from the one that collected. Or the actor
-# may fall behind: with a **lag** of 5 it gets new weights after every sixth collection, so its
-# data are up to 5 collections old, and each collection is learned from once. What harm does each
-# of the two reasons do? Below are five settings on CartPole, with ten seeds for each kind of run.
+# may fall behind: with a lag of 5 it gets new weights after every sixth collection, and each collection is
+# learned from once. Below are five settings on CartPole, with ten seeds for each kind of run and a thick mean.
 # The blue runs have V-trace. The red ones treat all data as their own: every ratio is set to 1.
-# The table has the mean return over the last third of the training, and how many runs collapsed
-# in the end, with a 95 % interval for that share.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Five panels of returns over 60,000 steps. One update: both kinds of run climb to between 100 and 500, on the same lines. Four updates: six runs without correction fall to 9 and stay there, one with V-trace, and the mean with V-trace rises to 350. Eight updates: of the uncorrected runs all but one fall to 9 before 20,000 steps and stay there, with V-trace three do, and a fourth falls later. Lag 5: all runs but one without correction climb, and the two means are close. Lag 15: all runs climb, and the mean without correction is higher, 450 against 250 at the end"}}
 titles = "1 update", "4 updates", "8 updates", "lag 5", "lag 15"
@@ -262,26 +239,15 @@ names = "updates_1", "updates_4", "updates_8", "lag_5", "lag_15"
 experiments = {a: f"impala_{b}" for a, b in zip(titles, names, strict=True)}
 
 
-def share(fallen, z=1.96):
-    """Return how many runs fell, and Wilson's interval of 95 percent."""
-    n, k = len(fallen), fallen.sum()
-    middle, half = k + z**2 / 2, z * np.sqrt(k * (n - k) / n + z**2 / 4)
-    low, high = ((middle + side * half) / (n + z**2) for side in (-1, 1))
-    return f"{k:2d} of {n} [{low:3.0%}, {high:3.0%}]"
-
-
 fig, axes = plt.subplots(
     2, 3, figsize=(7, 4), sharex=True, sharey=True, layout="constrained"
 )
-print(f"{'':10s} {'':12s} last third   collapsed")
 for axis, (title, name) in zip(axes.flat, experiments.items(), strict=False):
     variants = stored_runs(name)
     for (kind, runs), color in zip(variants.items(), ("C0", "C3"), strict=True):
         steps, curves = runs.steps / 1000, runs.curves
         axis.plot(steps, curves.T, color=color, alpha=0.3, linewidth=0.7)
         axis.plot(steps, curves.mean(0), color=color, linewidth=2, label=kind)
-        late, fallen = curves[:, -len(steps) // 3 :].mean(), curves[:, -1] < 15
-        print(f"{title:10s} {kind:12s} {late:10.0f}   {share(fallen)}")
     axis.set_title(title, fontsize=10)
 for axis in axes[[1, 1, 0], [0, 1, 2]]:
     axis.set_xlabel("thousand steps", fontsize=10)
@@ -292,22 +258,18 @@ axes[1, 2].axis("off")
 _ = axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
 
 # %% [markdown]
-# A thin line is a run, a thick one the mean. **Notice** what age does, and what it does not do.
+# **Notice** what age does, and what it does not do.
 #
-# - With one update on each collection nothing is old. All ratios are 1 up to rounding, and both
-#   kinds of run coincide.
+# - With one update on each collection nothing is old, and both kinds of run coincide.
 # - With several updates runs *collapse*: the agent pushes to one side only, and ends below a
 #   return of 15. With four updates six of ten do so without correction, and one with V-trace;
-#   with eight updates it is nine and four. The seeds are the same, so the runs can be compared in
-#   pairs: in each of the two panels five collapse only without the correction, and none only with
-#   it. It helps, but it is no guarantee.
+#   with eight updates it is nine and four. In pairs of the same seed, five collapse only without
+#   the correction in each of the two panels, and none only with it. It helps, but it is no guarantee.
 # - An actor that falls behind does less harm. Hardly any run collapses, and even with data that
 #   are up to 15 collections old the uncorrected runs do not differ visibly from those with fresh
-#   data. Here V-trace has a price: with a lag of 15 it learns more slowly than without
-#   correction. With a lag of 5 ten seeds show no difference.
+#   data. Here V-trace has a price: with a lag of 15 these runs learn more slowly with it than without.
 #
-# The learning rate is 2e-3 and does not fall, and $\lambda$ is 1. `python -m
-# benchmarks.impala_learning` computes these runs anew.
+# The learning rate is 2e-3 and does not fall, and $\lambda$ is 1.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
@@ -342,17 +304,11 @@ for title in ("lag 5", "lag 15"):
     assert kept.low < 0 < kept.high, "no difference between uncorrected and fresh data"
 slower = compared(("lag 15", "V-trace"), ("lag 15", "uncorrected"))
 assert slower.high < 0, "more slowly than without correction"
-slower = compared(("lag 15", "V-trace"), ("1 update", "V-trace"))
-assert slower.high < 0, "and than with fresh data"
-for second in (("lag 5", "uncorrected"), ("1 update", "V-trace")):
-    found = compared(("lag 5", "V-trace"), second)
-    assert found.low < 0 < found.high, "with a lag of 5 no difference is seen"
 
 # %% [markdown]
 # How far apart are the actor's policy and the learner's after so many updates? Here is a run with
-# the settings of the last panel. Before each update it keeps the ratios of the data. Choose their
-# age: 0 is fresh, and 15 means that the learner has taken 15 updates since the actor got its
-# weights.
+# the settings of the last panel. Choose the age of the data: 0 is fresh, and 15 means that the learner has
+# taken 15 updates since the actor got its weights.
 
 # %% tags=["hide-input"]
 from functools import partial
@@ -451,14 +407,12 @@ def frame(age):
 dial("The age of the data", frame, {"age": list(ages)}, start=(5,))
 
 # %% [markdown]
-# **Notice** that the ratios spread to both sides, and that their mean stays near 1, as it must.
-# The clip cuts the upper half only. So the clipped ratios, whose product carries a TD error back
-# in time, are below 1 on average. With data 15 updates old, only a part of a TD error is left
-# twenty steps back: with old data V-trace looks less far ahead.
+# **Notice** that the ratios spread to both sides. The clip cuts the upper half only. So the clipped ratios,
+# whose product carries a TD error back in time, are below 1 on average. With data 15 updates old, only a
+# part of a TD error is left twenty steps back: with old data V-trace looks less far ahead.
 
 # %% tags=["claims"]
 assert (by_age[0] - 1).abs().max() < 1e-3, "fresh data have the ratio 1"
-assert (by_age.mean((1, 2, 3)) - 1).abs().max() < 0.5, "the mean stays near 1"
 spread = by_age.log().std((1, 2, 3))
 assert spread[15] > 2 * spread[1] > 2 * spread[0], "they spread with their age"
 assert left[15, 20] < 0.7 < left[1, 20], "much is lost"
@@ -468,10 +422,10 @@ assert left[15, 20] < 0.7 < left[1, 20], "much is lost"
 #
 # Is the shorter reach what makes V-trace slow? It need not be, because the ratio enters in two
 # places. It weights the *targets*, where the products stand that the dial shows. And it weights
-# each action's *gradient* with $\min(1, e^{\ell})$. So we took the two apart and trained each half
-# alone, at the lag of 15, now with twenty seeds. A dot is the mean difference from the uncorrected
-# runs of the same seeds, a line its 95 % t interval: in blue over the last third of the training,
-# in grey over all of it.
+# each action's *gradient* with $\min(1, e^{\ell})$. Here each half is trained
+# alone, at the lag of 15, with twenty seeds. A dot is the mean difference from the uncorrected
+# runs of the same seeds, a line its 95 % interval: in blue over the last third of the training,
+# in grey over all of it. *Praise* and *blame* are actions that went better than expected or worse.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Seven differences from the uncorrected runs, each with two intervals. V-trace lies about 80 below zero in the last third and 60 over the whole training, the weight of the gradient alone about 100 and 50. The weight in the targets alone, targets without bounds, and the weight of praise or of blame alone are closer to zero, and their intervals contain it. That of no bound at all is centred near zero"}}
 places = stored_runs("impala_places")
@@ -497,68 +451,35 @@ gaps = {
     name: [gap(name, "uncorrected") for gap in (late_gap, whole_gap)] for name in rows
 }
 fig, axis = plt.subplots(figsize=(7, 2.8))
-print(f"{'minus uncorrected:':27s}last third        whole training   collapsed")
-for place, (name, pair) in enumerate(gaps.items()):
+for place, pair in enumerate(gaps.values()):
     for found, shift, colour in zip(pair, (0.12, -0.12), ("C0", "0.6"), strict=True):
         axis.plot([found.low, found.high], [shift - place] * 2, color=colour)
         axis.plot(found.mean, shift - place, "o", color=colour, ms=5)
-    words = [f"{x.mean:4.0f} ({x.low:.0f} to {x.high:.0f})" for x in pair]
-    fallen = (places[name].curves[:, -1] < 15).sum()
-    print(f"{name:26s}{words[0]:18s}{words[1]:17s}{fallen:3d}")
 axis.axvline(0, color="0.6", lw=0.8)
 axis.set(yticks=-np.arange(len(rows)), xlabel="return minus that of uncorrected runs")
 axis.set_yticklabels(rows)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** first that the price is smaller than ten seeds made it look. In the panel above V-trace
-# was 149 behind over the last third. These are the same ten and ten more, and the interval of all
-# twenty reaches zero: 81 behind ($-169$ to 7). Over the whole training it does not: 58 behind
-# ($-99$ to $-17$).
+# **Notice** that the price is paid at the gradient: its weight alone costs more than the weight in the
+# targets alone, 78 in the last third (13 to 143). Whether the shorter reach costs anything, twenty
+# seeds cannot say. And V-trace as a whole is behind the uncorrected runs over the whole training; over the
+# last third twenty seeds do not show it.
 #
-# **Notice** then where it is paid. The weight of the gradient alone costs about as much as all of
-# V-trace, and 78 more than the weight in the targets alone, in the last third (13 to 143). So the
-# weight of the gradient costs more than the shorter reach. Whether the reach costs anything, twenty
-# seeds cannot say: the targets alone are 20 behind ($-116$ to 76). With no bound at all, plain
-# importance sampling, no price is seen: V-trace is 51 behind it over the whole training (6 to 96).
-# A reason that would fit: ratios spread to both sides of 1, and a bound of 1 keeps only what is
-# below, so an old action moves the policy less than a new one. (The row of targets without bounds
-# has that bound at the gradient and lies between; twenty seeds tell it from neither side.)
-#
-# The last two rows give the weight to some actions only: those that went better than expected
-# (*praise*) or worse (*blame*). Neither alone shows a price. But with praise made smaller and blame
-# left as it is, nine of twenty runs collapse, of the uncorrected ones one, and with blame made
+# With praise made smaller and blame left as it is, nine of twenty runs collapse, and with blame made
 # smaller none. So it is blame, where praise does not balance it, that drives a policy to one side.
-# The next section watches a single action.
 
 # %% tags=["claims"]
 assert all(len(run.area) == 20 for run in places.values()), "twenty seeds"
-first_ten = last_third(WEIGHTED)[:10] - last_third("uncorrected")[:10]
-assert round(first_ten.mean()) == -149
 late, whole = gaps[WEIGHTED]
-assert [round(x) for x in (late.mean, late.low, late.high)] == [-81, -169, 7]
-assert [round(x) for x in (whole.mean, whole.low, whole.high)] == [-58, -99, -17]
-for name in ("targets only", "no bound at all", "targets without bounds"):
-    assert all(found.low < 0 < found.high for found in gaps[name]), "no price is seen"
-assert gaps["gradient only"][0].high < 0, "about as much as all of V-trace"
-reach = gaps["targets only"][0]
-assert [round(x) for x in (reach.mean, reach.low, reach.high)] == [-20, -116, 76]
-apart = late_gap("gradient only", WEIGHTED)
-assert apart.low < 0 < apart.high
+assert whole.high < 0 < late.high, "over the whole training, not over the last third"
+assert all(x.low < 0 < x.high for x in gaps["targets only"]), "seeds cannot say"
+assert gaps["gradient only"][0].high < 0, "paid at the gradient"
 halves = late_gap("targets only", "gradient only")
 assert [round(x) for x in (halves.mean, halves.low, halves.high)] == [78, 13, 143]
-assert whole_gap("targets only", "gradient only").low > 0, "over the whole training too"
-unbound = whole_gap("no bound at all", WEIGHTED)
-assert [round(x) for x in (unbound.mean, unbound.low, unbound.high)] == [51, 6, 96]
-for other in ("no bound at all", WEIGHTED):
-    between = late_gap("targets without bounds", other)
-    assert between.low < 0 < between.high, "twenty seeds tell it from neither"
-for part in ("praise", "blame"):
-    assert all(x.low < 0 < x.high for x in gaps[f"gradient, {part} only"])
 collapsed = {name: (run.curves[:, -1] < 15).sum() for name, run in places.items()}
 assert collapsed["gradient, praise only"] == 9
 assert collapsed["gradient, blame only"] == 0
-assert collapsed["uncorrected"] == 1
 
 # %% [markdown]
 # ## Why uncorrected runs collapse
@@ -587,42 +508,31 @@ assert ends["uncorrected"] < 1e-6, "uncorrected, the action is gone for good"
 assert ends["V-trace"] > 5e-4, "with V-trace the push vanishes before that"
 
 # %% [markdown]
-# For an advantage of $+1$ the two would agree, because a ratio above 1 is clipped, and the push
-# ends by itself where the probability gets near 1. So the correction does not speed learning up.
-# It keeps old data from being believed again and again. With a lag and one update, each collection
-# is believed only once, and hardly any run collapsed. Unlike the clip of {doc}`ppo_error`, the
-# correction does not limit how far the policy may go.
+# For an advantage of $+1$ the two would agree: a ratio above 1 is clipped, and the push
+# ends by itself where the probability gets near 1. So the correction keeps old data from being believed
+# again and again. Unlike the clip of {doc}`ppo_error`, it does not limit how far the policy may go.
 #
 # ## Why anyone uses it
 #
-# On CartPole, with a lag and no replay, V-trace brought nothing that we could see, and with a lag of
-# 15 it cost. Why then is it what IMPALA is known for?
-#
 # - **Replay.** Where data are used again, V-trace saves runs: those are the panels with four and
 #   eight updates.
-# - **Large tasks.** {cite:t}`espeholt2018` report the opposite of our table (their section 5.2 and
-#   table 2). On five tasks of DeepMind Lab, with many actors and a deep network, they compare
-#   V-trace, the weight of the gradient alone (*1-step importance sampling*) and no correction. No
-#   correction was far behind on most of them, even without replay. V-trace and the weight alone
-#   were close; with replay V-trace was ahead. (So the paper says; we did not run its tasks.)
+# - **Large tasks.** On five tasks of DeepMind Lab, with many actors and a deep network,
+#   {cite:t}`espeholt2018` report the opposite of our runs with a lag (their section 5.2 and table 2): no
+#   correction was far behind on most of them, even without replay. We did not run these tasks.
 # - **A lag that nobody set.** With hundreds of machines it is long, and differs from unroll to
 #   unroll. A correction that is 1 for fresh data and small for old ones needs no setting for that.
 #
-# So correct where data are used more than once. For a lag alone our runs say no, and the paper's,
-# with many actors and a deep network, say yes: try both.
-#
-# Two agents in use today join this chapter with PPO. RLlib's
-# [APPO](https://github.com/ray-project/ray/blob/014e0a7262d16463cfef292f85b9e43ac6d21221/rllib/algorithms/appo/appo.py#L73-L81),
-# asynchronous PPO, puts PPO's clip on top of V-trace and keeps a target network. IMPACT
-# {cite:p}`luo2020` uses data several times, with a clip and a target network.
+# So correct where data are used more than once. For a lag alone our runs say no, and the paper's say yes:
+# try both. IMPACT {cite:p}`luo2020` and RLlib's APPO join this chapter with PPO's clip.
 #
 # ## What an actor hands over
 #
 # The actor hands over $T$ steps in a row of each of its environments, one **unroll** for each,
 # whatever episodes they belong to. It writes down what it saw, did and was paid, and how likely
 # it was to do that, as $\log \pi_{\text{old}}(a_t)$. It has to: once the weights have changed,
-# nobody can compute that number any more. Side by side, the unrolls of $B$ environments are a
-# table with time running downward:
+# nobody can compute that number any more. If it masks actions, the learner has to mask them too: with two of
+# four equally likely actions masked by the actor alone, the ratio of a policy that has not changed is one half.
+# Side by side, the unrolls of $B$ environments are a table with time running downward:
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import Picture
@@ -649,11 +559,15 @@ for x, title, extra, tone in (
 picture.text(66, 226, "a row is one step, a column one environment", "quiet", "start")
 picture
 
+# %% tags=["claims"]
+logit = torch.zeros(4)
+masked = logit.masked_fill(torch.tensor([False, False, True, True]), -torch.inf)
+assert (logit.softmax(-1) / masked.softmax(-1))[0] == 0.5, "one half"
+
 # %% [markdown]
 # **Notice** the row that only two of the tables have. The last step led somewhere, and the value of
 # that state is needed for the step's target. An observation, an action or the logits of $N$ choices
-# may have more dimensions, $(T, B, N)$. (DI-engine hands such tables to its network as one long list
-# of $(T + 1) B$ rows, and takes the answer apart again.)
+# may have more dimensions, $(T, B, N)$.
 
 
 # %% tags=["export"]
@@ -706,12 +620,10 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
 
 
 # %% [markdown]
-# A log-probability, an entropy and a value are all that the learner will ask for. So it can train
-# any `Policy` that provides them: categorical, Gaussian, hybrid, or one of your own.
-#
 # ## The learning step
 #
-# The learner adds up the three losses of {eq}`vtrace-losses`,
+# A log-probability, an entropy and a value are all that the learner asks a policy for. It adds up the
+# three losses of {eq}`vtrace-losses`,
 #
 # $$
 # \mathcal L = \mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H .
@@ -836,17 +748,12 @@ class VTraceLearner(Kept):
 # %% [markdown]
 # ## The loop
 #
-# `IMPALA` is a `Runner` ({doc}`policies`): it acts for an unroll, in environments that are fresh at
-# each checkpoint. One iteration collects an unroll from each environment, stores each of them as a
-# **sample**, and takes a few updates on batches of samples. The store is the replay buffer of
-# {doc}`workshop/memory`: it forgets the oldest samples and lets go of those that have been drawn
+# `IMPALA` is a `Runner` ({doc}`policies`). One iteration collects an unroll from each environment, stores
+# each of them as a **sample**, and takes a few updates on batches of samples. The store
+# ({doc}`workshop/memory`) forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
-# The actor is in evaluation mode while it acts, and also when its log-probabilities are computed
-# ({doc}`workshop/networks`); the learner is in training mode.
-#
-# Everything runs in one process. In a real system the actors run beside the learner, as in
-# {doc}`actors`. The setting `lag` imitates that, in a way that can be repeated exactly: the
+# The setting `lag` imitates actors that run beside the learner, in a way that can be repeated exactly: the
 # actor's policy is a copy, which gets the learner's weights after every `lag + 1` collections.
 
 
@@ -937,8 +844,7 @@ class IMPALA(Runner):
 
 
 # %% [markdown]
-# The defaults are DI-engine's, and most of the names. {doc}`workshop/ding` has its other names and the
-# rest of its interface.
+# The defaults are DI-engine's, and most of the names.
 
 
 # %% tags=["export"]
@@ -1025,26 +931,10 @@ def impala_settings(env: str) -> IMPALAConfig:
 
 
 # %% [markdown]
-# ## See it learn
-#
-# Thirty thousand steps of CartPole, from sixteen copies. The buffer is as small as one collection
-# here, so each sample is used four times. Rewards are multiplied by a twentieth.
-#
-# Why that? With a discount of 0.99 the values of a good policy are near 100 in CartPole, and a
-# network that starts near 0 takes thousands of updates to get there. As long as it is behind, the
-# advantage of nearly every action is positive: do that again, says the gradient, whatever was
-# done, and the policy becomes sure of itself too early. PPO subtracts the mean of the advantages.
-# IMPALA does not. With small rewards the values have less far to go. Before our own run, here
-# are stored ones of 200,000 steps, five with the scale (`cartpole`) and five without it. All five
-# of the first end at 500. The others get above 490 too, but two of them fall again and end below
-# 300. (Five seeds each are a hint, no more.)
+# Here is the class for thirty thousand steps of CartPole. The buffer is as small as one collection, so each
+# sample is used four times.
 
 # %%
-for name in ("cartpole", "unscaled"):
-    (runs,) = stored_runs(f"impala_{name}").values()
-    print(f"{name:9s} after {runs.steps[-1]:.0f} steps:", runs.final.round().tolist())
-
-# %% mystnb={"image": {"alt": "Returns of IMPALA on CartPole over 30,000 steps: they rise from 20 to several hundred, with large swings toward the end"}}
 from dataclasses import replace
 
 from literate_rl.runs.evaluation import evaluate
@@ -1055,29 +945,11 @@ short = {"total_steps": 30_000, "checkpoint_interval": 1000}
 config = replace(impala_settings("CartPole-v1"), **short)
 cartpole = make_learner("CartPole-v1", config)
 history = fit(cartpole, progress=False)
-rows = np.array([(h["step"], h["charts/episodic_return"]) for h in history])
-rows = rows[np.isfinite(rows[:, 1])]  # without the iterations in which no episode ended
-fig, axis = plt.subplots(figsize=(7, 2.4))
-axis.plot(*rows.T, marker=".", linewidth=0.8)
-axis.set(xlabel="steps", ylabel="return")
-fig.tight_layout()
 returns = evaluate(cartpole.policy, "CartPole-v1", episodes=10, seed=1)
 print(f"10 greedy episodes: {returns.mean():.0f}")
 
-# %% [markdown]
-# A dot is the mean over the episodes that ended in an iteration. **Notice** that the dots swing
-# more and more: the longer the episodes get, the fewer of them end in 32 steps. This is not the
-# end: the stored runs above are nearly seven times as long. {doc}`/docs/results` has them all.
-
 # %% tags=["claims"]
-assert rows[-100:, 1].max() > 100 > rows[:5, 1].max(), "it learns"
-scaled, unscaled = (
-    next(iter(stored_runs(f"impala_{name}").values()))
-    for name in ("cartpole", "unscaled")
-)
-assert (scaled.final > 495).all(), "all five end at 500"
-assert (np.nanmax(unscaled.curves, 1) > 490).all(), "the others get above 490 too"
-assert (unscaled.final < 300).sum() == 2, "two of them end below 300"
+assert returns.mean() > 100, "it learns"
 
 # %% [markdown]
 # ## Traps
@@ -1088,8 +960,7 @@ assert (unscaled.final < 300).sum() == 2, "two of them end below 300"
 # when it is needed. But then the number comes from the learner's weights, not from the actor's.
 # Every ratio is 1, no test fails, and nothing is corrected: those are the red runs above. Here
 # are the ratios of the agent's last samples, with the log-probabilities that were stored and with
-# recomputed ones. (The stored ratios are close to 1 only because the learning rate has fallen
-# almost to zero by now.)
+# recomputed ones.
 
 # %%
 stored_batch = cartpole.batch(list(cartpole.memory.entries))
@@ -1110,38 +981,6 @@ assert (ratio == 1).all(), "every ratio is 1"
 assert (today - stored_batch.log_prob).abs().max() > 1e-4, "and should not be"
 
 # %% [markdown]
-# ### Trap: a mask in one place
-#
-# If the actor masks actions that are not possible, the learner has to mask them too. DI-engine's
-# [actor
-# does](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/model/wrapper/model_wrappers.py#L545-L549),
-# and its [learner has no line for
-# it](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L310-L312).
-# Take a policy that has not changed, two of whose four actions are masked. The step pays 1 and
-# ends the episode, and the value is 0, so the value loss should be 1:
-
-# %%
-from literate_rl.maths.off_policy import vtrace_data, vtrace_error_discrete_action
-
-logit = torch.zeros(1, 1, 4)
-masked = logit.masked_fill(torch.tensor([False, False, True, True]), -torch.inf)
-action, end = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.bool)
-value, reward = torch.zeros(2, 1), torch.ones(1, 1)
-value_losses = []
-for name, new in (("masked twice:", masked), ("masked once: ", logit)):
-    data = vtrace_data(new, masked, action, value, reward, terminated=end)
-    value_losses.append(vtrace_error_discrete_action(data).value_loss.item())
-    ratio = (new.softmax(-1) / masked.softmax(-1))[0, 0, 0].item()
-    print(f"{name} ratio {ratio}, value loss {value_losses[-1]}")
-
-# %% [markdown]
-# Masked once, the ratio is one half, although the policy is the same. So the target is 0.5
-# instead of 1, and the loss its square.
-
-# %% tags=["claims"]
-assert value_losses == [1.0, 0.25]
-
-# %% [markdown]
 # ## What well-known implementations do
 #
 # | question | this chapter | [scalable_agent](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py) | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py) |
@@ -1153,8 +992,7 @@ assert value_losses == [1.0, 0.25]
 # | rewards | scaled | [clipped](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L365-L370) | [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L246-L249) | as they are | as they are |
 # | optimiser | Adam or RMSprop, clipped if wished | [RMSprop](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L401) | [RMSprop](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L387), [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L291) | [Adam, clipped; RMSprop, not clipped](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L143-L152) | [Adam](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L419), [clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L379) |
 #
-# Look at the row "replay": the paper's own code uses each unroll once. We read the code at the
-# linked commits.
+# Look at the row "replay": the paper's own code uses each unroll once.
 #
 # ## On the best device
 #
@@ -1177,8 +1015,7 @@ assert np.isfinite([x for name, x in last.items() if "losses" in name]).all()
 # IMPALA is for experience that is made elsewhere: by many processes or machines, by a simulator that
 # is slow, or by yesterday's policy. It hides the time that acting takes and pays with old data. Where
 # one process collects fast enough, PPO needs fewer steps: its mean curve on CartPole gets to 450 after
-# 34,000 steps, that of the program above after 128,000. The correction is worth its price where data
-# are used again; for a short lag, try without it.
+# 34,000 steps, that of the program above after 128,000.
 #
 # - **Use it for**: many actors in processes or on machines of their own, and data that are used again
 # - **Rather than**: {doc}`ppo` if acting takes most of the time, {doc}`a3c` if experience is smaller
@@ -1200,7 +1037,7 @@ assert ppo.steps[(np.nanmean(ppo.curves, 0) >= 450).argmax()] == 34_000
 # - Actors collect with the weights that they have, and the learner learns from what arrives. So
 #   the data are always a little old.
 # - Several updates on the same data make uncorrected policies collapse. V-trace helps, and is no
-#   insurance. With a long lag and no reuse it costs, more at the gradient than at the targets.
+#   insurance. With a long lag and no reuse it costs on CartPole, more at the gradient than at the targets.
 # - The actor writes down how likely its actions were. Nobody can compute that later.
 # - The learning step needs log-probabilities, an entropy and values: one step for every kind of
 #   action.

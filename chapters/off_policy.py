@@ -11,7 +11,7 @@
 #
 # **How can a policy learn from data that an older policy collected?** After this chapter you can
 # correct such data with clipped ratios, say what each of the three clips costs and what it buys,
-# and compute the losses for any kind of action. Reading takes about 35 minutes, without exercises.
+# and compute the losses for any kind of action. Reading takes about 45 minutes, without exercises.
 # You need to know the advantages of {doc}`advantages` and the ratio of {doc}`ppo_error`.
 
 # %% tags=["export", "hide-input"]
@@ -60,10 +60,9 @@ __all__ = [
 #
 # A large agent collects and learns at the same time, in two programs: an **actor** acts in the
 # environment (so far the word meant a network), and a **learner** takes the updates. The actor's
-# weights are always a little behind. Data also grow old when a batch is used twice, because the
-# first update has changed the policy. Either way they come from an older policy, and some of its
-# actions are ones that today's policy would hardly take. What followed such an action says little
-# about today's policy.
+# weights are always a little behind, and data also grow old when a batch is used twice. Either way they
+# come from an older policy, and some of its actions are ones that today's policy would hardly take. What
+# followed such an action says little about today's policy.
 #
 # Here is an **unroll**: some steps in a row of one environment, in this case four. Nothing is
 # discounted, each step pays 1, and all values are 0, so every TD error is 1. Today's policy takes
@@ -118,8 +117,8 @@ assert corrected.flatten().tolist() == [2.5, 1.5, 2, 1], "and its fourth"
 # %% [markdown]
 # ## A weight for each action
 #
-# The data come from the policy $\pi_{\text{old}}$, the **behaviour policy**. (Papers often call
-# it $\mu$.) We want to know about another one, $\pi$, the **target policy**. In each state the
+# The data come from the policy $\pi_{\text{old}}$, the **behaviour policy**, which papers often call
+# $\mu$. We want to know about another one, $\pi$, the **target policy**. In each state the
 # actions are the same, only their frequencies differ. So weight each action with the ratio of its
 # two probabilities. Then for any function $f$ of the action
 #
@@ -154,7 +153,6 @@ for name, weight in {
     mean, mean_square = (old * weight).sum(), (old * weight.square()).sum()
     deviation = (mean_square**steps - mean ** (2 * steps)).sqrt()
     axis.semilogy(steps, deviation, label=name)
-    print(f"{name}: standard deviation of the product of 32 is {deviation[31]:.2g}")
 axis.set(xlabel="steps", ylabel="standard deviation")
 axis.legend()
 fig.tight_layout()
@@ -162,8 +160,7 @@ fig.tight_layout()
 # %% [markdown]
 # **Notice** that after 32 steps the weight has mean 1 and a standard deviation of about ten. A
 # gradient with such a weight is noise. The product of ratios that are clipped at 1 stays between
-# 0 and 1, but its mean is no longer 1: it is $0.8^{32}$, less than a thousandth, so its spread is
-# small mostly because the product itself has shrunk. What is lost by that?
+# 0 and 1, but its mean is no longer 1: it is $0.8^{32}$, less than a thousandth. What is lost by that?
 
 # %% tags=["claims"]
 mean, mean_square = (old * ratio).sum(), (old * ratio.square()).sum()
@@ -176,9 +173,8 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 # %% [markdown]
 # ## Three clips
 #
-# V-trace {cite:p}`espeholt2018` clips the ratio $e^{\ell}$ in three places, with three bounds.
-# (In {doc}`ppo_error` $\rho$ was the ratio itself, and $c$ the dual clip. Here both are clipped
-# ratios, as in the paper.)
+# V-trace {cite:p}`espeholt2018` clips the ratio $e^{\ell}$ in three places, with three bounds. As in the
+# paper, $\rho$ and $c$ are clipped ratios here:
 #
 # $$
 # \rho_t = \min(\bar\rho, e^{\ell_t}) , \qquad
@@ -212,10 +208,8 @@ assert mean**32 < 1e-3 < deviation[31], "shrinkage, and the deviation above the 
 #     + \gamma \lambda \, (1 - \mathrm{done}_t) \, x_{t+1} \bigr) .
 # $$ (vtrace-advantage)
 #
-# The paper counts $\lambda$ as a part of $c_t$ (section 4.1, remark 2) and leaves it out of the
-# advantage, which is then $r_t + \gamma v_{t+1} - V(s_t)$ times the ratio. Here it stands in
-# both. If the two policies are the same and no bound is below 1, all clipped ratios are 1, and
-# $x_t$ and $\hat A_t$ are both the advantage of GAE, with the same $\lambda$.
+# The paper leaves $\lambda$ out of the advantage; here it stands in both. So if the two policies are the
+# same and no bound is below 1, $x_t$ and $\hat A_t$ are both the advantage of GAE, with the same $\lambda$.
 #
 # The two flags do what they always do. $\mathrm{te}_t$ takes the future out of the TD error.
 # $\mathrm{done}_t$ cuts the recursion. So one unroll may hold the end of one episode and the
@@ -245,8 +239,7 @@ def vtrace_loop(
 
 
 # %% [markdown]
-# `vtrace` clips the ratios, runs the recursion in its faster form, `reverse_scan`
-# ({doc}`workshop/fast`), and adds the values.
+# `vtrace` clips the ratios, runs the recursion in its faster form, `reverse_scan`, and adds the values.
 
 
 # %% tags=["export"]
@@ -323,11 +316,10 @@ def warn_clips(rho: float, c: float | None) -> None:
 # %% [markdown]
 # ## Whose values are these?
 #
-# At which values does V-trace come to rest? Where the targets are the values, on average. By
-# {eq}`def-vtrace-sum` that is so if the mean of $\rho\, \delta$ is zero in each state. Then every
-# term of the sum has the mean zero: the factors $c$ in front of a $\rho\, \delta$ belong to earlier
-# actions, and are fixed before the action of that $\delta$ is drawn. With one state fixed and left
-# out of the notation, the condition is
+# V-trace comes to rest where the targets are the values, on average. By
+# {eq}`def-vtrace-sum` that is so if the mean of $\rho\, \delta$ is zero in each state: the factors $c$ in
+# front of a $\rho\, \delta$ belong to earlier actions, and are fixed before the action of that $\delta$ is
+# drawn. With one state fixed and left out of the notation, the condition is
 #
 # $$
 # \begin{aligned}
@@ -351,7 +343,7 @@ def warn_clips(rho: float, c: float | None) -> None:
 #
 # Without a bound it is $\pi$, if $\pi_{\text{old}}$ takes every action of $\pi$. As $\bar\rho$
 # goes to 0 it becomes $\pi_{\text{old}}$. An action that $\pi_{\text{old}}$ hardly ever takes
-# cannot get a large weight, so it counts too little in the values, for better or worse. That is the
+# counts too little in the values, for better or worse. That is the
 # price of the clip. The bound $\bar c$ does not appear here at all.
 
 
@@ -386,15 +378,10 @@ def clipped_policy(
 
 # %% [markdown]
 # Does V-trace really settle at the values of {eq}`clipped-policy`? We can check it without any
-# noise:
-#
-# 1. Take a small problem with 3 states and 2 actions, and two random policies.
-# 2. Write down *every* unroll of 4 steps: a start, then four times an action and where it leads.
-#    There are $3 \cdot (2 \cdot 3)^4 = 3888$, and together they are one batch.
-# 3. Each of them has a known probability under $\pi_{\text{old}}$, given its start.
-# 4. The targets of `vtrace`, averaged with these probabilities, are exact means. Call that a
-#    *sweep*: values go in, mean targets come out.
-# 5. Sweep until the values settle, and compare with the exact values of {eq}`clipped-policy`.
+# noise. A problem with 3 states and 2 actions has $3 \cdot (2 \cdot 3)^4 = 3888$ unrolls of 4 steps, and
+# each has a known probability under $\pi_{\text{old}}$, given its start. So the targets of `vtrace`,
+# averaged with these probabilities, are exact means. Call that a *sweep*: values go in, mean targets come
+# out. Sweep until the values settle.
 
 # %%
 import numpy as np
@@ -448,8 +435,7 @@ def closed_form(policy):
 
 
 # %% [markdown]
-# After a few sweeps each further one shrinks the error of the three values by the same factor. Turn
-# $\bar\rho$ and watch the value, then $\bar c$ and watch the noise:
+# Turn $\bar\rho$ and watch the value, then $\bar c$ and watch the noise:
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import Axis, Mark, dial, plot
@@ -526,9 +512,8 @@ dial("Two bounds of V-trace", frame, {"ρ̄": rhos, "c̄": cs}, start=(1, 1))
 # So why not leave $\bar\rho$ out? Because of the noise. The largest ratio in this problem is 11,
 # so a bound of 12 clips nothing. With $\bar c = 1$ the target of a single unroll then has a
 # standard deviation of 1.5, but of 0.6 with $\bar\rho = 1$. The bound $\bar c$ makes another
-# trade. Turn it at $\bar\rho = 12$: those are the faint lines. Near 0 only one step is looked at,
-# and a sweep leaves $\gamma = 0.9$ of the error. With a larger $\bar c$ it leaves 0.7, but a
-# single target is noisier. The usual choice is 1 for both bounds. The proof that a sweep never
+# trade. Turn it at $\bar\rho = 12$, the faint lines: with a larger $\bar c$ a sweep leaves less of the
+# error, but a single target is noisier. The usual choice is 1 for both bounds. The proof that a sweep never
 # makes the error larger needs $\bar c \le \bar\rho$, so without it `vtrace` warns.
 #
 # The third bound, $\bar\rho^{\text{pg}}$, makes the first trade once more, for the gradient. With
@@ -572,12 +557,10 @@ assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 # | tree backup {cite:p}`precup2000` | $Q$ | 1 | $\lambda\, \pi(a)$ |
 # | no correction | $V$ | 1 | $\lambda$ |
 #
-# Why does $Q$ need no weight? Its action $a_t$ is given, so nothing has to be made likely or unlikely.
+# $Q$ needs no weight, because its action $a_t$ is given.
 # And its TD error, $r + \gamma \sum_a \pi(a) Q(s', a) - Q(s, a)$, asks today's policy what comes next. So
 # its mean is zero at the right values whatever the factors are, and Retrace and tree backup settle at
-# the values of $\pi$, for any old policy. The factors only decide how fast. Tree backup does not even
-# need to know $\pi_{\text{old}}$, but where today's policy is undecided it cuts early: with ten equally
-# likely actions a step passes on a tenth. The price of $Q$ is a network that has a value for each
+# the values of $\pi$, for any old policy. The price is a network that has a value for each
 # action; a critic of states has only $V$, and V-trace is what is left for it.
 
 # %% tags=["claims"]
@@ -620,8 +603,8 @@ for factor in (
 # $$ (vtrace-losses)
 #
 # The total to minimise is $\mathcal L_\pi + c_V \mathcal L_V - c_H \mathcal H$, with the two
-# weights of {doc}`ppo_error`, which have nothing to do with $c_t$. (There $\mathcal L_V$ is half the
-# mean square. Here it is all of it, so the same $c_V$ weighs twice as much.) No gradient flows
+# weights of {doc}`ppo_error`. There $\mathcal L_V$ is half the
+# mean square; here it is all of it, so the same $c_V$ weighs twice as much. No gradient flows
 # through $\hat A_t$ and $v_t$.
 #
 # The first six fields of the data have the names of DI-engine's. `value` has one row more than
@@ -740,8 +723,7 @@ def vtrace_error_from_log_prob(
 
 
 # %% [markdown]
-# For discrete actions both come from logits, with a softmax. `categorical_terms` computes what
-# {doc}`policy_gradient` does, in fewer calls ({doc}`workshop/fast`).
+# For discrete actions both come from logits, with a softmax.
 
 
 # %% tags=["export"]
@@ -845,9 +827,8 @@ assert not values.grad[-1].any(), "no gradient"
 #
 # ### Trap: an episode that leaks into the one before
 #
-# DI-engine's V-trace takes no flags: the value after an end is set to zero, and the [recursion
-# runs
-# on](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L22-L29).
+# DI-engine's V-trace takes no flags: the value after an end is set to zero, and the recursion runs
+# on. Its collectors put one episode into a sample, but a vector environment puts several into one unroll.
 # Take on-policy data, no rewards, and two episodes in one unroll. The critic says 1 in the first
 # and 100 in the second. The first has ended, and nothing was paid. What was it worth?
 
@@ -866,10 +847,7 @@ leaking = masked[:-1] + vtrace_loop(zero + 1, masked[1:] - masked[:-1], zero + 1
 print("without:       ", leaking.flatten().tolist())
 
 # %% [markdown]
-# Each target of the first episode should be 0, and without the cut it is 100. DI-engine gets away
-# with it, because its collectors [put one episode into a
-# sample](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/worker/collector/sample_serial_collector.py#L317-L335).
-# A vector environment that resets by itself puts several episodes into one unroll.
+# Each target of the first episode should be 0, and without the cut it is 100.
 
 # %% tags=["claims"]
 assert right[:3].flatten().tolist() == [0, 0, 0], "with the flags"
@@ -879,8 +857,7 @@ assert leaking.flatten().tolist() == [100] * 6, "without"
 # ### Trap: a truncation that reads the next episode
 #
 # Now a time limit cuts the first episode off. It has a future, worth 1, and the state that it led
-# to is not in the unroll: the next row is the next episode. TorchRL treated that row as
-# the successor [until 2026](https://github.com/pytorch/rl/issues/4209).
+# to is not in the unroll: the next row is the next episode.
 
 # %%
 _, wrong = vtrace(*steps, never, end, 1.0, 1.0)
@@ -898,32 +875,6 @@ assert wrong.flatten().tolist() == [99, 99, 99, 0, 0, 0], "praised for a reset"
 assert not right.any(), "nothing was better than expected"
 
 # %% [markdown]
-# ### Trap: a decay in one place only
-#
-# The paper's advantage, $r_t + \gamma v_{t+1} - V(s_t)$, is $\delta_t + \gamma x_{t+1}$: it
-# counts the correction in full, where GAE counts $\lambda$ of it. DI-engine
-# [uses](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L45)
-# this form, and its $\lambda$ is 0.95. So on-policy its advantage is not that of GAE:
-
-# %%
-from literate_rl.maths.advantages import gae
-
-generator = torch.Generator().manual_seed(0)
-shape = (32, 8)
-reward, value = torch.randn(2, *shape, generator=generator)
-next_value = torch.cat([value[1:], torch.randn(1, 8, generator=generator)])
-never = torch.zeros(shape, dtype=torch.bool)
-on_policy, columns = torch.zeros(shape), (reward, value, next_value, never, never)
-target, adv = vtrace(on_policy, *columns)
-expected = gae(*columns)
-mixed = reward + 0.99 * torch.cat([target[1:], next_value[-1:]]) - value
-print(f"decay in both: off by at most {(adv - expected).abs().max():.0e}")
-print(f"decay in one:  off by at most {(mixed - expected).abs().max():.1f}")
-
-# %% tags=["claims"]
-assert (adv - expected).abs().max() < 1e-4 < 0.1 < (mixed - expected).abs().max()
-
-# %% [markdown]
 # ## What well-known implementations do
 #
 # | question | this chapter | [scalable_agent](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/vtrace.py#L164-L280) | [rlax](https://github.com/google-deepmind/rlax/blob/4c5d25b2609879d321f5a432cdf88165574e57a7/rlax/_src/vtrace.py#L38-L260) | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/core/vtrace.py#L92-L139) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L9-L136) | [TorchRL](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/value/functional.py#L1298-L1383) |
@@ -936,7 +887,6 @@ assert (adv - expected).abs().max() < 1e-4 < 0.1 < (mixed - expected).abs().max(
 # | value loss | square | [half the square](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L316) | the caller's | [half the square](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L108) | [square](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L134) | [smooth L1](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/a2c.py#L274) |
 #
 # Look at the row "truncated step": three of the five treat a time limit as the end of the task.
-# We read the code at the linked commits.
 #
 # ## On the best device
 
@@ -944,11 +894,19 @@ assert (adv - expected).abs().max() < 1e-4 < 0.1 < (mixed - expected).abs().max(
 from literate_rl.data.agents import best_device
 
 device = best_device()
-on_device, adv = vtrace(*(x.to(device) for x in (on_policy, *columns)))
-print(f"{shape[0]} steps of {shape[1]} environments on {adv.device.type}")
+generator = torch.Generator().manual_seed(0)
+log_ratio, reward, value, next_value = torch.randn(4, 32, 8, generator=generator)
+never = torch.zeros(32, 8, dtype=torch.bool)
+columns = log_ratio, reward, value, next_value, never, never
+on_device, adv = vtrace(*(x.to(device) for x in columns))
+print(f"32 steps of 8 environments on {adv.device.type}")
 
 # %% tags=["claims"]
-assert torch.allclose(on_device.cpu(), target, atol=1e-4)
+from literate_rl.maths.advantages import gae
+
+assert torch.allclose(on_device.cpu(), vtrace(*columns)[0], atol=1e-4)
+on_policy = torch.zeros_like(log_ratio), *columns[1:]
+assert torch.allclose(vtrace(*on_policy)[1], gae(*columns[1:]), atol=1e-4), "GAE"
 
 # %% [markdown]
 # ## Summary
@@ -1035,39 +993,6 @@ def answer(log_ratio, reward, value, next_value, terminated, truncated, rho, c):
 
 
 grade(answer, targets, cases)
-
-# %% [markdown]
-# ### Exercise 3: experiment
-#
-# How large must $\bar\rho$ be for the value of the first state to cover at least nine tenths of
-# the way from the old policy's to the new one's? Guess first. Then find out with `settle(rho)`,
-# which returns the values of all states, and `closed_form(policy)`. Return the smallest number in
-# `rhos` that will do, without turning the dial.
-
-
-# %%
-def answer():
-    return ...
-
-
-# %% tags=["hide-input"]
-def nine_tenths():
-    low, high = closed_form(pi_old)[0], closed_form(pi)[0]
-    way = (found[:, 0] - low) / (high - low)
-    return rhos[int((way >= 0.9).argmax())]
-
-
-grade(answer, nine_tenths, ())
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer():
-    low, high = closed_form(pi_old)[0], closed_form(pi)[0]
-    # Only 12 will do. It clips nothing, since the largest ratio is 11.
-    return next(rho for rho in rhos if settle(rho)[0] - low >= 0.9 * (high - low))
-
-
-grade(answer, nine_tenths, ())
 
 # %% [markdown]
 # ## References

@@ -544,6 +544,14 @@ def test_half_of_the_largest_entropy_has_no_weak_run() -> None:
     assert discrete_sac_settings("CartPole-v1").target_entropy is None
 
 
+def test_nearly_all_of_the_entropy_costs_while_training_only() -> None:
+    half = stored_runs("sac_cartpole")["SAC"]
+    most = stored_runs("sac_cartpole_random")["SAC"]
+    assert len(most.final) == 10
+    assert (most.area < half.area).all(), "with every seed"
+    assert most.final.min() > 480
+
+
 def test_weak_runs_of_discrete_sac_drift_at_either_temperature() -> None:
     usual = stored_runs("sac_cartpole_sure")["SAC"]
     cool = stored_runs("sac_cartpole_cool")["SAC"]

@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 3873c3122e4570c3
+# Generated from chapters/td3.py (edit there); digest ca213c8ded90f05a
 """TD3 and HDDPG on one page, from the chapter td3.
 
 Copy it and make it yours:
@@ -27,7 +27,7 @@ parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--total-steps", type=int, default=10_000)
 options = parser.parse_args()
 env_id, seed, total_steps = options.env, options.seed, options.total_steps
-random_steps, batch_size, learning_rate, gamma, tau = 500, 128, 1e-3, 0.99, 0.005
+random_steps, batch_size, learning_rate, gamma, tau = 500, 128, 1e-3, 0.99, 0.01
 noise, smoothing, clip, delay = 0.1, 0.2, 0.5, 2
 
 
