@@ -55,6 +55,14 @@ def test_a_check_costs_as_little_as_the_page_says() -> None:
     assert alone > 20
 
 
+def test_a_few_thousand_entries_need_no_tree() -> None:
+    rows, _ = read_results(RESULTS / "replay.csv")
+    times = {(row.case, row.method): row.microseconds for row in rows}
+    for case in (f"B = 64, {entries} entries" for entries in (1000, 4000)):
+        trees = times[case, "SumTree"], times[case, "SumTree, pairs"]
+        assert times[case, "cumulative sum"] < min(trees)
+
+
 def test_every_stored_run_has_its_place_on_the_page() -> None:
     """But for those that a chapter draws and this page leaves out."""
     page = (ROOT / "docs/results.md").read_text()
