@@ -11,9 +11,9 @@
 #
 # **Why learn how likely each return is, if only the mean decides what to do?** After this chapter
 # you can send a distribution of returns through the Bellman equation, put it back on a fixed grid
-# without changing its mean, write the loss from which a network learns it, and say what this can
-# and what it cannot do for an agent. It takes about 20 minutes to read, without exercises. You
-# need {doc}`dqn`. The agent that learns in this way is that of {doc}`rainbow`.
+# without changing its mean, and write the loss from which a network learns it. It takes about 25
+# minutes to read, without exercises. You need {doc}`dqn`. The agent that learns in this way is that of
+# {doc}`rainbow`.
 
 # %% tags=["export", "hide-input"]
 """C51: distributions of returns, moved, projected onto atoms and compared."""
@@ -99,8 +99,7 @@ dial("Two ways home", two_ways, {"chance of falling": falls}, start=(0.1,))
 # mean. The return of the bridge is about 16 or below −19, and its mean never occurs.
 #
 # A **distribution** of returns says all of this, to a hiker who dislikes rivers. But our agents act
-# by the mean. Do they learn anything better from fifty numbers than from one? First we learn the
-# fifty; then the question has a short answer.
+# by the mean. Do they learn anything better from 61 numbers than from one?
 
 # %% tags=["claims"]
 bridge = bridges[falls.index(0.1)]
@@ -133,11 +132,10 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # The best action is still the one with the largest mean.
 #
 # How does a network return a distribution? As a bar chart. The bars stand on fixed returns, the
-# **atoms** $x_1 < \dots < x_K$. They are evenly spaced, with distance $\Delta$, and their range,
-# from the smallest return we expect to the largest, is called the **support**. For each action
-# the network returns $K$ logits, whose softmax gives the probability $q_k(s, a)$ of each atom.
-# With 51 atoms the algorithm is called **C51**. Its value of an action is the mean,
-# $Q(s, a) = \sum_k q_k(s, a)\, x_k$.
+# **atoms** $x_1 < \dots < x_K$. They are evenly spaced, with distance $\Delta$, and their range
+# is called the **support**. For each action the network returns $K$ logits, whose softmax gives the
+# probability $q_k(s, a)$ of each atom. With 51 atoms the algorithm is called **C51**. Its value of an
+# action is the mean, $Q(s, a) = \sum_k q_k(s, a)\, x_k$.
 #
 # By {eq}`def-return-distribution` the target is the distribution at the next state and its best
 # action, moved: each atom is multiplied by the discount, shifted by the reward, and clipped to
@@ -147,11 +145,10 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # \tilde x_k = \min\bigl( \max( r + \gamma' x_k ,\, x_1 ),\, x_K \bigr) .
 # $$ (shifted-atom)
 #
-# Here $\gamma'$ is $\gamma$, or $\gamma^m$ after a window of $m$ steps, or 0 after a termination:
-# what {doc}`windows` calls `discount`. After a window, $r$ is the discounted sum of its rewards.
-# Each moved atom carries its probability with it, its *mass*. (In {doc}`replay` masses had any sum, here
-# it is 1.) We call the two together a *piece*. The pieces hardly ever land on atoms again. So each is
-# divided between the two atoms around it, with more for the nearer one. An atom $x_j$ gets
+# Here $r$ and $\gamma'$ are the discounted rewards and the `discount` of a window ({doc}`windows`).
+# Each moved atom carries its probability with it, its *mass*. We call the two together a *piece*. The
+# pieces hardly ever land on atoms again. So each is divided between the two atoms around it, with more
+# for the nearer one. An atom $x_j$ gets
 #
 # $$
 # \hat q_j = \sum_{k=1}^{K} \max\!\Bigl( 0,\; 1 - \frac{|\tilde x_k - x_j|}{\Delta} \Bigr)\,
@@ -209,18 +206,15 @@ dial("Move, then share out", projected, knobs, start=(0.5, 0.9))
 
 # %% [markdown]
 # **Notice** three things. The mass, the sum of all probabilities, is always 1, because the two
-# shares of a piece add up to the whole piece.
+# shares of a piece add up to the whole piece. With discount 0 everything lands at the reward.
 #
-# The mean is what the Bellman equation of values asks for, as long as no piece is clipped. Take a
+# And the mean is what the Bellman equation of values asks for, as long as no piece is clipped. Take a
 # piece at $\tilde x$, between $x_j$ and $x_{j+1}$. The atom below gets the share $(x_{j+1} -
 # \tilde x) / \Delta$ of it and the atom above $(\tilde x - x_j) / \Delta$. Then the mean is where
 # it was, at $\tilde x$, because $x_j (x_{j+1} - \tilde x) + x_{j+1} (\tilde x - x_j) = \Delta
 # \tilde x$. If pieces are clipped the mean is wrong, for instance with reward 4 and discount 1.
-# So the support has to be wide enough. (**Quantile regression** {cite:p}`dabney2018` needs no
-# support. It turns the bar chart around: the probabilities are fixed, and what the network learns
-# is where the bars stand.)
-#
-# With discount 0 everything lands at the reward, or at the nearer end of the support.
+# So the support has to be wide enough. **Quantile regression** {cite:p}`dabney2018` needs none: there
+# the probabilities are fixed, and the network learns where the bars stand.
 
 # %% tags=["claims"]
 for reward in rewards:
@@ -237,7 +231,8 @@ assert moved(1.0, 0.0)[1][1] == 1, "everything lands where the reward is"
 # ### Line by line
 #
 # The plain form is a loop over the batch and over the atoms. The place where a piece lands is
-# measured in spacings from the first atom. Rounded down, it is the index of the atom below.
+# measured in spacings from the first atom. Rounded down, it is the index of the atom below; the other
+# neighbour is the next one.
 
 
 # %% tags=["export"]
@@ -268,9 +263,7 @@ def project_distribution_loop(
 
 
 # %% [markdown]
-# The function that the agent calls does the same for all pieces at once; {doc}`workshop/fast`
-# derives it. For 51 atoms it takes less than half the time of the fastest form that we found
-# elsewhere ({doc}`/docs/results`).
+# The function that the agent calls does the same for all pieces at once ({doc}`workshop/fast`).
 
 
 # %% tags=["export"]
@@ -311,8 +304,8 @@ def check_atoms(number: int, value_min: float, value_max: float) -> None:
 
 
 # %% [markdown]
-# What lands beyond an end counts as the atom there, so an agent whose returns leave the atoms learns a
-# number that is not theirs, and its error falls as if all were well. How much of a target did so?
+# An agent whose returns leave the atoms learns a number that is not theirs, and its error falls as if
+# all were well. How much of a target did so?
 
 
 # %% tags=["export"]
@@ -341,15 +334,14 @@ def mass_beyond(
 # \frac{\partial \mathcal L}{\partial z_k} = q_k - \hat q_k ,
 # $$ (categorical-error)
 #
-# with the logits $z$ of $q$. The gradient is simple: a step downhill raises each logit whose atom
-# has too little probability. It is the gradient of classification with $K$ classes, where the
-# label is a distribution.
+# with the logits $z$ of $q$. It is the gradient of classification with $K$ classes, where the
+# label is a distribution. Take the logarithms from the logits: a probability that is clamped above a
+# small number has no gradient where the clamp holds it, and a network that is sure of the wrong atom
+# stays sure ({doc}`/docs/errata`).
 #
-# Since the target is a constant, many implementations leave out $\log \hat q_k$. What remains is
-# the **cross-entropy**. We keep the term, because then the error is 0 where the target says
-# nothing new, and so is the priority of such a step ({doc}`replay`). A cross-entropy would also
-# contain the entropy of the target, that is, how wide it is. (Where returns are random, a single
-# target is nearly always news, and the error stays above 0.)
+# The target is a constant, so many implementations leave out $\log \hat q_k$, which leaves the
+# **cross-entropy**. We keep it, because then the error is 0 where the target says nothing new, and so
+# is the priority of such a step ({doc}`replay`).
 
 
 # %% tags=["export"]
@@ -375,11 +367,9 @@ def categorical_error(
 # %% [markdown]
 # ## See it: learned from steps
 #
-# The first picture was worked out from the probabilities of each step. An agent does not know
-# them; it only sees steps. Here it walks the path, where on average it moves on in four of five
-# steps and slips in one. A table holds the logits of each of the eight states, and each update learns from
-# 64 steps. The target of a step is the table's own distribution for the state that it led to,
-# moved and projected.
+# Here an agent walks the path. It does not know the probabilities; it only sees steps. A table holds
+# the logits of each of the eight states, and each update learns from 64 steps. The target of a step is
+# the table's own distribution for the state that it led to, moved and projected.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -417,10 +407,9 @@ plot(
 
 # %% [markdown]
 # **Notice** that bars and line, what was learned and what is true, can hardly be told apart. No
-# single target looks like this, because each comes from *one* next state. What
-# {eq}`def-return-distribution` asks for is their average over many steps. The updates aim at just
-# that: the gradient $q - \hat q$ is linear in the target, so the mean gradient over many targets is
-# the gradient for their average.
+# single target looks like this, because each comes from *one* next state. But the gradient $q - \hat q$
+# is linear in the target, so the mean gradient over many targets is the gradient for their average,
+# which is what {eq}`def-return-distribution` asks for.
 
 # %% tags=["claims"]
 assert (learned - path).abs().sum() / 2 < 0.05, "can hardly be told apart"
@@ -457,23 +446,16 @@ print(f"{table[0] @ atoms:.2f}\nlargest difference in 3000 updates: {apart:.0e}"
 # So *61 numbers instead of one teach this table nothing about the mean*. {cite:t}`lyle2019` prove
 # it in general, and for linear functions with a loss that suits them.
 #
-# This is so for tables of probabilities that move a share of the way towards their target, as here, and
-# as long as nothing is clipped. With C51's own loss, on logits, even a table's mean moves otherwise: two
-# targets of the same mean can move it in opposite directions. So what C51 gains on Atari may come from
-# its loss, from its network or from its support, and which of them counts is open. The **loss** is that
-# of a classification. Its gradient $q - \hat q$ never exceeds 1, however large the returns are. So it is
-# with the Huber loss, but not with a squared error. {cite:t}`farebrother2024` keep this loss and give up
-# the distributions: their targets are values, each spread over the atoms as a narrow bell curve. Large
-# networks learn better from these than from a squared error. The network may gain **features**: to
-# predict fifty numbers, the hidden layers have to tell states apart that have the same mean. And the
-# **support**, −10 to 10 on Atari, bounds every target, so no value can run away as those of {doc}`dqn`
-# did.
+# This is so for tables of probabilities that move a share of the way towards their target, and as long
+# as nothing is clipped. With C51's own loss, on logits, even a table's mean moves otherwise: two targets
+# of the same mean can move it in opposite directions. So what C51 gains on Atari may come from its loss,
+# whose gradient never exceeds 1 ({cite:t}`farebrother2024` keep it without the distributions, and large
+# networks gain), from features that 61 numbers ask of a network, or from the support, which bounds every
+# target. Which of them counts is open.
 #
-# And our tasks? In the ablation of {doc}`rainbow_evidence`, on CartPole, we see no difference. Without
-# distributions the mean return while training differs by +43 (95 percent interval −20 to 106), that
-# of the last policy by −35 (−149 to 79). So learn distributions if the network is large, or if you
-# need the distribution itself, for instance to act with care. For a small task begin with a value.
-# (What a network has learned about a falling pole is drawn in {doc}`rainbow`.)
+# And our tasks? On CartPole five seeds show no difference ({doc}`rainbow_evidence`). So learn
+# distributions if the network is large, or if you need the distribution itself, for instance to act with
+# care. For a small task begin with a value.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
@@ -496,82 +478,12 @@ highest = project_distribution(top, unit, 0.99 * unit, -10.0, 10.0)[0] @ ends
 assert abs(highest - 10) < 1e-9, "the support bounds every target"
 both = stored_runs("rainbow_ablation")
 plain, whole = both["without distributions"], both["all six parts"]
-gap = paired_difference(plain.area, whole.area)
-assert [round(x) for x in (gap.mean, gap.low, gap.high)] == [43, -20, 106]
-gap = paired_difference(plain.final, whole.final)
-assert [round(x) for x in (gap.mean, gap.low, gap.high)] == [-35, -149, 79]
-
-# %% [markdown]
-# ## Traps
-#
-# ### Trap: a network that cannot unlearn
-#
-# The error needs the logarithm of a probability, and the logarithm of zero is minus infinity. A
-# popular remedy is to clamp the probability so that it stays above a small number, as
-# [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/c51.py#L230)
-# does: `pmf.clamp(1e-5, 1 - 1e-5).log()`. Where the clamp holds it, the gradient is zero. So a
-# network that is sure, and wrong, stays wrong. Here it puts nearly all probability on the last of
-# three atoms, but the first is right. We print the gradient of the last logit.
-
-# %%
-right = torch.tensor([[1.0, 0.0, 0.0]])
-for sure in (5.0, 10.0, 15.0):
-    line = f"logit {sure:4.0f}, gradient:"
-    for name, log in (
-        ("held", lambda z: z.softmax(-1).clamp(1e-5, 1 - 1e-5).log()),
-        ("plus 1e-6", lambda z: (z.softmax(-1) + 1e-6).log()),
-        ("log_softmax", lambda z: z.log_softmax(-1)),
-    ):
-        logit = torch.tensor([[0.0, 0.0, sure]], requires_grad=True)
-        error = -(right * log(logit)).sum()
-        line += f"  {name} {torch.autograd.grad(error, logit)[0][0, 2]:.3f}"
-    print(line)
-
-# %% [markdown]
-# The right gradient is almost 1. Once the network is sure enough, clamping loses all of it, and
-# adding a small number loses a part. `log_softmax` computes the logarithm from the logits and
-# loses nothing.
-
-# %% tags=["claims"]
-assert line == ("logit   15, gradient:  held 0.000  plus 1e-6 0.234  log_softmax 1.000")
-
-# %% [markdown]
-# ### Trap: a piece that lands on an atom
-#
-# The usual form of the projection rounds the place $y$ of a piece, in spacings, down to $l$ and
-# up to $u$. The lower atom gets the share $u - y$ and the upper one $y - l$. If $y$ is exactly on
-# an atom, then $l = u = y$, both shares are zero, and the mass is lost. So if a step terminates
-# and its reward is an atom, the target is zero everywhere. This bug has been found several times
-# ({doc}`/docs/errata`). Here the upper neighbour is always the *next* atom, so it cannot happen.
-
-
-# %%
-def rounded(prob, place):
-    """Divide each piece between the two rounded places, as programs once did."""
-    lower, upper = place.floor().long(), place.ceil().long()
-    result = torch.zeros_like(prob)
-    result.scatter_add_(1, lower, prob * (upper - place))
-    return result.scatter_add_(1, upper, prob * (place - lower))
-
-
-place = torch.full((1, 11), 2.0, dtype=torch.float64)  # terminated, with reward 2
-one = torch.ones(1, dtype=torch.float64)
-print("mass that is left:", rounded(before, place).sum().item())
-print("here:", project_distribution(before, 2 * one, 0 * one, 0.0, 10.0).sum().item())
-
-# %% tags=["claims"]
-assert rounded(before, place).sum() == 0
-
-# %% [markdown]
-# ## What well-known implementations do
-#
-# | choice | this chapter | [CleanRL](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py) | [Tianshou](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/rainbow.py) | [Dopamine, full Rainbow](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py) | [rainbow-is-all-you-need](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py) |
-# |---|---|---|---|---|---|---|
-# | logarithm of the error | from logits | [held at $10^{-5}$](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L500) | [plus $10^{-8}$](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L154) | [from logits](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/full_rainbow/full_rainbow_agent.py#L161-L163) | [plus $10^{-6}$](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L301) | [from logits](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L976-L978) |
-# | a piece on an atom | next atom is the upper one | [repaired](https://github.com/vwxyzjn/cleanrl/blob/fe8d8a03c41a7ef5b523e2e354bd01c363e786bb/cleanrl/rainbow_atari.py#L488-L490) | [the sum over all atoms](https://github.com/thu-ml/tianshou/blob/f2402056b03acafeedf2518a5088db55add004ab/tianshou/algorithm/modelfree/c51.py#L137-L141) | [the sum](https://github.com/google/dopamine/blob/5873f5494ee0c2d7c016d0ab2ad530354fec59d0/dopamine/jax/agents/rainbow/rainbow_agent.py#L493) | [lost, except at the ends](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/rainbow.py#L256-L272) | [next atom](https://github.com/Curt-Park/rainbow-is-all-you-need/blob/e864f0be10d028aebcbfac1d48c219813f3d48f9/08_rainbow.py#L955-L956) |
-
-# %% [markdown]
-# We read the code at the linked commits.
+assert len(plain.final) == len(whole.final) == 5
+for gap in (
+    paired_difference(plain.area, whole.area),
+    paired_difference(plain.final, whole.final),
+):
+    assert gap.low < 0 < gap.high, "no difference"
 
 # %% [markdown]
 # ## Summary
@@ -582,9 +494,7 @@ assert rounded(before, place).sum() == 0
 #   the mean.
 # - The error is a KL divergence with the gradient $q - \hat q$. Its logarithms come from logits.
 # - The agent still takes the action with the largest mean, and in a table that moves a share of the
-#   way this mean is exactly the value that TD learns, inside the support. What C51 gains may come from
-#   its loss, its network or the bounds of its support.
-# - On CartPole we see no difference.
+#   way this mean is exactly the value that TD learns, inside the support.
 #
 # ## Exercises
 #
@@ -602,6 +512,7 @@ predict(
 )
 
 # %% tags=["claims"]
+one = torch.ones(1, dtype=torch.float64)
 ended = project_distribution(before, 3.25 * one, 0 * one, 0.0, 10.0)[0]
 assert torch.allclose(ended[[3, 4]], torch.tensor([0.75, 0.25], dtype=torch.float64))
 
@@ -660,71 +571,7 @@ def answer(prob, reward, discount, value_min, value_max):
 grade(answer, project_distribution, *map(targets, range(3)))
 
 # %% [markdown]
-# ### Exercise 3: experiment
-#
-# How many atoms are enough? Take the bridge of the first picture, where the hiker falls with
-# probability 0.1. The mean of its distribution is right for any number of atoms, but the fewer
-# there are, the more the projection blurs it. `bridge_with(number)` returns atoms and
-# probabilities.
-#
-# A return between −15 and 10 never occurs. Which of 6, 11, 31, 61 and 121 is the smallest
-# number of atoms that gives such a return a probability below 0.05? Guess first.
-
-
-# %%
-def bridge_with(number, fall=0.1):
-    """Return atoms and probabilities of the bridge's return."""
-    points = torch.linspace(low, high, number, dtype=torch.float64)
-    prob = torch.full((1, number), 1 / number, dtype=torch.float64)
-    one = torch.ones(1, dtype=torch.float64)
-    river = project_distribution(prob, -20 * one, 0 * one, low, high)
-    home = project_distribution(prob, 19 * one, 0 * one, low, high)
-    prob = fall * river + (1 - fall) * home
-    for _ in range(2):
-        on = project_distribution(prob, -one, discount * one, low, high)
-        prob = fall * river + (1 - fall) * on
-    return points, prob[0]
-
-
-def answer():
-    return ...
-
-
-# %% tags=["hide-input"]
-def enough():
-    """Return the smallest number of atoms with little mass where none belongs."""
-
-    def misplaced(number):
-        points, prob = bridge_with(number)
-        return prob[(points > -15) & (points < 10)].sum()
-
-    return next(n for n in (6, 11, 31, 61, 121) if misplaced(n) < 0.05)
-
-
-grade(answer, enough, ())
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer():
-    def never(number):
-        points, prob = bridge_with(number)
-        return prob[(points > -15) & (points < 10)].sum()
-
-    # Each projection blurs a piece by up to one spacing to both sides. With few atoms
-    # a spacing is wide.
-    return next(n for n in (6, 11, 31, 61, 121) if never(n) < 0.05)
-
-
-grade(answer, enough, ())
-
-# %% tags=["claims"]
-assert answer() == enough() == 31
-means = [(x @ p).item() for x, p in map(bridge_with, (6, 11, 31, 61, 121))]
-assert max(means) - min(means) < 1e-6, "the mean is right for any number of atoms"
-
-# %% [markdown]
 # ## References
 #
-# Distributions of returns and C51 are from {cite:t}`bellemare2017`. {cite:t}`lyle2019` compare them
-# with values, {cite:t}`farebrother2024` keep only the loss, {cite:t}`dabney2018` learn quantiles.
-# {doc}`rainbow` puts distributions into an agent; {cite:t}`hessel2018` measured what they add there.
+# Distributions of returns and C51 are from {cite:t}`bellemare2017`; {cite:t}`hessel2018` measured what
+# they add to an agent.

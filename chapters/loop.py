@@ -11,8 +11,8 @@
 #
 # **What changes from DQN to SAC, and what stays?** After this chapter you can read the loop that
 # seven agents of this book share (DQN, Rainbow, DDPG, HDDPG, TD3, SAC and discrete SAC), and write
-# an eighth agent in twenty lines. It takes about 25 minutes to read, without the exercise. You need {doc}`dqn`. (Agents that learn from fresh rollouts
-# share less, the `Runner` of {doc}`policies`.)
+# an eighth agent in twenty lines. It takes about 35 minutes to read, without the exercise. You need
+# {doc}`dqn`. Agents that learn from fresh rollouts share less, the `Runner` of {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
 """One loop for every agent that learns from remembered steps."""
@@ -133,9 +133,8 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** what the number of environments changes: how many steps one call takes. The updates are
-# as many, but those that are due come at once. (A small `train_interval` with many environments
-# therefore learns in bursts, from a policy that has just acted.)
+# **Notice** that more environments take more steps in one call, but ask for no more updates. A small
+# `train_interval` with many environments learns in bursts, from a policy that has just acted.
 
 # %% tags=["claims"]
 for train_interval in (1, 2, 4, 8):
@@ -147,10 +146,9 @@ for train_interval in (1, 2, 4, 8):
 # %% [markdown]
 # ## What the loop asks
 #
-# The program at the top of {doc}`dqn` acts, remembers and learns. Take out what is about values,
-# and a loop is left that fits every agent which learns from old steps. (So DQN comes first in the
-# book, whole. In the package the loop comes first, and `literate_rl.learners.dqn` imports it.) An agent is a
-# small object, an **algorithm** ({doc}`workshop/interfaces`), with seven things that the loop asks for:
+# The program of {doc}`dqn` acts, remembers and learns. Take out what is about values, and a loop is
+# left that fits every agent which learns from old steps. An agent is a small object, an **algorithm**
+# ({doc}`workshop/interfaces`), with seven things that the loop asks for:
 #
 # | name | what the loop does with it | DQN | SAC |
 # |---|---|---|---|
@@ -163,8 +161,7 @@ for train_interval in (1, 2, 4, 8):
 # | `metrics` | adds them to its row | that probability | temperature and entropy |
 #
 # So what changes from DQN to SAC is the answers, above all the **error** and the **ascent**. The first
-# three an algorithm has to give. The others have a default: no actor, nothing that changes, no
-# metrics. The loop never asks which agent it is.
+# three an algorithm has to give; the others have a default.
 #
 # ## How wrong are the values?
 #
@@ -193,8 +190,9 @@ class QError(NamedTuple):
 
 
 # %% [markdown]
-# Most targets are a reward plus the discounted value of what follows. At an end nothing follows, and
-# the discount is 0. With several critics, half the squares of their distances from it are added up.
+# Most targets are a reward plus the discounted value of what follows, by an older copy of the network. At
+# an end nothing follows, and the discount is 0. With several critics, half the squares of their distances
+# from the target are added up. The copy follows by {eq}`polyak` ({doc}`dqn`).
 
 
 # %% tags=["export"]
@@ -228,11 +226,6 @@ def squared_error(
     # A priority is measured from the mean of the critics' values.
     value = q.detach().mean(0)
     return QError(loss, target - value, value)
-
-
-# %% [markdown]
-# The values of what follows come from an older copy of the network, which follows the one in training
-# by {eq}`polyak` ({doc}`dqn`).
 
 
 # %% tags=["export"]
@@ -290,10 +283,9 @@ class TargetNetwork:
 # %% [markdown]
 # ## What changes on the way
 #
-# Three things change slowly while an agent learns: the probability of a random action falls
-# ({doc}`dqn`), the learning rate falls if it is annealed, and the importance weights rise to their
-# full strength ({doc}`replay`). All three go in a straight line from $x_0$ to $x_1$ over $I$ steps and
-# then stay. At step $i$ they are
+# Three things change slowly: the probability of a random action falls ({doc}`dqn`), the learning rate
+# falls if it is annealed, and the importance weights rise to their full strength ({doc}`replay`). All go
+# in a straight line from $x_0$ to $x_1$ over $I$ steps and then stay. At step $i$ they are
 #
 # $$
 # x_i = x_0 + \min(1, i / I) \, (x_1 - x_0) .
@@ -609,16 +601,14 @@ class OffPolicy(Sampler):
 
 # %% [markdown]
 # Read `learn` once more with DQN in mind, then with an agent that has an actor. Only step 4 differs:
-# DQN has no loss for `climb`, so it returns at once. This is the whole ascent of {doc}`ddpg`:
+# DQN has no loss for `climb`, so it returns at once. This is the whole ascent of {doc}`ddpg`; that of
+# {doc}`sac` draws the actions, and adds the loss of the temperature.
 
 # %%
 from literate_rl.learners.ddpg import DeterministicPolicyGradient
 from literate_rl.apps.programs import source
 
 source(DeterministicPolicyGradient.ascent)
-
-# %% [markdown]
-# SAC's draws the actions, and adds the loss of the temperature, which is tuned in this way ({doc}`sac`).
 
 # %% tags=["claims"]
 from literate_rl.learners.dqn import QLearning
@@ -644,7 +634,7 @@ assert QLearning.actor == Algorithm.actor == ()
 #   + \gamma \, \alpha \log \sum_{a'} e^{Q_{\bar\theta}(s', a') / \alpha} .
 # $$ (def-munchausen)
 #
-# All that it needs is an error. (`Exploring` of {doc}`dqn` has its `explore` and its `metrics`.)
+# All that it needs is an error; `Exploring` of {doc}`dqn` has its `explore` and its `metrics`.
 
 # %%
 from torch.nn.functional import smooth_l1_loss
@@ -672,8 +662,8 @@ class Munchausen(Exploring):
 
 
 # %% [markdown]
-# Exploration, memory, priorities, checkpoints and the target network come from the loop and its
-# parts. So it trains at once:
+# Exploration, memory, priorities, checkpoints and the target network come from the loop. So it trains
+# at once. Each number is the mean over the episodes that ended in a thousand steps:
 
 # %%
 from dataclasses import replace
@@ -694,10 +684,8 @@ returns = [row["charts/episodic_return"] for row in history]
 print("mean returns:", *(f"{x:.0f}" for x in returns))
 
 # %% [markdown]
-# **Notice** that the best of the last three is several times the first. (Each is the mean over the
-# episodes that ended in a thousand steps, `nan` where none did.) One run says nothing about which
-# agent is better ({doc}`evaluation`). It says that the agent works, and that the loop needed to know
-# nothing of it.
+# **Notice** that the best of the last three is several times the first. One run says nothing about which
+# agent is better. It says that the agent works, and that the loop needed to know nothing of it.
 
 # %% tags=["claims"]
 import numpy as np

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from worlds import moody
 
 from literate_rl.actors.actors import Actor, slot_layout
+from literate_rl.apps.programs import run_program
 from literate_rl.by_hand.fast_forms import (
     FusedQError,
     chain_outputs,
@@ -31,7 +33,7 @@ from literate_rl.by_hand.fast_forms import (
     numpy_act,
 )
 from literate_rl.data.agents import make_envs
-from literate_rl.data.replay import Batch
+from literate_rl.data.replay import Batch, ReplayBuffer
 from literate_rl.learners.dqn import (
     DQN,
     DQNConfig,
@@ -502,6 +504,45 @@ def test_it_learns_to_tell_left_from_right() -> None:
         torch.testing.assert_close(right - wrong, torch.ones(2), rtol=0, atol=0.2)
 
     assert_for_most_seeds(check)
+
+
+def test_it_does_what_the_program_does() -> None:
+    """Given the batches that the program drew, it ends with the same weights."""
+    batches: list[Batch] = []
+
+    class Recorded(ReplayBuffer):
+        """A buffer that keeps what was drawn from it."""
+
+        def sample(self, *settings: Any) -> Batch:
+            batches.append(super().sample(*settings))
+            return batches[-1]
+
+    with patch("literate_rl.data.replay.ReplayBuffer", Recorded):
+        made = run_program("dqn", total_steps=1100)
+    torch.manual_seed(1)
+    envs = make_envs(ENV, 4)
+    policy = make_q_policy(envs.single_observation_space, envs.single_action_space)
+    names = ("gamma", "tau", "learning_rate")
+    config = DQNConfig(
+        num_steps=made["n"],
+        reward_scale=made["scale"],
+        max_grad_norm=math.inf,
+        **{name: made[name] for name in names},
+    )
+    learner: Any = DQN(policy, envs, config)
+    start = copy.deepcopy(policy)
+    for number, batch in enumerate(batches):
+        # Two updates after each round of four steps; the learning rate falls.
+        rate = config.learning_rate * (1 - (1000 + 4 * (number // 2)) / 1100)
+        learner.optimizer.param_groups[0]["lr"] = rate
+        scaled = batch._replace(reward=made["scale"] * batch.reward)
+        learner.sample = lambda scaled=scaled: scaled
+        learner.learn()
+    assert len(batches) == 50
+    for x, y in zip(made["network"].parameters(), policy.parameters(), strict=True):
+        torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-5)
+    for x, y in zip(start.parameters(), policy.parameters(), strict=True):
+        assert not torch.allclose(x, y, atol=1e-4)
 
 
 def test_settings_by_environment() -> None:

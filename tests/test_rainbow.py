@@ -1,10 +1,12 @@
 """Rainbow: noisy layers, errors of a batch and the agent, against slow references."""
 
+import copy
 import math
 import warnings
 from dataclasses import replace
 from functools import partial
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,9 +20,10 @@ from torch import nn
 
 import literate_rl
 from literate_rl.actors.apex import RainbowApexConfig, of_one_policy
+from literate_rl.apps.programs import run_program
 from literate_rl.check.own_models import LogitsOf
 from literate_rl.data.agents import make_envs
-from literate_rl.data.replay import Batch
+from literate_rl.data.replay import Batch, ReplayBuffer
 from literate_rl.learners.dqn import EpsilonGreedy
 from literate_rl.learners.rainbow import (
     DistributionalQLearning,
@@ -464,6 +467,45 @@ def test_a_resumed_run_is_the_same_run(tmp_path) -> None:
     assert np.array_equal(
         evaluate(loaded, "CartPole-v1", 3), evaluate(whole.policy, "CartPole-v1", 3)
     )
+
+
+def test_it_does_what_the_program_does() -> None:
+    """Given the batches and the noise that the program drew, it ends alike."""
+    batches = []
+
+    class Recorded(ReplayBuffer):
+        """A buffer that keeps what was drawn from it, and the generator's state."""
+
+        def sample(self, size, generator, *settings):
+            batch = super().sample(size, generator, *settings)
+            batches.append((batch, generator.get_state()))
+            return batch
+
+    with patch("literate_rl.data.replay.ReplayBuffer", Recorded):
+        made = run_program("rainbow", total_steps=1100)
+    torch.manual_seed(1)
+    envs = make_envs("CartPole-v1", 4)
+    both = envs.single_observation_space, envs.single_action_space
+    policy = make_rainbow_policy(*both)
+    names = ("gamma", "tau", "learning_rate")
+    config = RainbowConfig(
+        priority_exponent=0.0,  # the batches come with their weights
+        max_grad_norm=math.inf,
+        **{name: made[name] for name in names},
+    )
+    learner, start = Rainbow(policy, envs, config), copy.deepcopy(policy)
+    for number, (batch, state) in enumerate(batches):
+        # Two updates after each round of four steps; the learning rate falls.
+        rate = config.learning_rate * (1 - (1000 + 4 * (number // 2)) / 1100)
+        learner.optimizer.param_groups[0]["lr"] = rate
+        learner.generator.set_state(state)
+        learner.sample = lambda batch=batch: batch
+        learner.learn()
+    assert len(batches) == 50
+    for x, y in zip(made["network"].parameters(), policy.parameters(), strict=True):
+        torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-5)
+    for x, y in zip(start.parameters(), policy.parameters(), strict=True):
+        assert not torch.allclose(x, y, atol=1e-4)
 
 
 def test_settings_are_known_for_some_environments() -> None:

@@ -55,6 +55,32 @@ def test_a_check_costs_as_little_as_the_page_says() -> None:
     assert alone > 20
 
 
+def test_a_few_thousand_entries_need_no_tree() -> None:
+    rows, _ = read_results(RESULTS / "replay.csv")
+    times = {(row.case, row.method): row.microseconds for row in rows}
+    for case in (f"B = 64, {entries} entries" for entries in (1000, 4000)):
+        trees = times[case, "SumTree"], times[case, "SumTree, pairs"]
+        assert times[case, "cumulative sum"] < min(trees)
+
+
+def test_rainbow_and_its_parts_do_what_the_page_says() -> None:
+    whole = stored_runs("rainbow_cartpole")["Rainbow"]
+    quarter = stored_runs("rainbow_ablation")["all six parts"].final
+    assert len(whole.final) == 10
+    assert whole.final.min() >= 475
+    assert (len(quarter), (quarter >= 475).sum()) == (5, 2)
+    parts = stored_runs("rainbow_parts")
+    assert [len(kind.final) for kind in parts.values()] == [3] * 4
+    assert (parts["without n steps"].final == 500).all()
+    assert parts["without a random start"].final.min() > 470
+    assert (parts["without distributions"].final < 200).sum() == 1
+    solved = stored_runs("rainbow_mazes") | stored_runs("ppg_maze")
+    for judge in ("training", "unseen"):
+        known = solved["Rainbow"].judged[judge]
+        others = [solved[name].judged[judge].min() for name in ("PPO", "PPG")]
+        assert known.max() < min(others)
+
+
 def test_every_stored_run_has_its_place_on_the_page() -> None:
     """But for those that a chapter draws and this page leaves out."""
     page = (ROOT / "docs/results.md").read_text()

@@ -401,8 +401,8 @@ def project_atoms(
 #
 # **Derive.** A group of 16 takes four such levels at once, and adding up 16 numbers costs no more
 # than adding up two. Near the top even this does not pay: adding up a few thousand numbers is one
-# quick call, and walking down one more level would be several. **Measure.** {doc}`/chapters/replay`
-# shows the times, {doc}`/docs/results` the table.
+# quick call, and walking down one more level would be several. **Measure.** {doc}`/docs/results`
+# has the times.
 
 # %% [markdown]
 # ## References
