@@ -765,8 +765,7 @@ def ppg_settings(env: str) -> PPGConfig:
 #
 # `AuxiliaryPhase` shares the policy with the policy phase and owns everything else: a buffer, the
 # order of its minibatches, and an optimiser. Its optimiser is separate because Adam keeps running
-# averages of gradients, and those of this loss differ in size from PPO's. (A faster form of `learn`,
-# for small networks, writes the gradient of the loss at the heads: {doc}`ppo_by_hand`.)
+# averages of gradients, and those of this loss differ in size from PPO's.
 
 
 # %% tags=["export"]
@@ -1080,19 +1079,6 @@ class PPGAlgorithm(Kept):
 
 
 # %% tags=["export", "hide-input"]
-def ppg(
-    policy: Policy,
-    envs: Envs,
-    config: PPGConfig,
-    heads: Callable[[Any], Any] | None = None,
-) -> PPGAlgorithm:
-    """Return PPG, perhaps with another form of its auxiliary phase."""
-    learner = PPGAlgorithm(policy, envs, config)
-    if heads:
-        vars(learner.aux)["learn"] = heads(learner.aux)
-    return learner
-
-
 ROW = register(
     Row(
         "PPG",
@@ -1100,9 +1086,8 @@ ROW = register(
         ANY,
         PPGConfig,
         by_settings(make_phasic_policy),
-        ppg,
+        PPGAlgorithm,
         settings=ppg_settings,
-        forms=("heads",),
     )
 )
 
