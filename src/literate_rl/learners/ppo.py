@@ -1,4 +1,4 @@
-# Generated from chapters/ppo.py (edit there); digest 68bc05bf0a6edc6f
+# Generated from chapters/ppo.py (edit there); digest f069620388f0657c
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from literate_rl.ground.protocols import (
     ByHandLike,
     Envs,
     RunConfig,
+    settings_of,
 )
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import (
@@ -336,13 +337,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def ppo_settings(env: str) -> PPOConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return PPOConfig(**SETTINGS.get(env, {}))
+ppo_settings = settings_of(PPOConfig, SETTINGS)
 
 
 ROW = register(
