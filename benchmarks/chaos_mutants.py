@@ -97,8 +97,7 @@ PLACES = (
     Place(
         "workshop/fast_forms",
         "layers_of linear stretch numpy_act chain_outputs chain_backward "
-        "add_gradient FusedQError.backward fused_q_error "
-        "FusedCriticError.backward fused_critic_error",
+        "FusedError.backward fused_q_error fused_critic_error",
         "fast_forms",
     ),
     Place(

@@ -30,7 +30,14 @@ from torch import Tensor, nn
 from literate_rl.data.agents import Rollout
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Act, ActorCriticLike, Envs, Kept, RunConfig
+from literate_rl.ground.protocols import (
+    Act,
+    ActorCriticLike,
+    Envs,
+    Kept,
+    RunConfig,
+    settings_of,
+)
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import (
     Count,
@@ -431,13 +438,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def a2c_settings(env: str) -> A2CConfig:
-    """Return the settings of an environment, or the defaults if it has none.
-
-    Args:
-        env: Id of the environment.
-    """
-    return A2CConfig(**SETTINGS.get(env, {}))
+a2c_settings = settings_of(A2CConfig, SETTINGS)
 
 
 # %% [markdown]

@@ -39,7 +39,7 @@ from literate_rl.actors.actors import (
     weights_of,
 )
 from literate_rl.data.episodes import check_num_envs
-from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike
+from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike, settings_of
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import Count, checked
 from literate_rl.learners.a2c import (
@@ -316,9 +316,7 @@ class A3CConfig(TransportConfig, GradientConfig):
     rows_per_update = 0  # the workers compute the gradients, on the CPU
 
 
-def a3c_settings(env: str) -> A3CConfig:
-    """Return A2C's settings for the id of an environment, with two workers."""
-    return A3CConfig(**SETTINGS.get(env, {}))
+a3c_settings = settings_of(A3CConfig, SETTINGS)
 
 
 # %% [markdown]

@@ -693,6 +693,16 @@ class ApexConfig(TransportConfig):
     power: NonNegative = 7.0
     priorities: Literal["actor", "largest"] = "actor"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own: Any = self
+        steps, each = self.steps_per_iteration, own.train_interval
+        words = "must divide rollout_len * num_envs"
+        check_that(steps % each == 0, f"train_interval {words}, {steps}, got {each}")
+        log = own.log_interval
+        words = f"log_interval must be a multiple of rollout_len * num_envs, {steps}"
+        check_that(log is None or log % steps == 0, f"{words}, got {log}")
+
     @property
     def steps_per_iteration(self) -> int:
         """Steps of one slot, all environments of its actor together."""
@@ -708,9 +718,6 @@ class DQNApexConfig(ApexConfig, DQNConfig):
     priority_exponent: NonNegative = 0.6
     checkpoint_interval: Count = 250
 
-    def __post_init__(self) -> None:
-        check_apex(self)
-
 
 @checked
 @dataclass(frozen=True)
@@ -724,7 +731,7 @@ class RainbowApexConfig(ApexConfig, RainbowConfig):
     checkpoint_interval: Count = 250
 
     def __post_init__(self) -> None:
-        check_apex(self)
+        super().__post_init__()
         self.check_atoms()
 
 
@@ -739,22 +746,8 @@ class DDPGApexConfig(ApexConfig, DDPGConfig):
     priority_exponent: NonNegative = 0.6
     checkpoint_interval: Count = 250
 
-    def __post_init__(self) -> None:
-        check_apex(self)
-
 
 ApexSettings = DQNApexConfig | RainbowApexConfig | DDPGApexConfig
-
-
-def check_apex(config: ApexSettings) -> None:
-    """Raise unless the settings of actors and learner fit each other."""
-    TransportConfig.__post_init__(config)
-    steps, each = config.rollout_len * config.num_envs, config.train_interval
-    words = f"train_interval must divide rollout_len * num_envs, {steps}, got {each}"
-    check_that(steps % each == 0, words)
-    log = config.log_interval
-    words = f"log_interval must be a multiple of rollout_len * num_envs, {steps}"
-    check_that(log is None or log % steps == 0, f"{words}, got {log}")
 
 
 LEARNERS: dict[str, tuple[Any, Any]] = {

@@ -19,7 +19,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,15 +31,20 @@ from torch import Tensor, nn
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_space, bounded_box, remembered
 from literate_rl.ground.networks import ActionCritic, Critics, Stretch, climbing, layers
-from literate_rl.ground.protocols import Envs
+from literate_rl.ground.protocols import settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, Fraction, NonNegative, checked
-from literate_rl.learners.dqn import EpsilonGreedy, Exploring, ExploringConfig
+from literate_rl.learners.dqn import (
+    EpsilonGreedy,
+    Exploring,
+    ExploringConfig,
+    prioritised,
+)
 from literate_rl.learners.loop import (
     ActorCriticConfig,
-    OffPolicy,
     QError,
     TargetNetwork,
+    learner_of,
     squared_error,
     td_target,
 )
@@ -669,20 +674,7 @@ class DeterministicPolicyGradient(Exploring):
 
 
 # %% tags=["export"]
-def DDPG(  # noqa: N802 (the field's name)
-    policy: Policy, envs: Envs, config: DDPGConfig, **forms: Any
-) -> OffPolicy:
-    """Return a learner of an actor and a critic.
-
-    Args:
-        policy: What ``make_ddpg_policy`` returns, on any device.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    algorithm = DeterministicPolicyGradient(policy, config)
-    return OffPolicy(algorithm, envs, config, **forms)
-
+DDPG = learner_of(DeterministicPolicyGradient)
 
 # %% [markdown]
 # The networks have two hidden layers. The actor's numbers go through `tanh`, which is stretched to the
@@ -773,13 +765,7 @@ class DDPGConfig(ActorCriticConfig, ExploringConfig):
 SETTINGS: dict[str, dict[str, Any]] = {"Pendulum-v1": {"total_steps": 10_000}}
 
 
-def ddpg_settings(env: str) -> DDPGConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return DDPGConfig(**SETTINGS.get(env, {}))
+ddpg_settings = settings_of(DDPGConfig, SETTINGS)
 
 
 # %% [markdown]
@@ -798,16 +784,7 @@ ROW = register(
         contract="ddpg",
     )
 )
-# The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
-ROW_PER = register(
-    replace(
-        ROW,
-        name="DDPGPer",
-        purpose="DDPG, errors are replayed more often",
-        settings=lambda env: replace(ddpg_settings(env), priority_exponent=0.6),
-        chapter="replay",
-    )
-)
+prioritised(ROW)
 
 # %% [markdown]
 # ## When to use it

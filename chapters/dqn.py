@@ -21,7 +21,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,14 +33,14 @@ from torch.nn.functional import smooth_l1_loss
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Algorithm, Envs
+from literate_rl.ground.protocols import Algorithm, settings_of
 from literate_rl.ground.rows import LISTED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
 from literate_rl.learners.loop import (
-    OffPolicy,
     OffPolicyConfig,
     QError,
     TargetNetwork,
+    learner_of,
     linear_schedule,
     polyak_update as polyak_update,
     td_target,
@@ -836,19 +836,7 @@ class QLearning(Exploring):
         return QError(loss, target - value, value)
 
 
-def DQN(  # noqa: N802 (the field's name)
-    policy: Policy, envs: Envs, config: DQNConfig, **forms: Any
-) -> OffPolicy:
-    """Return a learner of values.
-
-    Args:
-        policy: The policy to train, on any device; its rows are values.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    return OffPolicy(QLearning(policy, config), envs, config, **forms)
-
+DQN = learner_of(QLearning)
 
 # %% [markdown]
 # ## Settings
@@ -874,13 +862,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def dqn_settings(env: str) -> DQNConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return DQNConfig(**SETTINGS.get(env, {}))
+dqn_settings = settings_of(DQNConfig, SETTINGS)
 
 
 # %% [markdown]
@@ -900,16 +882,27 @@ ROW = register(
         forms=("act", "error"),
     )
 )
-# The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
-ROW_PER = register(
-    replace(
-        ROW,
-        name="DQNPer",
-        purpose="DQN, errors are replayed more often",
-        settings=lambda env: replace(dqn_settings(env), priority_exponent=0.6),
-        chapter="replay",
+
+
+def prioritised(row: Row) -> Row:
+    """Register an agent whose errors are replayed more often beside another one."""
+
+    # The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
+    def settings(env: str) -> Any:
+        return replace(cast(Any, row.settings)(env), priority_exponent=0.6)
+
+    return register(
+        replace(
+            row,
+            name=f"{row.name}Per",
+            purpose=f"{row.name}, errors are replayed more often",
+            settings=settings,
+            chapter="replay",
+        )
     )
-)
+
+
+prioritised(ROW)
 
 # %% [markdown]
 # ## When to use it

@@ -38,6 +38,7 @@ from literate_rl.ground.protocols import (
     Kept,
     PolicyLike,
     RunConfig,
+    settings_of,
 )
 from literate_rl.ground.signatures import (
     Bool,
@@ -921,13 +922,7 @@ SETTINGS["literate_rl/ForceCartPole-v0"] = {
 }
 
 
-def impala_settings(env: str) -> IMPALAConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return IMPALAConfig(**SETTINGS.get(env, {}))
+impala_settings = settings_of(IMPALAConfig, SETTINGS)
 
 
 # %% [markdown]

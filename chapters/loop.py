@@ -38,6 +38,7 @@ from literate_rl.ground.protocols import (
     Algorithm,
     Envs,
     Error,
+    PolicyLike,
     RunConfig,
     Stateful,
 )
@@ -597,6 +598,38 @@ class OffPolicy(Sampler):
         """Whether the last iteration completes a row of the log."""
         each = self.config.iteration_steps
         return self.iteration % ((self.config.log_interval or each) // each) == 0
+
+
+# %% [markdown]
+# The agents of the chapters differ in their algorithm only, so one function makes what `DQN`, `TD3` and the
+# others are:
+
+
+# %% tags=["export"]
+def learner_of(algorithm: type[Any], *seen: str) -> Callable[..., OffPolicy]:
+    """Return a function that makes the learner of an algorithm.
+
+    Args:
+        algorithm: Its class, which takes a policy and settings.
+        seen: What it is told of the environments too, by names of their attributes.
+    """
+
+    def learner(
+        policy: PolicyLike, envs: Envs, config: OffPolicyConfig, **forms: Any
+    ) -> OffPolicy:
+        """Return what trains a policy.
+
+        Args:
+            policy: What the chapter's ``make_..._policy`` returns, on any device.
+            envs: A vector environment with ``config.num_envs`` copies.
+            config: The settings of the chapter.
+            forms: Faster forms, as ``OffPolicy`` takes them.
+        """
+        more = (getattr(envs, name) for name in seen)
+        return OffPolicy(algorithm(policy, config, *more), envs, config, **forms)
+
+    learner.__module__ = algorithm.__module__
+    return learner
 
 
 # %% [markdown]

@@ -952,19 +952,6 @@ class PPGAlgorithm(Kept):
 
 
 # %% tags=["export", "hide-input"]
-def ppg(
-    policy: Policy,
-    envs: Envs,
-    config: PPGConfig,
-    heads: Callable[[Any], Any] | None = None,
-) -> PPGAlgorithm:
-    """Return PPG, perhaps with another form of its auxiliary phase."""
-    learner = PPGAlgorithm(policy, envs, config)
-    if heads:
-        vars(learner.aux)["learn"] = heads(learner.aux)
-    return learner
-
-
 ROW = register(
     Row(
         "PPG",
@@ -972,9 +959,8 @@ ROW = register(
         ANY,
         PPGConfig,
         by_settings(make_phasic_policy),
-        ppg,
+        PPGAlgorithm,
         settings=ppg_settings,
-        forms=("heads",),
     )
 )
 

@@ -16,8 +16,7 @@
 # Nobody needs this page to use PPO: read it if you want to know what
 # `loss.backward()` does, or if your runs take too long. It takes about 55 minutes, reading, without
 # exercises. You need the loss ({doc}`ppo_error`), the loop ({doc}`ppo`), and the rows and action
-# distributions of {doc}`policies`. *Hybrid actions* needs {doc}`hybrid_action` and *Only the heads* needs
-# {doc}`ppg`; skip these two until you have been there.
+# distributions of {doc}`policies`. *Hybrid actions* needs {doc}`hybrid_action`; skip it until you have been there.
 
 # %% tags=["export", "hide-input"]
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
@@ -40,15 +39,12 @@ from literate_rl.by_hand.fast_forms import (
     SharesMemory,
     as_made,
     check_numbers,
-    computes,
     layers_of,
     memory,
     one_thread,
-    quiet,
 )
 from literate_rl.ground.protocols import ActorCriticLike
 from literate_rl.ground.signatures import check_finite, check_that
-from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
 from literate_rl.learners.ppo import PPOConfig, Samples
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
@@ -60,7 +56,7 @@ from literate_rl.nets.policies import (
     WithDeviations,
 )
 
-__all__ = ["AuxiliaryHeads", "ByHand"]
+__all__ = ["ByHand"]
 
 Array = NDArray[Any]
 
@@ -705,31 +701,6 @@ class Heads:
 
 
 # %% tags=["export"]
-def gradient_vector(parameters: list[Any]) -> tuple[Array, dict[Any, Array]]:
-    """Return a vector for all gradients, and which part of it is whose."""
-    check_numbers(parameters)
-    sizes = [p.numel() for p in parameters]
-    flat = np.zeros(sum(sizes), memory(parameters[0]).dtype)
-    parts = np.split(flat, np.cumsum(sizes)[:-1])
-    pairs = zip(parameters, parts, strict=True)
-    return flat, {p: part.reshape(p.shape) for p, part in pairs}
-
-
-@one_thread
-def clip(flat: Array, most: float) -> float:
-    """Clip gradients at a norm, in place; return the norm that they had."""
-    # All parameters at once, {eq}`by-hand-clip`.
-    norm = math.sqrt(flat @ flat)
-    flat *= min(1.0, most / (norm + 1e-6))
-    return norm
-
-
-def check_trained(parameters: list[Any]) -> None:
-    """Raise unless all parameters are trained."""
-    trained = all(p.requires_grad for p in parameters)
-    check_that(trained, "policy must train all its parameters, none of them frozen")
-
-
 def legal_in(policy: Policy, rows: Array, mask: Tensor | None) -> Array | None:
     """Return a mask as an array, a row for each of rows; refuse what a policy does."""
     if mask is None:
@@ -763,20 +734,28 @@ class ByHand(SharesMemory):
 
     def __init__(self, policy: ActorCriticLike) -> None:
         self.parameters = list(policy.parameters())
-        self.flat, free = gradient_vector(self.parameters)
+        check_numbers(self.parameters)
+        sizes = [p.numel() for p in self.parameters]
+        self.flat = np.zeros(sum(sizes), memory(self.parameters[0]).dtype)
+        parts = np.split(self.flat, np.cumsum(sizes)[:-1])
+        pairs = zip(self.parameters, parts, strict=True)
+        free = {p: part.reshape(p.shape) for p, part in pairs}
         self.grads = [(p, torch.from_numpy(part)) for p, part in free.items()]
 
         def take(p: Any) -> Array:
-            plain = quiet(p) and p.requires_grad
-            words = "policy must train plain parameters, without hooks"
-            check_that(plain, f"{words}, got {type(p).__name__}")
             check_that(p in free, "policy must use each parameter in one place only")
             return free.pop(p)
 
         self.actor, self.critic, self.terms_of = parts_of(policy, take)
         check_that(not free, "policy must have no parameters but those of its layers")
+        self.check_trained()
         self.normalizer: Any = policy.network.normalizer  # type: ignore[attr-defined]
         self.policy = cast(Policy, policy)
+
+    def check_trained(self) -> None:
+        """Raise unless all parameters are trained."""
+        trained = all(p.requires_grad for p in self.parameters)
+        check_that(trained, "policy must train all its parameters, none of them frozen")
 
     def seen(self, obs: Tensor) -> Array:
         """Return observations as the networks see them, a row for each."""
@@ -855,10 +834,12 @@ class ByHand(SharesMemory):
         backward(self.actor, row_grad)
         backward(self.critic, config.value_weight / size * pull[:, None])
 
-        clip(self.flat, config.max_grad_norm)
+        # All parameters at once, {eq}`by-hand-clip`.
+        norm = math.sqrt(self.flat @ self.flat)
+        self.flat *= min(1.0, config.max_grad_norm / (norm + 1e-6))
         for p, grad in self.grads:
             p.grad = grad
-        check_trained(self.parameters)
+        self.check_trained()
         return {
             "losses/policy_loss": policy_loss,
             "losses/value_loss": value_loss,
@@ -885,35 +866,26 @@ def parts_of(
     policy: ActorCriticLike, take: Take
 ) -> tuple[list[Layer], list[Layer], Any]:
     """Return the layers of actor and critic, and what finds the terms of rows."""
-    ours = computes(policy, Policy, "evaluate_actions", "legal", "value")
-    words = "policy must be a Policy without hooks or methods of its own"
-    check_that(ours, f"{words}, got {type(policy).__name__}")
-    known_policy = cast(Policy, policy)
-    network, actions = known_policy.network, known_policy.actions
-    ours = computes(network, ActorCritic, "value")
-    words = "policy.network must be an ActorCritic without hooks"
-    check_that(ours, f"{words}, got {type(network).__name__}")
-
+    network = as_made(as_made(policy, Policy).network, ActorCritic)
     known = {nn.Tanh: lambda _: Tanh(), nn.ReLU: lambda _: ReLU()}
     chain = partial(layers_of, known={nn.Linear: partial(Linear, take=take), **known})
-    actor = network.actor
+    actor, actions = network.actor, cast(Policy, policy).actions
     kind: Any = CategoricalActions
     terms_of: Any = categorical
-    if computes(actor, WithDeviations):
+    if type(actor) is WithDeviations:
         kind, terms_of = GaussianActions, gaussian
-        layers = [*chain(actor.mean), Deviations(actor.log_sigma, take)]
-    elif computes(actor, HybridRows) and computes(actor.network, HybridPolicyNetwork):
+        omega = Deviations(as_made(actor, WithDeviations).log_sigma, take)
+        layers = [*chain(actor.mean), omega]
+    elif type(actor) is HybridRows:
         kind, terms_of = HybridActions, partial(hybrid, actions.mask.numpy())
-        net = actor.network
+        net = as_made(as_made(actor, HybridRows).network, HybridPolicyNetwork)
         heads = chain(net.action_type_head) + chain(net.action_args_mu)
         sizes = [net.action_type_shape, net.action_args_shape]
         omega = Deviations(net.action_args_log_sigma, take)
         layers = [*chain(net.encoder), Heads(heads, sizes), omega]
     else:
         layers = chain(actor)
-    same = as_made(actions, kind)
-    words = f"policy.actions must be {kind.__name__}, as they are"
-    check_that(same, f"{words}, got {type(actions).__name__}")
+    as_made(actions, kind)
     return layers, chain(network.critic), terms_of
 
 
@@ -992,132 +964,6 @@ assert round(pole["PPO, by hand"], 1) == 3.6
 assert round(pole["PPO, by hand"] / pole["PPO, numpy_act"], 1) == 1.9
 
 # %% [markdown]
-# ## Only the heads
-#
-# By hand one has to know every layer. But autograd can also be given a start: *this* is how the loss
-# changes with your outputs, the *heads*, now go on from there. Then only the loss is written by hand, and the
-# network may be any. The auxiliary phase of {doc}`ppg` gains from it ({doc}`/docs/results`), because its loss is many
-# small operations: a divergence between two policies, weighted with $\beta$, and the errors of two values.
-#
-# For actions from a list the divergence {eq}`phase-clone` is $\sum_a p_a^{\text{old}} (\log
-# p_a^{\text{old}} - \log p_a)$. With {eq}`by-hand-categorical` the three slopes of
-# the loss {eq}`auxiliary-loss`, a mean over $B$ steps, are
-#
-# $$
-# \begin{gathered}
-# \frac{\partial \mathcal L}{\partial z_{b,j}} = \frac{\beta}{B} \bigl( p_j - p_j^{\text{old}} \bigr) , \qquad
-# \frac{\partial \mathcal L}{\partial V_b} = \frac2B \bigl( V_b - G_b^\lambda \bigr) , \\
-# \frac{\partial \mathcal L}{\partial V_b^{\text{aux}}} = \frac2B \bigl( V_b^{\text{aux}} - G_b^\lambda \bigr) .
-# \end{gathered}
-# $$ (by-hand-heads)
-#
-# All three say the same: *what you are, minus what you should be.* The second value, $V^{\text{aux}}$,
-# stands on the policy's encoder. For numbers in a box the
-# divergence is $\sum_j \bigl( \tfrac12 (q_j - 1) - \log (\sigma_j^{\text{old}} / \sigma_j) \bigr)$ with $q_j =
-# \bigl( (\sigma_j^{\text{old}})^2 + (\mu_j - \mu_j^{\text{old}})^2 \bigr) / \sigma_j^2$. Its slopes, still to be multiplied by
-# $\beta / B$, are
-#
-# $$
-# \frac{\partial \operatorname{KL}}{\partial \mu_j} = \frac{\mu_j - \mu_j^{\text{old}}}{\sigma_j^2} , \qquad
-# \frac{\partial \operatorname{KL}}{\partial \log \sigma_j} = 1 - q_j .
-# $$ (by-hand-gaussian-kl)
-
-
-# %% tags=["export"]
-def categorical_kl(old: Array, row: Array, mask: Array | None) -> tuple[Array, Array]:
-    """Return the divergences from old rows of logits, and their slopes over the new."""
-    before, after = log_softmax(old, mask), log_softmax(row, mask)
-    prob = np.exp(before)
-    # What never happens adds nothing.
-    kl = (prob * np.where(prob > 0, before - after, 0)).sum(1)
-    # The slope, the first of {eq}`by-hand-heads`.
-    return kl, np.exp(after) - prob
-
-
-def gaussian_kl(old: Array, row: Array, mask: None) -> tuple[Array, Array]:
-    """Return the same for rows of means and log standard deviations."""
-    (mu_old, log_old), (mu, log_sigma) = (np.split(x, 2, 1) for x in (old, row))
-    inverse, change = np.exp(-log_sigma), log_old - log_sigma
-    zeta = (mu - mu_old) * inverse
-    square = np.exp(2 * change) + zeta * zeta
-    # The slopes {eq}`by-hand-gaussian-kl`.
-    slope = np.hstack([zeta * inverse, 1 - square])
-    return (0.5 * (square - 1) - change).sum(1), slope
-
-
-class AuxiliaryHeads(SharesMemory):
-    """A faster ``learn`` of an auxiliary phase: the gradient is written at the heads.
-
-    It is for policies of ``make_phasic_policy`` on the CPU whose actions are a list or
-    a box, with any encoders: ``aux.learn = AuxiliaryHeads(aux)``. It shares memory with
-    the parameters, as ``ByHand`` does.
-
-    Args:
-        aux: The auxiliary phase.
-
-    Raises:
-        ValueError: If its policy or its optimiser is another one. The first minibatch
-            raises it if the loss is another one.
-    """
-
-    def __init__(self, aux: AuxiliaryPhase) -> None:
-        policy, actions = aux.policy, aux.policy.actions
-        known = {CategoricalActions: categorical_kl, GaussianActions: gaussian_kl}
-        self.kl: Any = known.get(type(actions))
-        same = as_made(actions, *known)
-        words = "policy.actions must be CategoricalActions or GaussianActions"
-        check_that(same, f"{words}, as they are, got {type(actions).__name__}")
-        ours = computes(policy, Policy, "legal")
-        check_that(ours, "policy must leave out illegal actions as a Policy does")
-        methods = "learn", "legal"
-        ours = all(getattr(type(aux), m) is getattr(AuxiliaryPhase, m) for m in methods)
-        check_that(ours, "aux must learn as an AuxiliaryPhase does")
-        check_that(all(map(quiet, aux.parameters)), "policy must be without hooks")
-        check_trained(aux.parameters)
-        self.aux = aux
-        self.flat, parts = gradient_vector(aux.parameters)
-        self.grads = [(p, torch.from_numpy(part)) for p, part in parts.items()]
-        self.adam = FlatAdam(cast(Any, aux.optimizer), self.flat, aux.parameters)
-
-    @np.errstate(all="ignore")
-    def __call__(self, part: Chunks) -> Tensor:
-        """Take one step on a minibatch; return means and a norm."""
-        loss: Any = self.aux.loss
-        ours = getattr(loss, "func", None) is auxiliary_loss
-        ours = ours and [*loss.keywords] == ["clone_weight"]
-        check_that(ours, "aux.loss must be auxiliary_loss, with squared errors")
-        same = self.aux.optimizer is self.adam.optimizer
-        check_that(same, "aux.optimizer must be the one that it was")
-        check_trained(self.aux.parameters)
-
-        # What the three heads say, and how far it is from what they should say.
-        outputs = self.aux.network.three_heads(part.obs)
-        row, *values = (x.detach().numpy() for x in outputs)
-        target, size = part.target.numpy(), part.target.numel()
-        mask = part.mask if isinstance(part.mask, Tensor) else None
-        old, rows = (x.reshape(size, -1) for x in (part.row.numpy(), row))
-        kl, slope = self.kl(old, rows, legal_in(self.aux.policy, rows, mask))
-        check_that(target.shape == values[0].shape, "target must fit the values")
-        misses = [value - target for value in values]
-        means = [float((x * x).sum()) / size for x in misses] + [float(kl.sum()) / size]
-        given = {"target": part.target, "value": outputs[1], "aux_value": outputs[2]}
-        check_finite(sum(means), **given, kl=torch.from_numpy(kl))
-
-        # The gradient at the heads, {eq}`by-hand-heads`. From there autograd goes on,
-        # and adds to what lies in the vector.
-        pulls = [loss.keywords["clone_weight"] / size * slope.reshape(row.shape)]
-        pulls += [2 / size * miss for miss in misses]
-        self.flat[:] = 0
-        for p, grad in self.grads:
-            p.grad = grad
-        torch.autograd.backward(outputs, [torch.from_numpy(x) for x in pulls])
-        norm = clip(self.flat, self.aux.config.max_grad_norm)
-        check_finite(norm, gradient=torch.tensor(norm))
-        self.adam.step()
-        return part.target.new_tensor([*means, norm])
-
-
-# %% [markdown]
 # ## Use it
 #
 # `train` and the command line do it only if asked:
@@ -1130,8 +976,7 @@ class AuxiliaryHeads(SharesMemory):
 # literate-rl ppo --env CartPole-v1 --fast "by hand"
 # ```
 #
-# For PPG it means the heads of the auxiliary phase; its policy phases stay with autograd. The default is
-# `fast="auto"`: PPO acts in NumPy and learns with autograd. `fast="plain"` is all PyTorch.
+# The default is `fast="auto"`: PPO acts in NumPy and learns with autograd. `fast="plain"` is all PyTorch.
 # A run may begin in one form and go on in another, because what is saved is the same.
 #
 # When is it worth it? If your networks are small, and you train many of them: for seeds, for

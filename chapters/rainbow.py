@@ -34,7 +34,7 @@ from torch.nn.functional import linear, relu, smooth_l1_loss
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import ActionDistribution, Envs
+from literate_rl.ground.protocols import ActionDistribution, settings_of
 from literate_rl.ground.rows import LISTED, Row, by_settings, register
 from literate_rl.ground.signatures import (
     Count,
@@ -47,7 +47,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring, q_target
-from literate_rl.learners.loop import OffPolicy, QError, TargetNetwork
+from literate_rl.learners.loop import QError, TargetNetwork, learner_of
 from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
 from literate_rl.nets.encoders import (
     ConvolutionalEncodingNetwork,
@@ -747,22 +747,7 @@ assert found[0, 0] == 1.0, "a return of -1 is counted as 0"
 
 
 # %% tags=["export"]
-def Rainbow(  # noqa: N802 (the field's name)
-    policy: RainbowPolicy,
-    envs: Envs,
-    config: RainbowConfig,
-    **forms: Any,
-) -> OffPolicy:
-    """Return a learner of distributions.
-
-    Args:
-        policy: What ``make_rainbow_policy`` returns, on any device.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    algorithm = DistributionalQLearning(policy, config)
-    return OffPolicy(algorithm, envs, config, **forms)
+Rainbow = learner_of(DistributionalQLearning)
 
 
 @checked
@@ -826,13 +811,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def rainbow_settings(env: str) -> RainbowConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return RainbowConfig(**SETTINGS.get(env, {}))
+rainbow_settings = settings_of(RainbowConfig, SETTINGS)
 
 
 # %% [markdown]

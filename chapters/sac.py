@@ -41,7 +41,7 @@ from literate_rl.ground.networks import (
     layers,
     squashed_log_prob,
 )
-from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike
+from literate_rl.ground.protocols import Algorithm, PolicyLike, settings_of
 from literate_rl.ground.signatures import (
     Count,
     Finite,
@@ -52,9 +52,9 @@ from literate_rl.ground.signatures import (
 )
 from literate_rl.learners.loop import (
     ActorCriticConfig,
-    OffPolicy,
     QError,
     TargetNetwork,
+    learner_of,
     squared_error,
     td_target,
 )
@@ -925,25 +925,8 @@ class SoftActorCritic(Algorithm):
         return self.temperature.metrics()
 
 
-def SAC(  # noqa: N802 (the field's name)
-    policy: SoftPolicyLike,
-    envs: Envs,
-    config: SACConfig,
-    **forms: Any,
-) -> OffPolicy:
-    """Return a learner of a policy that is paid for its entropy.
-
-    Args:
-        policy: What ``make_sac_policy`` returns, on any device. Its temperature is set
-            to that of the settings.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    space: Any = envs.single_action_space
-    algorithm = SoftActorCritic(policy, config, space)
-    return OffPolicy(algorithm, envs, config, **forms)
-
+# It sets the temperature of the policy to that of the settings.
+SAC = learner_of(SoftActorCritic, "single_action_space")
 
 # %% [markdown]
 # The policy is built for an environment whose actions have bounds. Where it shows
@@ -1062,13 +1045,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def sac_settings(env: str) -> SACConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return SACConfig(**SETTINGS.get(env, {}))
+sac_settings = settings_of(SACConfig, SETTINGS)
 
 
 # %% [markdown]

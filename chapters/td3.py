@@ -20,14 +20,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 from literate_rl.data.replay import Batch
-from literate_rl.ground.protocols import Envs
+from literate_rl.ground.protocols import settings_of
 from literate_rl.ground.rows import register
 from literate_rl.ground.signatures import Count, Float, NonNegative, check_that, checked
 from literate_rl.learners.ddpg import (
@@ -36,7 +36,7 @@ from literate_rl.learners.ddpg import (
     DDPGConfig,
     DeterministicPolicyGradient,
 )
-from literate_rl.learners.loop import OffPolicy, QError, squared_error, td_target
+from literate_rl.learners.loop import QError, learner_of, squared_error, td_target
 from literate_rl.nets.policies import Policy
 
 __all__ = [
@@ -565,18 +565,7 @@ class TD3Config(DDPGConfig):
     smoothing_clip: Annotated[float, Ge(0)] = 0.5
 
 
-def TD3(  # noqa: N802 (the field's name)
-    policy: Policy, envs: Envs, config: TD3Config, **forms: Any
-) -> OffPolicy:
-    """Return a learner of an actor and critics that promise less.
-
-    Args:
-        policy: What ``make_ddpg_policy`` returns, on any device.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    return OffPolicy(TwinDelayed(policy, config), envs, config, **forms)
+TD3 = learner_of(TwinDelayed)
 
 
 @checked
@@ -610,32 +599,13 @@ class Hysteretic(DeterministicPolicyGradient):
         return critic_error(q, aim, rates.increase, rates.decrease)
 
 
-def HDDPG(  # noqa: N802 (the field's name)
-    policy: Policy, envs: Envs, config: HDDPGConfig, **forms: Any
-) -> OffPolicy:
-    """Return a learner whose values rise and fall at two rates.
-
-    Args:
-        policy: What ``make_ddpg_policy`` returns, on any device.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    return OffPolicy(Hysteretic(policy, config), envs, config, **forms)
+HDDPG = learner_of(Hysteretic)
 
 
-def td3_settings(env: str) -> TD3Config:
-    """Return settings of TD3 for an environment: those of DDPG, if we know some.
-
-    Args:
-        env: Id of the environment.
-    """
-    return TD3Config(**SETTINGS.get(env, {}))
+td3_settings = settings_of(TD3Config, SETTINGS)
 
 
-def hddpg_settings(env: str) -> HDDPGConfig:
-    """Return settings of hysteretic DDPG, likewise."""
-    return HDDPGConfig(**SETTINGS.get(env, {}))
+hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 
 # %% [markdown]

@@ -118,7 +118,7 @@ def test_numpy_acts_as_torch_does_and_follows_the_weights(
 
 
 def test_numpy_acts_on_the_cpu_only() -> None:
-    with pytest.raises(ValueError, match="policy must be on the CPU, got meta"):
+    with pytest.raises(ValueError, match="must be on the CPU, got meta"):
         numpy_act(seeded(BUILT["categorical"]).to("meta"))
 
 
@@ -165,22 +165,19 @@ def test_numpy_chooses_types_and_arguments_as_torch_does(uses, scale, masked) ->
 
 
 @pytest.mark.parametrize(
-    ("disturb", "words"),
+    "disturb",
     [
-        (lambda p: replaced(p.actions, "legal", lambda row, mask: row), "actions"),
-        (lambda p: tensor_for_deviations(p.network.actor.network), "network"),
-        (lambda p: p.network.actor.network.register_forward_hook(negative), "network"),
-        (lambda p: setattr(p.network.actor.network, "encoder", nn.ELU()), "network"),
-        (
-            lambda p: setattr(p.network.actor.network, "action_args_mu", nn.ELU()),
-            "network",
-        ),
+        lambda p: replaced(p.actions, "legal", lambda row, mask: row),
+        lambda p: tensor_for_deviations(p.network.actor.network),
+        lambda p: p.network.actor.network.register_forward_hook(negative),
+        lambda p: setattr(p.network.actor.network, "encoder", nn.ELU()),
+        lambda p: setattr(p.network.actor.network, "action_args_mu", nn.ELU()),
     ],
 )
-def test_numpy_acts_for_no_other_hybrid_policy(disturb: Any, words: str) -> None:
+def test_numpy_acts_for_no_other_hybrid_policy(disturb: Any) -> None:
     policy = seeded(BUILT["hybrid"])
     disturb(policy)
-    with pytest.raises(ValueError, match=rf"policy\.{words} must be .*known"):
+    with pytest.raises(ValueError, match=OTHER):
         numpy_act(policy)
 
 
@@ -267,9 +264,10 @@ def made_anew(policy: Any) -> None:
     nn.utils.parametrizations.weight_norm(rows_of(policy)[0])
 
 
-ACTS = "policy must act as a Policy does, without hooks, got"
-CHAIN = "policy.network must be a chain of known layers"
-RULE = "policy.actions must be known, got"
+OTHER = "policy must have .* there, without hooks or methods of its own, got"
+ACTS = "policy must have Policy or .* there, .* got"
+CHAIN = "policy must have .* there, .* got"
+RULE = "policy must have CategoricalActions or .* there, .* got"
 # What is done to a policy, and the words of the refusal.
 DISTURBED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "class with act": (
@@ -359,7 +357,11 @@ def test_numpy_acts_for_no_deviations_that_somebody_else_asks_for() -> None:
         (None, BoxActions(BOX.low, BOX.high), CHAIN),
         (nn.Sequential(nn.Linear(3, 4)), GaussianActions(BOX.low, BOX.high), CHAIN),
         (nn.Sequential(nn.Linear(3, 2)), OneHotActions(2), RULE),
-        (nn.Sequential(nn.Linear(3, 2).bfloat16()), CategoricalActions(2), CHAIN),
+        (
+            nn.Sequential(nn.Linear(3, 2).bfloat16()),
+            CategoricalActions(2),
+            "float32 or float64 throughout, got torch.bfloat16",
+        ),
     ],
 )
 def test_numpy_acts_for_no_other_rule(network: Any, actions: Any, words: str) -> None:
@@ -375,14 +377,6 @@ def test_numpy_stretches_as_ours_do_or_not_at_all(kind: str) -> None:
     stretch.register_forward_hook(negative)
     with pytest.raises(ValueError, match=CHAIN):
         numpy_act(policy)
-
-
-def test_a_policy_that_adds_something_is_no_other_one() -> None:
-    policy = seeded(BUILT["categorical"])
-    obs = torch.randn(9, 3)
-    expected = policy.act(obs, 0.0)
-    same_name(policy, added=None)
-    assert torch.equal(numpy_act(policy)(obs, 0.0), expected)
 
 
 # --- Errors with a gradient by hand ---------------------------------------------------
@@ -563,11 +557,8 @@ def judged_otherwise(policy: Any) -> None:
     same_name(judges, forward=lambda self, *x: 2 * inner(self, *x))
 
 
-LISTENS = "policy must have chains of Linear and ReLU, without hooks or autocast"
-JUDGES = {
-    True: "policy must be a Policy, without hooks, got Policy",
-    False: r"policy must have critics of ours, got \w+, which is another one or has",
-}
+LISTENS = "policy must have (Sequential|Linear|Parameter).* there, without hooks"
+JUDGES = "policy must have (Policy|ActionCritic|Critics) there, without hooks"
 # What is done to a policy, and whether it is the chain that is refused.
 LISTENED: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "gradient hook": (frozen, True),
@@ -607,21 +598,21 @@ LISTENED: dict[str, tuple[Callable[[Any], Any], bool]] = {
 def test_whoever_listens_is_refused(name: str, change: str) -> None:
     disturb, chain = LISTENED[change]
     policy = made(name, disturb)
-    with pytest.raises(ValueError, match=LISTENS if chain else JUDGES[name == "DQN"]):
+    with pytest.raises(ValueError, match=LISTENS if chain else JUDGES):
         ERRORS[name][2](policy)
 
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_whoever_judges_otherwise_is_refused(name: str) -> None:
     policy = made(name, judged_otherwise)
-    with pytest.raises(ValueError, match=LISTENS if name == "DQN" else JUDGES[False]):
+    with pytest.raises(ValueError, match=LISTENS if name == "DQN" else JUDGES):
         ERRORS[name][2](policy)
 
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_autocast_is_refused_while_it_lasts(name: str) -> None:
     make, policy = ERRORS[name][2], made(name)
-    with torch.autocast("cpu"), pytest.raises(ValueError, match="or autocast"):
+    with torch.autocast("cpu"), pytest.raises(ValueError, match="outside of autocast"):
         make(policy)
     make(policy)
 
@@ -691,7 +682,7 @@ def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(
 )
 def test_hooks_of_an_actors_weights_are_called(make: Any, config: Any) -> None:
     """The critics' gradient is made by hand; the actor's is autograd's."""
-    policy = made(make.__name__)
+    policy = made("TD3" if make is TD3 else "SAC")
     fast = fused_critic_error(policy)
     learner = make(policy, make_envs(partial(Still, BOX), 1), config, error=fast)
     learner.collector.reset(0)
@@ -717,16 +708,16 @@ PICTURES = {
 def test_networks_with_an_encoder_are_left_to_the_plain_forms(seen: str) -> None:
     space = PICTURES[seen]
     for policy in (make_policy(space, LISTED), make_policy(space, BOX)):
-        with pytest.raises(ValueError, match="must be a chain of known layers"):
+        with pytest.raises(ValueError, match=OTHER):
             numpy_act(policy)
     for dueling in (False, True):
         values = make_q_policy(space, LISTED, dueling=dueling)
-        with pytest.raises(ValueError, match="must be a chain of known layers"):
+        with pytest.raises(ValueError, match=OTHER):
             numpy_act(values)
-        with pytest.raises(ValueError, match="must have chains of Linear and ReLU"):
+        with pytest.raises(ValueError, match=OTHER):
             fused_q_error(values)
     for filling in (make_ddpg_policy(space, BOX), make_sac_policy(space, BOX)):
-        with pytest.raises(ValueError, match="must have critics of ours"):
+        with pytest.raises(ValueError, match="critics without an encoder"):
             fused_critic_error(filling)
     with pytest.raises(ValueError, match="policy"):
         numpy_act(make_discrete_sac_policy(space, LISTED))

@@ -90,8 +90,7 @@ class Command(Generic[Config]):
             and they are large enough for it to pay. A run may go on on another device.
         fast: Which forms of acting and learning are used: auto is those that fit, plain
             is none; with "by hand" PPO backpropagates in NumPy, for small networks of
-            linear layers, and PPG writes the gradient of its auxiliary phase at the
-            heads. The numbers are the same up to rounding.
+            linear layers. The numbers are the same up to rounding.
         qnet: A Q network of your own, module:name of a class or function that makes it
             without arguments. It is checked against the contract of the algorithm
             first, and has to be named again to resume.

@@ -44,8 +44,19 @@ from literate_rl.ground.networks import ActionCritic, Critics, Stretch
 from literate_rl.ground.protocols import Act, PolicyLike
 from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
 from literate_rl.learners.ddpg import ActorCritics, BoxActions
-from literate_rl.learners.dqn import EpsilonGreedy, QLearning, double_q_target
-from literate_rl.learners.sac import GaussianRows, SoftActorCritic, SquashedGaussian
+from literate_rl.learners.discrete_sac import DiscreteSoftPolicy
+from literate_rl.learners.dqn import (
+    EpsilonGreedy,
+    QLayers,
+    QLearning,
+    double_q_target,
+)
+from literate_rl.learners.sac import (
+    GaussianRows,
+    SoftActorCritic,
+    SoftPolicy,
+    SquashedGaussian,
+)
 from literate_rl.learners.td3 import TwinDelayed
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
@@ -84,10 +95,9 @@ __all__ = [
 # It works for chains of linear layers with tanh or ReLU between them, and with the stretch to a
 # box behind them, as the actors of {doc}`/chapters/ddpg` have it.
 #
-# Another form may only take the place of code that it knows. So we look at the very functions
-# that would run, and never at names: a class of yours may be called like one of ours, a subclass
-# may override a method, an object may carry a method of its own, and hooks may change what goes
-# in or comes out. What is not known is refused when the form is made.
+# Another form may only take the place of code that it knows. So each part must be as one of our classes
+# makes it: of that class and no subclass, without a method of its own, and without hooks, which may change
+# what goes in or comes out. What is not known is refused when the form is made.
 
 
 # %% tags=["export"]
@@ -101,27 +111,19 @@ HOOKS = (
 )
 
 
-def computes(x: Any, kind: type[Any], *methods: str) -> bool:
-    """Say whether an object runs the methods of a class, and no hooks.
+def as_made(x: Any, *kinds: type[Any]) -> Any:
+    """Return an object that is as one of the classes makes it, or refuse it.
 
-    For a module these are the call and ``forward``, besides those named.
+    Raises:
+        ValueError: If its class is another one, a subclass too, or if it has hooks or
+            methods of its own.
     """
-    called = ("forward", "__call__") if issubclass(kind, nn.Module) else ()
-    names = (*called, *methods)
-    if x is None:  # a network may lack what another one has
-        return False
-    same = all(getattr(x, name, 0) == getattr(kind, name).__get__(x) for name in names)
-    return same and not listened(x)
-
-
-def listened(x: Any) -> bool:
-    """Say whether a module or a parameter has hooks."""
-    return any(getattr(x, name, None) for name in HOOKS)
-
-
-def as_made(x: Any, *kinds: type[Any]) -> bool:
-    """Say whether an object is of one of the classes and has no method of its own."""
-    return type(x) in kinds and not any(map(callable, vars(x).values()))
+    own = type(x) not in kinds or any(map(callable, vars(x).values()))
+    changed = own or any(getattr(x, name, None) for name in HOOKS)
+    names = " or ".join(kind.__name__ for kind in kinds)
+    words = f"policy must have {names} there, without hooks or methods of its own"
+    check_that(not changed, f"{words}, got {type(x).__name__}")
+    return x
 
 
 # %% [markdown]
@@ -130,18 +132,15 @@ def as_made(x: Any, *kinds: type[Any]) -> bool:
 
 # %% tags=["export"]
 Step = Callable[[NDArray[Any]], NDArray[Any]]
-CHAIN = "policy.network must be a chain of known layers"
+CHAINS = nn.Sequential, QLayers
 
 
 def layers_of(module: Any, known: Mapping[type, Callable[[Any], Any]]) -> list[Any]:
     """Return what is known to compute each layer of a chain, or refuse it."""
-    # A subclass of a chain may add methods, but not compute something else.
-    if computes(module, nn.Sequential):
-        return [step for part in module for step in layers_of(part, known)]
-    kind, names = type(module), ", ".join(layer.__name__ for layer in known)
-    words = f"{CHAIN}, {names}, without hooks, got {kind.__name__}"
-    check_that(kind in known and computes(module, kind), words)
-    return [known[kind](module)]
+    part = as_made(module, *CHAINS, *known)
+    if type(part) in CHAINS:
+        return [step for layer in part for step in layers_of(layer, known)]
+    return [known[type(part)](part)]
 
 
 def linear(layer: nn.Linear) -> Step:
@@ -168,12 +167,8 @@ numpy_layers = partial(layers_of, known=ACTING)
 
 
 def memory(p: Any) -> NDArray[Any]:
-    """Return a parameter's own memory as an array, or refuse what does not keep it."""
-    # Only a parameter does, and NumPy does not know bfloat16.
-    plain = type(p) is nn.Parameter and p.dtype != torch.bfloat16
-    got = f"got {type(p).__name__}, {getattr(p, 'dtype', None)}"
-    check_that(plain, f"{CHAIN} with parameters that NumPy can share, {got}")
-    shared: NDArray[Any] = p.detach().numpy()
+    """Return a parameter's own memory as an array; only a plain one keeps it."""
+    shared: NDArray[Any] = as_made(p, nn.Parameter).detach().numpy()
     return shared
 
 
@@ -226,18 +221,17 @@ def listed(rows: Any, actions: Any) -> Rule:
     return numpy_layers(rows), lambda row, noise: (row + noise).argmax(-1)
 
 
-def gaussian(rows: WithDeviations, actions: Any) -> Rule:
+def gaussian(rows: Any, actions: Any) -> Rule:
     """Return the layers of the means, and what moves them."""
-    log_sigma = memory(rows.log_sigma)
+    log_sigma = memory(as_made(rows, WithDeviations).log_sigma)
     return numpy_layers(rows.mean), lambda row, noise: row + np.exp(log_sigma) * noise
 
 
-def hybrid(rows: HybridRows, actions: Any) -> Rule:
+def hybrid(rows: Any, actions: Any) -> Rule:
     """Return the layers of logits and means, and what chooses."""
-    net, size = rows.network, rows.network.action_type_shape
-    known = computes(net, HybridPolicyNetwork)
-    check_that(known, f"{CHAIN} without hooks, got {type(net).__name__}")
+    net = as_made(as_made(rows, HybridRows).network, HybridPolicyNetwork)
     layers, log_sigma = numpy_layers(net.encoder), memory(net.action_args_log_sigma)
+    size = net.action_type_shape
     heads = nn.Sequential(net.action_type_head, net.action_args_mu)
     parts = layers_of(heads, {nn.Linear: lambda x: (memory(x.weight), memory(x.bias))})
     weights, biases = zip(*parts, strict=True)
@@ -258,7 +252,7 @@ def hybrid(rows: HybridRows, actions: Any) -> Rule:
     return [*layers, both], choose
 
 
-def boxed(rows: ActorCritics, actions: Any) -> Rule:
+def boxed(rows: Any, actions: Any) -> Rule:
     """Return the layers of actions in a box, and what moves or replaces them."""
 
     def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
@@ -268,10 +262,10 @@ def boxed(rows: ActorCritics, actions: Any) -> Rule:
         added, instead = halves(noise)
         return np.where(np.isnan(instead), row + added, instead)
 
-    return numpy_layers(rows.actor), choose
+    return numpy_layers(as_made(rows, ActorCritics).actor), choose
 
 
-def squashed(rows: GaussianRows, actions: SquashedGaussian) -> Rule:
+def squashed(rows: Any, actions: Any) -> Rule:
     """Return the layers of means and deviations, and what draws and stretches."""
     [stretched] = numpy_layers(actions.box)
 
@@ -280,7 +274,7 @@ def squashed(rows: GaussianRows, actions: SquashedGaussian) -> Rule:
         # The bounds are those of ``GaussianRows``.
         return stretched(mu + np.exp(np.clip(log_sigma, -5.0, 2.0)) * noise)
 
-    return numpy_layers(rows.net), choose
+    return numpy_layers(as_made(rows, GaussianRows).net), choose
 
 
 def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -289,14 +283,14 @@ def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return row[..., :middle], row[..., middle:]
 
 
-# For each distribution the network that its rows come from, and the rule in NumPy.
-RULES: dict[type, tuple[type[nn.Module], Callable[[Any, Any], Rule]]] = {
-    CategoricalActions: (nn.Sequential, listed),
-    EpsilonGreedy: (nn.Sequential, listed),
-    GaussianActions: (WithDeviations, gaussian),
-    HybridActions: (HybridRows, hybrid),
-    BoxActions: (ActorCritics, boxed),
-    SquashedGaussian: (GaussianRows, squashed),
+# For each distribution the rule in NumPy.
+RULES: dict[type, Callable[[Any, Any], Rule]] = {
+    CategoricalActions: listed,
+    EpsilonGreedy: listed,
+    GaussianActions: gaussian,
+    HybridActions: hybrid,
+    BoxActions: boxed,
+    SquashedGaussian: squashed,
 }
 
 
@@ -323,37 +317,26 @@ def numpy_act(policy: PolicyLike) -> Act:
             or ``make_sac_policy``.
 
     Raises:
-        ValueError: If the policy is another one, or has methods or hooks of its own.
+        ValueError: If the policy is another one, or has hooks or methods of its own.
     """
-    device = next(policy.parameters()).device
-    check_that(device.type == "cpu", f"policy must be on the CPU, got {device}")
-    ours = computes(policy, Policy, "act", "legal")
-    words = "policy must act as a Policy does, without hooks"
-    check_that(ours, f"{words}, got {type(policy).__name__}")
-    known_policy = cast(Policy, policy)
-    rows: Any = known_policy.network
-    normalizer: Any = None
-    if computes(rows, ActorCritic):
-        rows, normalizer = rows.actor, rows.normalizer
-        normalizer = None if computes(normalizer, nn.Identity) else normalizer
-    actions = known_policy.actions
-    known = as_made(actions, *RULES)
-    check_that(known, f"policy.actions must be known, got {actions}")
-    kind, rule = RULES[type(actions)]
-    words = f"{CHAIN} without hooks, got {type(rows).__name__}"
-    check_that(computes(rows, kind), words)
-    layers, choose = rule(rows, actions)
+    check_numbers(list(policy.parameters()))
+    known: Any = as_made(policy, Policy, SoftPolicy, DiscreteSoftPolicy)
+    rows, normalizer = known.network, nn.Identity()
+    if type(rows) is ActorCritic:
+        rows, normalizer = as_made(rows, ActorCritic).actor, rows.normalizer
+    actions = as_made(known.actions, *RULES)
+    layers, choose = RULES[type(actions)](rows, actions)
 
     @one_thread
     def act(
         obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         given = noise.numpy() if isinstance(noise, Tensor) else noise
-        row = (normalizer(obs) if normalizer else obs).numpy()
+        row = normalizer(obs).numpy()
         for layer in layers:
             row = layer(row)
         if mask is not None:
-            row = known_policy.legal(torch.from_numpy(row), mask).numpy()
+            row = known.legal(torch.from_numpy(row), mask).numpy()
         return torch.from_numpy(np.asarray(choose(row, given)))
 
     return act
@@ -427,26 +410,15 @@ def chain_layers(module: Any) -> list[nn.Module]:
     It does if a layer is no linear layer or ReLU, and if anybody listens: to modules,
     to the gradients of their weights, or as autocast does to each operation.
     """
-    chain = computes(module, nn.Sequential) and all(map(derivable, module))
     autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
-    words = "policy must have chains of Linear and ReLU, without hooks or autocast"
-    check_that(chain and not autocast, f"{words}, got {module}")
-    return list(module)
-
-
-def derivable(layer: Any) -> bool:
-    """Say whether a layer can be computed, and differentiated, by hand."""
-    kind = type(layer)
-    if kind not in (nn.Linear, nn.ReLU) or not computes(layer, kind):
-        return False
-    # Another tensor in a parameter's place may come from a computation of its own.
-    parts = (layer.weight, layer.bias) if kind is nn.Linear else ()
-    return all(p is None or quiet(p) for p in parts)
-
-
-def quiet(p: Any) -> bool:
-    """Say whether something is a plain parameter whose gradient nobody listens to."""
-    return type(p) is nn.Parameter and not listened(p)
+    check_that(not autocast, "policy must have its gradient outside of autocast")
+    layers = list(as_made(module, *CHAINS))
+    for layer in layers:
+        linear = type(as_made(layer, nn.Linear, nn.ReLU)) is nn.Linear
+        # Another tensor in a parameter's place may come from a computation of its own.
+        for p in (layer.weight, layer.bias) if linear else ():
+            _ = p is None or as_made(p, nn.Parameter)
+    return layers
 
 
 def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
@@ -483,21 +455,16 @@ def chain_backward(
             # What a ReLU puts out has the sign 1 or 0; booleans would be converted.
             grad.mul_(y.sign())
             continue
+        found = []
         if layer.weight.requires_grad:
             # As in autograd: the transposed product would round differently.
-            add_gradient(layer.weight, grad.t() @ x)
+            found.append((layer.weight, grad.t() @ x))
         if layer.bias is not None and layer.bias.requires_grad:
-            add_gradient(layer.bias, grad.sum(0))
+            found.append((layer.bias, grad.sum(0)))
+        for p, new in found:
+            p.grad = new if p.grad is None else p.grad.add_(new)
         if x is not outputs[0]:
             grad = grad @ layer.weight
-
-
-def add_gradient(parameter: Tensor, grad: Tensor) -> None:
-    """Add to a parameter's gradient, as autograd does."""
-    if parameter.grad is None:
-        parameter.grad = grad
-    else:
-        parameter.grad += grad
 
 
 # %% [markdown]
@@ -509,60 +476,62 @@ def add_gradient(parameter: Tensor, grad: Tensor) -> None:
 
 
 # %% tags=["export"]
-class FusedQError(NamedTuple):
-    """A ``QError`` with what is needed to compute its gradient by hand."""
+class FusedError(NamedTuple):
+    """A ``QError`` with what is needed to compute its gradient by hand.
+
+    Attributes:
+        chains: The layers of each of K chains.
+        outputs: What each layer put out.
+        slope: Minus the derivatives of the loss over the chains' values.
+        taken: Which of a chain's values are meant, where it has several.
+    """
 
     loss: Float[Tensor, "N"]
     td_error: Float[Tensor, "N"]
     value: Float[Tensor, "N"]
-    layers: list[nn.Module]
-    outputs: list[Tensor]
-    taken: Int[Tensor, "N 1"]
+    chains: list[list[nn.Module]]
+    outputs: list[list[Tensor]]
+    slope: Float[Tensor, "K N"]
+    taken: Int[Tensor, "N 1"] | None = None
 
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
-        # The derivative of {eq}`huber` over the value is minus the TD error, clipped to
-        # -1..1. It goes to the actions that were taken; the gradient of all others is
-        # zero. In the order of autograd: any other would round differently.
-        slope = weight * (-1 / len(weight)) * self.td_error.clamp(-1.0, 1.0)
-        row = torch.zeros_like(self.outputs[-1])
-        row.scatter_(1, self.taken, slope.unsqueeze(1))
-        chain_backward(self.layers, self.outputs, row)
+        # In the order of autograd: any other would round differently.
+        slopes = weight * (-1 / len(weight)) * self.slope
+        for chain, outputs, slope in zip(
+            self.chains, self.outputs, slopes.unsqueeze(-1), strict=True
+        ):
+            row = slope
+            # The gradient of the actions that were not taken is zero.
+            if self.taken is not None:
+                row = torch.zeros_like(outputs[-1]).scatter_(1, self.taken, slope)
+            chain_backward(chain, outputs, row)
 
 
-def check_error(algorithm: Any, *plain: Callable[..., Any]) -> None:
-    """Raise if an algorithm's own error is none of those that are computed here."""
-    given = type(algorithm)
-    words = " or ".join(error.__qualname__ for error in plain)
-    got = f"got a {given.__name__} with another one"
-    check_that(given.error in plain, f"algorithm must have {words}, {got}")
+FusedQError = FusedCriticError = FusedError  # their names before
 
 
 def fused_q_error(
     policy: nn.Module,
-) -> Callable[[QLearning, Batch, torch.Generator], FusedQError]:
+) -> Callable[[QLearning, Batch, torch.Generator], FusedError]:
     """Return a faster ``QLearning.error`` for a policy, to hand to ``DQN``.
 
     Raises:
         ValueError: If the policy's values are not those of a chain of layers. With the
             first batch, if the algorithm's error is not that of ``QLearning``.
     """
-    ours = computes(policy, Policy)
-    words = "policy must be a Policy, without hooks"
-    check_that(ours, f"{words}, got {type(policy).__name__}")
     # Somebody may have another idea of what is legal.
-    actions: Any = policy.actions
-    same = computes(policy, Policy, "legal") and (
-        not hasattr(actions, "legal") or computes(actions, EpsilonGreedy, "legal")
-    )
-    check_that(same, "policy must leave out illegal actions as EpsilonGreedy does")
-    layers = chain_layers(policy.network)
+    known: Any = as_made(policy, Policy)
+    as_made(known.actions, EpsilonGreedy)
+    layers = chain_layers(known.network)
 
     def error(
         algorithm: QLearning, batch: Batch, generator: torch.Generator
-    ) -> FusedQError:
-        check_error(algorithm, QLearning.error)
+    ) -> FusedError:
+        kind = type(algorithm)
+        words = f"algorithm must have QLearning.error, got a {kind.__name__}"
+        check_that(kind.error is QLearning.error, words)
         older = list(algorithm.target.network.network)
         with torch.no_grad():
             chooser = next_q = chain_outputs(older, batch.next_obs)[-1]
@@ -575,7 +544,10 @@ def fused_q_error(
             taken = batch.action.unsqueeze(-1)
             value = outputs[-1].gather(-1, taken).squeeze(-1)
             loss = smooth_l1_loss(value, aim, reduction="none")
-        return FusedQError(loss, aim - value, value, layers, outputs, taken)
+            td_error = aim - value
+            # The derivative of {eq}`huber` over the value, with a minus.
+            slope = td_error.clamp(-1.0, 1.0).unsqueeze(0)
+        return FusedError(loss, td_error, value, [layers], [outputs], slope, taken)
 
     return error
 
@@ -592,44 +564,19 @@ def fused_q_error(
 
 
 # %% tags=["export"]
-class FusedCriticError(NamedTuple):
-    """The errors of critics, with what is needed to compute the gradients by hand."""
-
-    loss: Float[Tensor, "N"]
-    td_error: Float[Tensor, "N"]
-    value: Float[Tensor, "N"]
-    chains: list[list[nn.Module]]
-    outputs: list[list[Tensor]]
-    distance: Float[Tensor, "K N"]
-
-    @torch.no_grad()
-    def backward(self, weight: Float[Tensor, "N"]) -> None:
-        """Add the gradient of the weighted mean loss to that of the parameters."""
-        # In the order of autograd: any other would round differently.
-        rows = weight * (-1 / len(weight)) * self.distance
-        for chain, outputs, row in zip(self.chains, self.outputs, rows, strict=True):
-            chain_backward(chain, outputs, row.unsqueeze(-1))
-
-
 def critic_chains(policy: Any) -> list[list[nn.Module]]:
     """Return the layers of each critic of a policy, or refuse it."""
     network = policy if hasattr(policy, "critics") else policy.network
-    critics: Any = getattr(network, "critics", None)
-    words, kind = "policy must have critics of ours", type(critics).__name__
-    ours = computes(critics, Critics)
-    check_that(ours, f"{words}, got {kind}, which is another one or has hooks")
-    chains = []
-    for critic in critics:
-        known = computes(critic, ActionCritic) and not len(critic.front)
-        kind = type(critic).__name__
-        check_that(known, f"{words}, got {kind}, which is another one or has hooks")
-        chains.append(chain_layers(critic.net))
-    return chains
+    critics = as_made(getattr(network, "critics", None), Critics)
+    # In front of a critic there may be an encoder.
+    fronts = any(len(as_made(critic, ActionCritic).front) for critic in critics)
+    check_that(not fronts, "policy must have critics without an encoder")
+    return [chain_layers(critic.net) for critic in critics]
 
 
 def fused_critic_error(
     policy: nn.Module,
-) -> Callable[[Any, Batch, torch.Generator], FusedCriticError]:
+) -> Callable[[Any, Batch, torch.Generator], FusedError]:
     """Return a faster ``error`` of ``TD3`` or ``SAC``, for a policy with critics.
 
     Args:
@@ -641,10 +588,10 @@ def fused_critic_error(
     """
     chains = critic_chains(policy)
 
-    def error(
-        algorithm: Any, batch: Batch, generator: torch.Generator
-    ) -> FusedCriticError:
-        check_error(algorithm, TwinDelayed.error, SoftActorCritic.error)
+    def error(algorithm: Any, batch: Batch, generator: torch.Generator) -> FusedError:
+        kind = type(algorithm)
+        words = f"algorithm must have TD3's or SAC's .error, got a {kind.__name__}"
+        check_that(kind.error in (TwinDelayed.error, SoftActorCritic.error), words)
         target = algorithm.aim(batch, generator)
         with torch.no_grad():
             x = torch.cat([batch.obs, batch.action], -1)
@@ -654,7 +601,7 @@ def fused_critic_error(
             loss = (0.5 * distance.square()).sum(0)
             check_finite(loss, q=q, target=target)
             value = q.mean(0)
-        return FusedCriticError(loss, target - value, value, chains, outputs, distance)
+        return FusedError(loss, target - value, value, chains, outputs, distance)
 
     return error
 

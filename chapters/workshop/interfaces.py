@@ -23,9 +23,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import torch
 from annotated_types import Ge
@@ -389,6 +389,31 @@ class RunConfig(Sizes):
         """Return the learning rate at a step of the run."""
         left = max(0.0, 1 - step / self.total_steps) if self.anneal else 1.0
         return self.learning_rate * left
+
+
+Config = TypeVar("Config", bound=RunConfig)
+
+
+def settings_of(
+    config: type[Config], known: Mapping[str, Mapping[str, Any]]
+) -> Callable[[str], Config]:
+    """Return a function from the id of an environment to settings.
+
+    Args:
+        config: Their class.
+        known: By the id of an environment, settings with which the agent has learned.
+    """
+
+    def settings(env: str) -> Any:
+        """Return settings for an environment: its own if we know some, else defaults.
+
+        Args:
+            env: Id of the environment.
+        """
+        return config(**known.get(env, {}))
+
+    settings.__module__ = config.__module__
+    return settings
 
 
 class Learner(Stateful, Protocol):

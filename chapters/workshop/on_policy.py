@@ -35,6 +35,7 @@ from literate_rl.ground.protocols import (
     ByHandLike,
     Envs,
     RunConfig,
+    settings_of,
 )
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import (
@@ -400,13 +401,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def ppo_settings(env: str) -> PPOConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return PPOConfig(**SETTINGS.get(env, {}))
+ppo_settings = settings_of(PPOConfig, SETTINGS)
 
 
 # %% [markdown]

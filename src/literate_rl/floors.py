@@ -103,7 +103,6 @@ BELOW_THE_TOP = {
     "check.own_models": "ContractPolicy LogitsOf",
     "by_hand.fast_forms": "FlatAdam FusedCriticError FusedQError SharesMemory "
     "chain_backward chain_layers chain_outputs fused_critic_error",
-    "by_hand.ppo_by_hand": "AuxiliaryHeads",
     "interfaces.ding": "IMPALAPolicyConfig Timestep collate",
     "interfaces.cluster": "import_ray",
     "runs.evaluation": "Difference",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 56eeb1632923ad1c
+# Generated from chapters/workshop/training.py (edit there); digest 5ca4eeb3a43e9eb6
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from literate_rl.nets.policies import CategoricalActions, predicted
 from literate_rl.learners.ppg import PPGAlgorithm  # noqa: F401 (its row)
 from literate_rl.actors.processes import pickled, transport_named
 from literate_rl.by_hand.fast_forms import fused_critic_error, fused_q_error, numpy_act
-from literate_rl.by_hand.ppo_by_hand import AuxiliaryHeads, ByHand
+from literate_rl.by_hand.ppo_by_hand import ByHand
 from literate_rl.check.own_models import (
     make_contract_policy,
     make_own_ddpg_policy,
@@ -169,10 +169,8 @@ def train(
             end models of your own are back where they were, and ours are on the CPU.
         fast: Which forms of acting and learning are used. ``"auto"`` hands in the fast
             forms that the policy allows, ``"plain"`` none. ``"by hand"`` is for PPO,
-            which then also backpropagates in NumPy (``ByHand``), and for PPG, whose
-            auxiliary phase writes the gradient of its loss at the heads
-            (``AuxiliaryHeads``). The numbers are the same up to rounding, so a run may
-            go on in another form.
+            which then also backpropagates in NumPy (``ByHand``). The numbers are the
+            same up to rounding, so a run may go on in another form.
         check: Whether models of your own are checked against the contract first.
         progress: Whether to show a progress bar.
         callback: Called after each iteration with the learner and its metrics. If it
@@ -927,16 +925,12 @@ FORMS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     "error": (fused_q_error, fused_critic_error),
 }
 # What writes gradients by hand, and is used on request only.
-BY_HAND: dict[str, Callable[[Any], Any]] = {
-    "by_hand": ByHand,
-    "heads": lambda policy: AuxiliaryHeads,
-}
+BY_HAND: dict[str, Callable[[Any], Any]] = {"by_hand": ByHand}
 WORDS = {
     "act": "acting",
     "act_in_list": "acting",
     "error": "the error",
     "by_hand": "learning by hand",
-    "heads": "the heads of the auxiliary phase by hand",
 }
 
 

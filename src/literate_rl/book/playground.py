@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest b8ab8cb1bcf2cad7
+# Generated from chapters/workshop/playground.py (edit there); digest c92c1aa0167d3872
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from annotated_types import Ge
 from torch import nn
 
 from literate_rl.book.pictures import Axis, Mark, Picture, Widget, figure, plot
-from literate_rl.by_hand.fast_forms import computes
+from literate_rl.by_hand.fast_forms import as_made
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.signatures import Count, check_that, checked
 
@@ -98,13 +98,14 @@ def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
     wanted = [nn.Tanh if number % 2 else nn.Linear for number in range(len(children))]
     fits = (
         len(children) % 2 == 1
-        and computes(network, nn.Sequential)
+        and type(network) is nn.Sequential
         and [type(child) for child in children] == wanted
-        and all(map(computes, children, wanted))
     )
     names = [type(child).__name__ for child in children]
     words = f"network must be Linear, Tanh, …, Linear, as they are, got {names}"
     check_that(fits, words)
+    for part in (network, *children):
+        as_made(part, nn.Sequential, nn.Linear, nn.Tanh)
     found = []
     layer: Any
     for layer in children[::2]:

@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest 29ce2c809735f0ba
+# Generated from chapters/ppo_by_hand.py (edit there); digest f8f94e0b95518322
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from literate_rl.by_hand.fast_forms import (
     SharesMemory,
     as_made,
     check_numbers,
-    computes,
     layers_of,
     memory,
     one_thread,
-    quiet,
 )
 from literate_rl.ground.protocols import ActorCriticLike
 from literate_rl.ground.signatures import check_finite, check_that
-from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, auxiliary_loss
 from literate_rl.learners.ppo import PPOConfig, Samples
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
@@ -39,7 +36,7 @@ from literate_rl.nets.policies import (
     WithDeviations,
 )
 
-__all__ = ["AuxiliaryHeads", "ByHand"]
+__all__ = ["ByHand"]
 
 Array = NDArray[Any]
 
@@ -277,31 +274,6 @@ class Heads:
         return features
 
 
-def gradient_vector(parameters: list[Any]) -> tuple[Array, dict[Any, Array]]:
-    """Return a vector for all gradients, and which part of it is whose."""
-    check_numbers(parameters)
-    sizes = [p.numel() for p in parameters]
-    flat = np.zeros(sum(sizes), memory(parameters[0]).dtype)
-    parts = np.split(flat, np.cumsum(sizes)[:-1])
-    pairs = zip(parameters, parts, strict=True)
-    return flat, {p: part.reshape(p.shape) for p, part in pairs}
-
-
-@one_thread
-def clip(flat: Array, most: float) -> float:
-    """Clip gradients at a norm, in place; return the norm that they had."""
-    # All parameters at once, {eq}`by-hand-clip`.
-    norm = math.sqrt(flat @ flat)
-    flat *= min(1.0, most / (norm + 1e-6))
-    return norm
-
-
-def check_trained(parameters: list[Any]) -> None:
-    """Raise unless all parameters are trained."""
-    trained = all(p.requires_grad for p in parameters)
-    check_that(trained, "policy must train all its parameters, none of them frozen")
-
-
 def legal_in(policy: Policy, rows: Array, mask: Tensor | None) -> Array | None:
     """Return a mask as an array, a row for each of rows; refuse what a policy does."""
     if mask is None:
@@ -329,20 +301,28 @@ class ByHand(SharesMemory):
 
     def __init__(self, policy: ActorCriticLike) -> None:
         self.parameters = list(policy.parameters())
-        self.flat, free = gradient_vector(self.parameters)
+        check_numbers(self.parameters)
+        sizes = [p.numel() for p in self.parameters]
+        self.flat = np.zeros(sum(sizes), memory(self.parameters[0]).dtype)
+        parts = np.split(self.flat, np.cumsum(sizes)[:-1])
+        pairs = zip(self.parameters, parts, strict=True)
+        free = {p: part.reshape(p.shape) for p, part in pairs}
         self.grads = [(p, torch.from_numpy(part)) for p, part in free.items()]
 
         def take(p: Any) -> Array:
-            plain = quiet(p) and p.requires_grad
-            words = "policy must train plain parameters, without hooks"
-            check_that(plain, f"{words}, got {type(p).__name__}")
             check_that(p in free, "policy must use each parameter in one place only")
             return free.pop(p)
 
         self.actor, self.critic, self.terms_of = parts_of(policy, take)
         check_that(not free, "policy must have no parameters but those of its layers")
+        self.check_trained()
         self.normalizer: Any = policy.network.normalizer  # type: ignore[attr-defined]
         self.policy = cast(Policy, policy)
+
+    def check_trained(self) -> None:
+        """Raise unless all parameters are trained."""
+        trained = all(p.requires_grad for p in self.parameters)
+        check_that(trained, "policy must train all its parameters, none of them frozen")
 
     def seen(self, obs: Tensor) -> Array:
         """Return observations as the networks see them, a row for each."""
@@ -421,10 +401,12 @@ class ByHand(SharesMemory):
         backward(self.actor, row_grad)
         backward(self.critic, config.value_weight / size * pull[:, None])
 
-        clip(self.flat, config.max_grad_norm)
+        # All parameters at once, {eq}`by-hand-clip`.
+        norm = math.sqrt(self.flat @ self.flat)
+        self.flat *= min(1.0, config.max_grad_norm / (norm + 1e-6))
         for p, grad in self.grads:
             p.grad = grad
-        check_trained(self.parameters)
+        self.check_trained()
         return {
             "losses/policy_loss": policy_loss,
             "losses/value_loss": value_loss,
@@ -442,126 +424,24 @@ def parts_of(
     policy: ActorCriticLike, take: Take
 ) -> tuple[list[Layer], list[Layer], Any]:
     """Return the layers of actor and critic, and what finds the terms of rows."""
-    ours = computes(policy, Policy, "evaluate_actions", "legal", "value")
-    words = "policy must be a Policy without hooks or methods of its own"
-    check_that(ours, f"{words}, got {type(policy).__name__}")
-    known_policy = cast(Policy, policy)
-    network, actions = known_policy.network, known_policy.actions
-    ours = computes(network, ActorCritic, "value")
-    words = "policy.network must be an ActorCritic without hooks"
-    check_that(ours, f"{words}, got {type(network).__name__}")
-
+    network = as_made(as_made(policy, Policy).network, ActorCritic)
     known = {nn.Tanh: lambda _: Tanh(), nn.ReLU: lambda _: ReLU()}
     chain = partial(layers_of, known={nn.Linear: partial(Linear, take=take), **known})
-    actor = network.actor
+    actor, actions = network.actor, cast(Policy, policy).actions
     kind: Any = CategoricalActions
     terms_of: Any = categorical
-    if computes(actor, WithDeviations):
+    if type(actor) is WithDeviations:
         kind, terms_of = GaussianActions, gaussian
-        layers = [*chain(actor.mean), Deviations(actor.log_sigma, take)]
-    elif computes(actor, HybridRows) and computes(actor.network, HybridPolicyNetwork):
+        omega = Deviations(as_made(actor, WithDeviations).log_sigma, take)
+        layers = [*chain(actor.mean), omega]
+    elif type(actor) is HybridRows:
         kind, terms_of = HybridActions, partial(hybrid, actions.mask.numpy())
-        net = actor.network
+        net = as_made(as_made(actor, HybridRows).network, HybridPolicyNetwork)
         heads = chain(net.action_type_head) + chain(net.action_args_mu)
         sizes = [net.action_type_shape, net.action_args_shape]
         omega = Deviations(net.action_args_log_sigma, take)
         layers = [*chain(net.encoder), Heads(heads, sizes), omega]
     else:
         layers = chain(actor)
-    same = as_made(actions, kind)
-    words = f"policy.actions must be {kind.__name__}, as they are"
-    check_that(same, f"{words}, got {type(actions).__name__}")
+    as_made(actions, kind)
     return layers, chain(network.critic), terms_of
-
-
-def categorical_kl(old: Array, row: Array, mask: Array | None) -> tuple[Array, Array]:
-    """Return the divergences from old rows of logits, and their slopes over the new."""
-    before, after = log_softmax(old, mask), log_softmax(row, mask)
-    prob = np.exp(before)
-    # What never happens adds nothing.
-    kl = (prob * np.where(prob > 0, before - after, 0)).sum(1)
-    # The slope, the first of {eq}`by-hand-heads`.
-    return kl, np.exp(after) - prob
-
-
-def gaussian_kl(old: Array, row: Array, mask: None) -> tuple[Array, Array]:
-    """Return the same for rows of means and log standard deviations."""
-    (mu_old, log_old), (mu, log_sigma) = (np.split(x, 2, 1) for x in (old, row))
-    inverse, change = np.exp(-log_sigma), log_old - log_sigma
-    zeta = (mu - mu_old) * inverse
-    square = np.exp(2 * change) + zeta * zeta
-    # The slopes {eq}`by-hand-gaussian-kl`.
-    slope = np.hstack([zeta * inverse, 1 - square])
-    return (0.5 * (square - 1) - change).sum(1), slope
-
-
-class AuxiliaryHeads(SharesMemory):
-    """A faster ``learn`` of an auxiliary phase: the gradient is written at the heads.
-
-    It is for policies of ``make_phasic_policy`` on the CPU whose actions are a list or
-    a box, with any encoders: ``aux.learn = AuxiliaryHeads(aux)``. It shares memory with
-    the parameters, as ``ByHand`` does.
-
-    Args:
-        aux: The auxiliary phase.
-
-    Raises:
-        ValueError: If its policy or its optimiser is another one. The first minibatch
-            raises it if the loss is another one.
-    """
-
-    def __init__(self, aux: AuxiliaryPhase) -> None:
-        policy, actions = aux.policy, aux.policy.actions
-        known = {CategoricalActions: categorical_kl, GaussianActions: gaussian_kl}
-        self.kl: Any = known.get(type(actions))
-        same = as_made(actions, *known)
-        words = "policy.actions must be CategoricalActions or GaussianActions"
-        check_that(same, f"{words}, as they are, got {type(actions).__name__}")
-        ours = computes(policy, Policy, "legal")
-        check_that(ours, "policy must leave out illegal actions as a Policy does")
-        methods = "learn", "legal"
-        ours = all(getattr(type(aux), m) is getattr(AuxiliaryPhase, m) for m in methods)
-        check_that(ours, "aux must learn as an AuxiliaryPhase does")
-        check_that(all(map(quiet, aux.parameters)), "policy must be without hooks")
-        check_trained(aux.parameters)
-        self.aux = aux
-        self.flat, parts = gradient_vector(aux.parameters)
-        self.grads = [(p, torch.from_numpy(part)) for p, part in parts.items()]
-        self.adam = FlatAdam(cast(Any, aux.optimizer), self.flat, aux.parameters)
-
-    @np.errstate(all="ignore")
-    def __call__(self, part: Chunks) -> Tensor:
-        """Take one step on a minibatch; return means and a norm."""
-        loss: Any = self.aux.loss
-        ours = getattr(loss, "func", None) is auxiliary_loss
-        ours = ours and [*loss.keywords] == ["clone_weight"]
-        check_that(ours, "aux.loss must be auxiliary_loss, with squared errors")
-        same = self.aux.optimizer is self.adam.optimizer
-        check_that(same, "aux.optimizer must be the one that it was")
-        check_trained(self.aux.parameters)
-
-        # What the three heads say, and how far it is from what they should say.
-        outputs = self.aux.network.three_heads(part.obs)
-        row, *values = (x.detach().numpy() for x in outputs)
-        target, size = part.target.numpy(), part.target.numel()
-        mask = part.mask if isinstance(part.mask, Tensor) else None
-        old, rows = (x.reshape(size, -1) for x in (part.row.numpy(), row))
-        kl, slope = self.kl(old, rows, legal_in(self.aux.policy, rows, mask))
-        check_that(target.shape == values[0].shape, "target must fit the values")
-        misses = [value - target for value in values]
-        means = [float((x * x).sum()) / size for x in misses] + [float(kl.sum()) / size]
-        given = {"target": part.target, "value": outputs[1], "aux_value": outputs[2]}
-        check_finite(sum(means), **given, kl=torch.from_numpy(kl))
-
-        # The gradient at the heads, {eq}`by-hand-heads`. From there autograd goes on,
-        # and adds to what lies in the vector.
-        pulls = [loss.keywords["clone_weight"] / size * slope.reshape(row.shape)]
-        pulls += [2 / size * miss for miss in misses]
-        self.flat[:] = 0
-        for p, grad in self.grads:
-            p.grad = grad
-        torch.autograd.backward(outputs, [torch.from_numpy(x) for x in pulls])
-        norm = clip(self.flat, self.aux.config.max_grad_norm)
-        check_finite(norm, gradient=torch.tensor(norm))
-        self.adam.step()
-        return part.target.new_tensor([*means, norm])

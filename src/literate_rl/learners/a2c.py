@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest c7cb5744553adc4a
+# Generated from chapters/a2c.py (edit there); digest 5a811e59cc11380e
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from literate_rl.data.agents import Rollout
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Act, ActorCriticLike, Envs, Kept, RunConfig
+from literate_rl.ground.protocols import (
+    Act,
+    ActorCriticLike,
+    Envs,
+    Kept,
+    RunConfig,
+    settings_of,
+)
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import (
     Count,
@@ -136,13 +143,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def a2c_settings(env: str) -> A2CConfig:
-    """Return the settings of an environment, or the defaults if it has none.
-
-    Args:
-        env: Id of the environment.
-    """
-    return A2CConfig(**SETTINGS.get(env, {}))
+a2c_settings = settings_of(A2CConfig, SETTINGS)
 
 
 def a2c_gradient(

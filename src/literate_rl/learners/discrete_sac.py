@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 8858c7ecb7a4de8f
+# Generated from chapters/discrete_sac.py (edit there); digest f526d25feb70b188
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.networks import eval_mode, layers
-from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike
+from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike, settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, checked
-from literate_rl.learners.loop import OffPolicy, td_target
+from literate_rl.learners.loop import OffPolicy, learner_of, td_target
 from literate_rl.learners.sac import (
     SAC,
     SACConfig,
@@ -157,23 +157,7 @@ class DiscreteSoftActorCritic(SoftActorCritic):
         return -value.mean() + self.temperature.loss(entropy, target)
 
 
-def DiscreteSAC(  # noqa: N802 (the field's name)
-    policy: DiscreteSoftPolicyLike,
-    envs: Envs,
-    config: SACConfig,
-    **forms: Any,
-) -> OffPolicy:
-    """Return a learner like ``SAC``, for actions from a list.
-
-    Args:
-        policy: What ``make_discrete_sac_policy`` returns, on any device.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    given: Any = policy  # SAC's own protocol asks for draws
-    algorithm = DiscreteSoftActorCritic(given, config, envs.single_action_space)
-    return OffPolicy(algorithm, envs, config, **forms)
+DiscreteSAC = learner_of(DiscreteSoftActorCritic, "single_action_space")
 
 
 class DiscreteCritics(nn.ModuleList):
@@ -250,13 +234,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def discrete_sac_settings(env: str) -> SACConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return SACConfig(**SETTINGS.get(env, {}))
+discrete_sac_settings = settings_of(SACConfig, SETTINGS)
 
 
 def settings_of_sac(env: str) -> SACConfig:

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 19f8bd275f19670c
+# Generated from chapters/impala.py (edit there); digest ad612263d6eb2086
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from literate_rl.ground.protocols import (
     Kept,
     PolicyLike,
     RunConfig,
+    settings_of,
 )
 from literate_rl.ground.signatures import (
     Bool,
@@ -363,10 +364,4 @@ SETTINGS["literate_rl/ForceCartPole-v0"] = {
 }
 
 
-def impala_settings(env: str) -> IMPALAConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return IMPALAConfig(**SETTINGS.get(env, {}))
+impala_settings = settings_of(IMPALAConfig, SETTINGS)

@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest cc973badc3bad2b9
+# Generated from chapters/loop.py (edit there); digest 698fefcec40fe30e
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from literate_rl.ground.protocols import (
     Algorithm,
     Envs,
     Error,
+    PolicyLike,
     RunConfig,
     Stateful,
 )
@@ -440,3 +441,29 @@ class OffPolicy(Sampler):
         """Whether the last iteration completes a row of the log."""
         each = self.config.iteration_steps
         return self.iteration % ((self.config.log_interval or each) // each) == 0
+
+
+def learner_of(algorithm: type[Any], *seen: str) -> Callable[..., OffPolicy]:
+    """Return a function that makes the learner of an algorithm.
+
+    Args:
+        algorithm: Its class, which takes a policy and settings.
+        seen: What it is told of the environments too, by names of their attributes.
+    """
+
+    def learner(
+        policy: PolicyLike, envs: Envs, config: OffPolicyConfig, **forms: Any
+    ) -> OffPolicy:
+        """Return what trains a policy.
+
+        Args:
+            policy: What the chapter's ``make_..._policy`` returns, on any device.
+            envs: A vector environment with ``config.num_envs`` copies.
+            config: The settings of the chapter.
+            forms: Faster forms, as ``OffPolicy`` takes them.
+        """
+        more = (getattr(envs, name) for name in seen)
+        return OffPolicy(algorithm(policy, config, *more), envs, config, **forms)
+
+    learner.__module__ = algorithm.__module__
+    return learner

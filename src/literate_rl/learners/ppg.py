@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 9eb7e085bcd83400
+# Generated from chapters/ppg.py (edit there); digest 3444bd11b06764e9
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -585,19 +585,6 @@ class PPGAlgorithm(Kept):
         return self.ppo.checkpoint_due
 
 
-def ppg(
-    policy: Policy,
-    envs: Envs,
-    config: PPGConfig,
-    heads: Callable[[Any], Any] | None = None,
-) -> PPGAlgorithm:
-    """Return PPG, perhaps with another form of its auxiliary phase."""
-    learner = PPGAlgorithm(policy, envs, config)
-    if heads:
-        vars(learner.aux)["learn"] = heads(learner.aux)
-    return learner
-
-
 ROW = register(
     Row(
         "PPG",
@@ -605,8 +592,7 @@ ROW = register(
         ANY,
         PPGConfig,
         by_settings(make_phasic_policy),
-        ppg,
+        PPGAlgorithm,
         settings=ppg_settings,
-        forms=("heads",),
     )
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/on_policy.py (edit there); digest 1c68713902d22097
+# Generated from chapters/workshop/on_policy.py (edit there); digest 7787bfc80cd2e33b
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from literate_rl.ground.protocols import (
     ByHandLike,
     Envs,
     RunConfig,
+    settings_of,
 )
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import (
@@ -337,13 +338,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def ppo_settings(env: str) -> PPOConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return PPOConfig(**SETTINGS.get(env, {}))
+ppo_settings = settings_of(PPOConfig, SETTINGS)
 
 
 ROW = register(

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 31f4a68b36367bbe
+# Generated from chapters/rainbow.py (edit there); digest e048a7065426872a
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.functional import linear, relu, smooth_l1_loss
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, as_vectors, remembered
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import ActionDistribution, Envs
+from literate_rl.ground.protocols import ActionDistribution, settings_of
 from literate_rl.ground.rows import LISTED, Row, by_settings, register
 from literate_rl.ground.signatures import (
     Count,
@@ -30,7 +30,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring, q_target
-from literate_rl.learners.loop import OffPolicy, QError, TargetNetwork
+from literate_rl.learners.loop import QError, TargetNetwork, learner_of
 from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
 from literate_rl.nets.encoders import (
     ConvolutionalEncodingNetwork,
@@ -419,22 +419,7 @@ def draw_noise(
     return list(noise.to(policy.atoms.device))
 
 
-def Rainbow(  # noqa: N802 (the field's name)
-    policy: RainbowPolicy,
-    envs: Envs,
-    config: RainbowConfig,
-    **forms: Any,
-) -> OffPolicy:
-    """Return a learner of distributions.
-
-    Args:
-        policy: What ``make_rainbow_policy`` returns, on any device.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    algorithm = DistributionalQLearning(policy, config)
-    return OffPolicy(algorithm, envs, config, **forms)
+Rainbow = learner_of(DistributionalQLearning)
 
 
 @checked
@@ -498,13 +483,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def rainbow_settings(env: str) -> RainbowConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return RainbowConfig(**SETTINGS.get(env, {}))
+rainbow_settings = settings_of(RainbowConfig, SETTINGS)
 
 
 ROW = register(

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 4af5de99c57f65a0
+# Generated from chapters/sac.py (edit there); digest 8df5f77f270a9996
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from literate_rl.ground.networks import (
     layers,
     squashed_log_prob,
 )
-from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike
+from literate_rl.ground.protocols import Algorithm, PolicyLike, settings_of
 from literate_rl.ground.signatures import (
     Count,
     Finite,
@@ -36,9 +36,9 @@ from literate_rl.ground.signatures import (
 )
 from literate_rl.learners.loop import (
     ActorCriticConfig,
-    OffPolicy,
     QError,
     TargetNetwork,
+    learner_of,
     squared_error,
     td_target,
 )
@@ -340,24 +340,8 @@ class SoftActorCritic(Algorithm):
         return self.temperature.metrics()
 
 
-def SAC(  # noqa: N802 (the field's name)
-    policy: SoftPolicyLike,
-    envs: Envs,
-    config: SACConfig,
-    **forms: Any,
-) -> OffPolicy:
-    """Return a learner of a policy that is paid for its entropy.
-
-    Args:
-        policy: What ``make_sac_policy`` returns, on any device. Its temperature is set
-            to that of the settings.
-        envs: A vector environment with ``config.num_envs`` copies.
-        config: The settings.
-        forms: Faster forms, as ``OffPolicy`` takes them.
-    """
-    space: Any = envs.single_action_space
-    algorithm = SoftActorCritic(policy, config, space)
-    return OffPolicy(algorithm, envs, config, **forms)
+# It sets the temperature of the policy to that of the settings.
+SAC = learner_of(SoftActorCritic, "single_action_space")
 
 
 @checked
@@ -462,10 +446,4 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def sac_settings(env: str) -> SACConfig:
-    """Return settings for an environment: its own if we know some, else the defaults.
-
-    Args:
-        env: Id of the environment.
-    """
-    return SACConfig(**SETTINGS.get(env, {}))
+sac_settings = settings_of(SACConfig, SETTINGS)
