@@ -38,16 +38,11 @@ from literate_rl.learners.sac import (
     SAC,
     SACConfig,
     SoftActorCritic,
-    SoftPolicy,
     make_sac_policy,
     sac_settings,
 )
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import (
-    CategoricalActions,
-    Policy,
-    normalizing,
-)
+from literate_rl.nets.policies import CategoricalActions, Policy, normalizing
 
 __all__ = [
     "DiscreteCritics",
@@ -350,7 +345,7 @@ def expected_soft_value(
 
 
 # %% tags=["export", "hide-input"]
-class DiscreteSoftPolicy(SoftPolicy):
+class DiscreteSoftPolicy(Policy):
     """A policy over a list of actions, with critics and a temperature.
 
     Args:
@@ -358,6 +353,15 @@ class DiscreteSoftPolicy(SoftPolicy):
         actions: A ``CategoricalActions``.
         critics: The critics.
     """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: CategoricalActions,
+        critics: DiscreteCritics,
+    ) -> None:
+        super().__init__(network, actions)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
     def log_probs(
         self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None

@@ -42,12 +42,7 @@ from literate_rl.ground.networks import (
     layers,
     squashed_log_prob,
 )
-from literate_rl.ground.protocols import (
-    ActionDistribution,
-    Algorithm,
-    Envs,
-    PolicyLike,
-)
+from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike
 from literate_rl.ground.signatures import (
     Count,
     Finite,
@@ -681,8 +676,10 @@ class SoftPolicy(Policy):
         critics: The critics.
     """
 
+    actions: SquashedGaussian
+
     def __init__(
-        self, network: nn.Module, actions: ActionDistribution, critics: Any
+        self, network: nn.Module, actions: SquashedGaussian, critics: Critics
     ) -> None:
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))

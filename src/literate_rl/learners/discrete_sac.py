@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 97196c7ec865270b
+# Generated from chapters/discrete_sac.py (edit there); digest 8bbe81d3ec3c4be6
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -22,16 +22,11 @@ from literate_rl.learners.sac import (
     SAC,
     SACConfig,
     SoftActorCritic,
-    SoftPolicy,
     make_sac_policy,
     sac_settings,
 )
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import (
-    CategoricalActions,
-    Policy,
-    normalizing,
-)
+from literate_rl.nets.policies import CategoricalActions, Policy, normalizing
 
 __all__ = [
     "DiscreteCritics",
@@ -68,7 +63,7 @@ def expected_soft_value(
     return (prob * (q.amin(0) - alpha * log_prob)).sum(-1)
 
 
-class DiscreteSoftPolicy(SoftPolicy):
+class DiscreteSoftPolicy(Policy):
     """A policy over a list of actions, with critics and a temperature.
 
     Args:
@@ -76,6 +71,15 @@ class DiscreteSoftPolicy(SoftPolicy):
         actions: A ``CategoricalActions``.
         critics: The critics.
     """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        actions: CategoricalActions,
+        critics: DiscreteCritics,
+    ) -> None:
+        super().__init__(network, actions)
+        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
 
     def log_probs(
         self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest cea8fbbb628f1f8f
+# Generated from chapters/sac.py (edit there); digest a47b6c8e0c029444
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ from literate_rl.ground.networks import (
     layers,
     squashed_log_prob,
 )
-from literate_rl.ground.protocols import (
-    ActionDistribution,
-    Algorithm,
-    Envs,
-    PolicyLike,
-)
+from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike
 from literate_rl.ground.signatures import (
     Count,
     Finite,
@@ -169,8 +164,10 @@ class SoftPolicy(Policy):
         critics: The critics.
     """
 
+    actions: SquashedGaussian
+
     def __init__(
-        self, network: nn.Module, actions: ActionDistribution, critics: Any
+        self, network: nn.Module, actions: SquashedGaussian, critics: Critics
     ) -> None:
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
