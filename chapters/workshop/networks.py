@@ -213,11 +213,12 @@ def squashed_log_prob(
 
     Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
     """
+    gaussian = normal_log_prob(u, mu, log_sigma)
     # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
     jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
     # The density of the whole action is a product, its logarithm a sum,
     # {eq}`squashed-density`.
-    return (normal_log_prob(u, mu, log_sigma) - jacobian).sum(-1)
+    return (gaussian - jacobian).sum(-1)
 
 
 # %% [markdown]

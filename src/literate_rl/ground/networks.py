@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/networks.py (edit there); digest 873e1d4b048916d5
+# Generated from chapters/workshop/networks.py (edit there); digest f1f510916e5b8aae
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
@@ -152,11 +152,12 @@ def squashed_log_prob(
 
     Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
     """
+    gaussian = normal_log_prob(u, mu, log_sigma)
     # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
     jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
     # The density of the whole action is a product, its logarithm a sum,
     # {eq}`squashed-density`.
-    return (normal_log_prob(u, mu, log_sigma) - jacobian).sum(-1)
+    return (gaussian - jacobian).sum(-1)
 
 
 @contextmanager
