@@ -171,7 +171,7 @@ PLACES = (
         "policies",
         "CategoricalActions.noise CategoricalActions.choose "
         "CategoricalActions.log_prob CategoricalActions.entropy CategoricalActions.kl "
-        "chosen mean_surprise GaussianActions.choose GaussianActions.log_prob "
+        "GaussianActions.choose GaussianActions.log_prob "
         "GaussianActions.entropy GaussianActions.kl RunningMoments.update "
         "RunningMoments.forward RewardScaler.forward",
         "policies",
@@ -179,8 +179,14 @@ PLACES = (
     Place(
         "choices",
         "options ChoiceActions.__init__ ChoiceActions.table ChoiceActions.noise "
-        "ChoiceActions.choose ChoiceActions.kl ChoiceActions.to_env taken surprise",
+        "ChoiceActions.choose ChoiceActions.log_prob ChoiceActions.entropy "
+        "ChoiceActions.evaluate ChoiceActions.kl ChoiceActions.to_env",
         "choices",
+    ),
+    Place(
+        "workshop/networks",
+        "race_noise chosen expected mean_surprise normal_log_prob",
+        "policies choices",
     ),
     Place("workshop/networks", "squashed_log_prob", "networks"),
     Place("apex", "first_priorities actor_epsilons", "apex"),
@@ -209,7 +215,8 @@ PLACES = (
     ),
     Place(
         "discrete_sac",
-        "expected_soft_value list_entropy DiscreteSoftActorCritic.aim "
+        "expected_soft_value DiscreteSoftActorCritic.scale "
+        "DiscreteSoftActorCritic.aim "
         "DiscreteSoftActorCritic.ascent "
         "DiscreteCritics.forward",
         "discrete_sac",
@@ -243,10 +250,9 @@ EQUIVALENT: dict[str, str] = {
     "td3.critic_error: target.detach() - q > 0 -> target.detach() - q >= 0": (
         "without an error its square and its slope are 0 at both rates"
     ),
-    "policies.CategoricalActions.kl: 0.0 -> 1.0": (
+    "workshop/networks.expected: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by 0"
     ),
-    "choices.ChoiceActions.kl: 0.0 -> 1.0": "likewise",
     "choices.ChoiceActions.table: 1 -> 2 (2)": "no place points to a second column",
     "ppo_error.ppo_policy_error: data.logit_old.detach() -> data.logit_old": CUT_OFF,
     "off_policy.discrete_terms: behaviour_output.detach() -> behaviour_output": CUT_OFF,
@@ -278,12 +284,6 @@ EQUIVALENT: dict[str, str] = {
     ),
     "workshop/fast.project_atoms: 1 -> 2 (4)": (
         "one column more, and all columns behind the atoms are cut off"
-    ),
-    "policies.mean_surprise: 1e4 -> 15000.0": (
-        "any number will do whose exponential is zero: it is multiplied by that"
-    ),
-    "c51.categorical_error: 0.0 -> 1.0": (
-        "any finite number will do: it is multiplied by the target, which is 0"
     ),
     "dqn.QLearning.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "rainbow.DistributionalQLearning.error: "

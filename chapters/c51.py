@@ -23,6 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from literate_rl.ground.networks import expected
 from literate_rl.ground.signatures import Finite, Float, check_finite, checked
 from literate_rl.maths.fast import project_atoms
 
@@ -357,9 +358,9 @@ def categorical_error(
     """
     target = target.detach()
     # Where the target is 0 nothing is added, even if the log-probability is -inf.
-    expected = (target * log_prob.masked_fill(target == 0, 0.0)).sum(-1)
+    cross = expected(target, log_prob).sum(-1)
     # {eq}`categorical-error`; zero times the logarithm of zero is zero here.
-    error: Tensor = torch.special.xlogy(target, target).sum(-1) - expected
+    error: Tensor = torch.special.xlogy(target, target).sum(-1) - cross
     check_finite(error, log_prob=log_prob, target=target)
     return error
 

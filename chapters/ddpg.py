@@ -30,7 +30,14 @@ from torch import Tensor, nn
 
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_space, bounded_box, remembered
-from literate_rl.ground.networks import ActionCritic, Critics, Stretch, climbing, layers
+from literate_rl.ground.networks import (
+    ActionCritic,
+    Critics,
+    Stretch,
+    climbing,
+    layers,
+    race_noise,
+)
 from literate_rl.ground.protocols import settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, Fraction, NonNegative, checked
@@ -556,8 +563,7 @@ class BoxActions(nn.Module):
     def to_env(self, action: Tensor) -> NDArray[np.floating]:
         """Clip actions to the box, each dimension to its own bounds."""
         low, high = self.bounds
-        clipped: NDArray[np.floating] = action.numpy().clip(low, high)
-        return clipped.astype(low.dtype)
+        return action.numpy().clip(low, high).astype(low.dtype)
 
 
 # %% [markdown]
@@ -588,8 +594,7 @@ class OneHotActions:
         """Draw the noise of a rollout, on the CPU."""
         # The race of {doc}`policies` draws an action from the probabilities. On top of
         # it, ε-greedy takes any action now and then.
-        shape = num_steps, num_envs, self.num_actions
-        race = -torch.empty(shape).exponential_(generator=generator).log()
+        race = race_noise(generator, num_steps, num_envs, self.num_actions)
         now_and_then = EpsilonGreedy(self.num_actions)
         now_and_then.epsilon = self.epsilon
         return race + now_and_then.noise(num_steps, num_envs, generator)

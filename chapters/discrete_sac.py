@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.networks import eval_mode, layers
+from literate_rl.ground.networks import eval_mode, layers, mean_surprise
 from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike, settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, checked
@@ -42,12 +42,7 @@ from literate_rl.learners.sac import (
     sac_settings,
 )
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import (
-    CategoricalActions,
-    Policy,
-    mean_surprise,
-    normalizing,
-)
+from literate_rl.nets.policies import CategoricalActions, Policy, normalizing
 
 __all__ = [
     "DiscreteCritics",
@@ -505,13 +500,6 @@ assert half.final.argmin() == 3
 assert round(half.final.min()) == 435, "no run of the default is weaker"
 
 
-# %% tags=["export"]
-def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
-    """Return the entropy at which a tuned temperature aims."""
-    # Half of the largest entropy, {eq}`list-entropy`.
-    return math.log(int(action_space.n)) / 2 if target is None else target
-
-
 # %% [markdown]
 # ## The agent
 #
@@ -534,7 +522,8 @@ class DiscreteSoftActorCritic(SoftActorCritic):
     @staticmethod
     def scale(action_space: Any, target: float | None) -> tuple[float, float]:
         """Return 0, because a list has no unit, and the entropy to aim at."""
-        return 0.0, list_entropy(action_space, target)
+        # Half of the largest entropy, {eq}`list-entropy`.
+        return 0.0, math.log(action_space.n) / 2 if target is None else target
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""

@@ -141,6 +141,11 @@ def legal(
 ) -> Float[Tensor, "*B N"]:
     """Return logits or values in which illegal actions have the lowest number there is.
 
+    All of this package says it so: a mask holds True for what is legal, and in a row
+    the lowest number of its dtype stands for what is not. In logits of your own minus
+    infinity means the same. (The table of a hybrid action is no such mask: it says
+    which type uses which argument.)
+
     Args:
         row: A number for each action; the larger, the likelier it is taken.
         mask: Which actions are legal, one of them or more.

@@ -522,11 +522,6 @@ class RainbowPolicy(Policy):
         """Return the values of all actions."""
         return self.mean(self.network(obs, noise))
 
-    def log_prob(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """Return the log-probabilities of the atoms, for all actions."""
-        logit: Tensor = self.network(obs, noise)
-        return logit.log_softmax(-1)
-
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the best action."""
         best: Tensor = self(obs).amax(-1)

@@ -47,9 +47,9 @@ from literate_rl.data.replay import Batch
 from literate_rl.learners.discrete_sac import (
     DiscreteCritics,
     DiscreteSAC,
+    DiscreteSoftActorCritic,
     discrete_sac_settings,
     expected_soft_value,
-    list_entropy,
     make_discrete_sac_policy,
 )
 from literate_rl.learners.loop import OffPolicy
@@ -157,10 +157,10 @@ def test_the_best_policy_is_the_softmax_of_the_values() -> None:
 
 @pytest.mark.equation("list-entropy")
 def test_the_target_of_a_list_is_half_of_what_it_allows() -> None:
-    assert list_entropy(spaces.Discrete(4), None) == math.log(2)
-    nine = spaces.Discrete(9, start=3)
-    assert list_entropy(nine, None) == pytest.approx(math.log(3))
-    assert list_entropy(spaces.Discrete(4), 0.1) == 0.1
+    scale = DiscreteSoftActorCritic.scale
+    assert scale(spaces.Discrete(4), None) == (0.0, math.log(2))
+    assert scale(spaces.Discrete(9, start=3), None)[1] == pytest.approx(math.log(3))
+    assert scale(spaces.Discrete(4), 0.1) == (0.0, 0.1)
     for target, wanted in ((None, math.log(ACTIONS) / 2), (0.1, 0.1)):
         temperature = algorithm_for(
             policy_for(), LIST, target_entropy=target

@@ -386,21 +386,6 @@ def test_a_gaussian_policy_head_wants_a_box(spec: Any) -> None:
         NormalProjectionNetwork(4, spec)
 
 
-@pytest.mark.parametrize("action", [THREE, BOX, HYBRID])
-def test_a_policy_head_must_say_what_its_rows_mean(action: spaces.Space) -> None:
-    def silent(size: int, leaf: spaces.Space) -> torch.nn.Module:
-        return torch.nn.Linear(size, 3)
-
-    message = r"policy head must have a method distribution\(row\), got Linear"
-    with pytest.raises(ValueError, match=message):
-        DisjointPolicyValueNetwork(
-            BOX,
-            action,
-            discrete_projection_net_ctor=silent,
-            continuous_projection_net_ctor=silent,
-        )
-
-
 @pytest.mark.parametrize("name", ["encoding_network", "discrete_projection_net"])
 def test_a_constructor_can_be_called(name: str) -> None:
     with pytest.raises(TypeError, match=f"{name}_ctor must be callable, got int"):

@@ -14,7 +14,6 @@ import torch
 import treetensor.torch as ttorch
 from extremes import assert_gradients_are_finite
 from fuzz import assert_held
-from gymnasium import spaces
 from hybrid import (
     BAD_ACTIONS,
     BAD_LOGITS,
@@ -38,7 +37,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
 
-from literate_rl.data.worlds import Moving
 from literate_rl.maths.fast import hybrid_terms, log_softmax
 from literate_rl.nets.hybrid_action import (
     HybridDistribution,
@@ -165,22 +163,6 @@ def test_states_of_many_steps_are_described_one_by_one(network):
         leaves_of(network(x)), leaves_of(network(x.flatten(0, 1))), strict=True
     ):
         torch.testing.assert_close(leaf, row.view(6, 5, -1))
-
-
-def test_network_from_space():
-    env = Moving()
-    network = HybridPolicyNetwork.from_space(env.observation_space, env.action_space)
-    assert network.encoder[0].in_features == 9
-    assert (network.action_type_shape, network.action_args_shape) == (3, 2)
-    flat = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (4,))))
-    network = HybridPolicyNetwork.from_space(env.observation_space, flat, mask=MASK)
-    assert network.action_args_shape == 4
-
-
-@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(0, 1, (3, 3))])
-def test_network_from_space_wants_a_vector(space):
-    with pytest.raises(ValueError, match="observation_space must be a Box with one"):
-        HybridPolicyNetwork.from_space(space, Moving().action_space)
 
 
 SHAPE = {"action_type_shape": 3, "action_args_shape": 2}

@@ -206,7 +206,7 @@ def test_values_are_means_and_greedy_actions_the_best_of_them(kind) -> None:
     value = policy(obs)
     assert value.shape == (3, 6, 2)
     if policy.distributional:
-        prob = policy.log_prob(obs).exp()
+        prob = policy.network(obs, 0.0).softmax(-1)
         torch.testing.assert_close(prob.sum(-1), torch.ones(3, 6, 2))
         atoms = [0.0, 25.0, 50.0, 75.0, 100.0]
         slow = sum(prob[..., k] * x for k, x in enumerate(atoms))
@@ -246,8 +246,8 @@ def test_probabilities_of_a_foreign_network_become_logits() -> None:
         for network in (own, LogitsOf(Foreign(), 2, 5))
     ]
     obs = torch.randn(7, 4)
-    for method in ("log_prob", "value"):
-        torch.testing.assert_close(*(getattr(p, method)(obs) for p in policies))
+    torch.testing.assert_close(*(p.network(obs, 0.0).softmax(-1) for p in policies))
+    torch.testing.assert_close(*(p.value(obs) for p in policies))
     losses = [error_of(policy, policies[0]).loss for policy in policies]
     torch.testing.assert_close(*losses)
 
@@ -328,11 +328,11 @@ def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms) ->
             gap = abs((policy(obs)[0, action] - aim).item())
             loss = 0.5 * gap**2 if gap < 1 else gap - 0.5
         else:
-            prob = older.log_prob(next_obs)[0, best].exp().tolist()
+            prob = older.network(next_obs, 0.0).softmax(-1)[0, best].tolist()
             aim = exact_projection(
                 prob, batch.reward[i].item(), batch.discount[i].item(), 0, 4
             )
-            own = policy.log_prob(obs)[0, action].tolist()
+            own = policy.network(obs, 0.0).log_softmax(-1)[0, action].tolist()
             loss = gap = sum(
                 t * (math.log(t) - p) for t, p in zip(aim, own, strict=True) if t > 0
             )

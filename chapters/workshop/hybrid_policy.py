@@ -20,16 +20,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.ground.nests import as_space, first_row, name_of_model, plain_space
+from literate_rl.ground.nests import as_space, first_row, remembered
+from literate_rl.ground.networks import race_noise
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -48,7 +50,13 @@ from literate_rl.nets.hybrid_action import (
     HybridSizes,
 )
 from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import ActorCritic, Policy, behind, normalizing
+from literate_rl.nets.policies import (
+    ActorCritic,
+    GaussianActions,
+    Policy,
+    behind,
+    normalizing,
+)
 
 # Importing the worlds registers the environments with hybrid actions.
 from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401
@@ -87,29 +95,10 @@ for height, words, cells, tone in (
 picture
 
 # %% [markdown]
-# On the way into the environment an argument is moved from $[-1, 1]$ to its box and clipped, as
-# {doc}`/chapters/hybrid_ppo` explains. The mask and the bounds come from the space
-# ({doc}`/chapters/workshop/hybrid_space`).
-
-
-# %% tags=["export"]
-@checked
-def rescale(
-    low: Float[np.ndarray, "A"],
-    high: Float[np.ndarray, "A"],
-    action_args: Float[np.ndarray, "B A"],
-) -> Float[np.ndarray, "B A"]:
-    """Move arguments from [-1, 1] to what the environment takes."""
-    # Half a box to each side of its centre {eq}`hybrid-rescale`. A box without bounds
-    # is taken for one from -1 to 1, which moves nothing.
-    bounded = np.isfinite(low) & np.isfinite(high)
-    left, right = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-    args = (left + right) / 2 + (right - left) / 2 * action_args
-    inside: NDArray[np.float64] = np.clip(args, low, high)
-    return inside
-
-
-# %% [markdown]
+# On the way into the environment an argument is moved from $[-1, 1]$ to its box and clipped, as the
+# numbers of {doc}`/chapters/policies` are, {eq}`hybrid-rescale`. The mask and the bounds come from the
+# space ({doc}`/chapters/workshop/hybrid_space`).
+#
 # ## The action distribution
 #
 # An action is a function of the noise, as in {doc}`/chapters/policies`. The types race, and the
@@ -152,6 +141,11 @@ class HybridActions:
         """
         return cls(space, *read_hybrid_space(space, mask))
 
+    @cached_property
+    def box(self) -> GaussianActions:
+        """The arguments alone, which are moved from [-1, 1] to their bounds."""
+        return GaussianActions(self.low, self.high, "float64")
+
     @property
     def action_shape(self) -> HybridSizes:
         """The sizes, as ``HybridPolicyNetwork`` takes them."""
@@ -165,8 +159,7 @@ class HybridActions:
         # The race of {doc}`/chapters/policies`: $-\log \tau_k$ is added to the logit,
         # and the largest sum wins. The arguments get standard normal noise.
         num_types, num_args = self.mask.shape
-        types = torch.empty(num_steps, num_envs, num_types)
-        types.exponential_(generator=generator).log_().neg_()
+        types = race_noise(generator, num_steps, num_envs, num_types)
         args = torch.randn(num_steps, num_envs, num_args, generator=generator)
         return torch.cat([types, args], -1)
 
@@ -179,36 +172,20 @@ class HybridActions:
     def choose(self, row: Tensor, noise: Tensor | float) -> Tensor:
         """Return the actions (B, 1 + A) that a noise makes of rows (B, K + 2 A)."""
         # The noise is added to the logits as it is, and to the means times $\sigma$.
-        num_types, num_args = self.mask.shape
-        centre, sigma = row.split([num_types + num_args, num_args], -1)
-        scale = nn.functional.pad(sigma, (num_types, 0), value=1.0)
-        moved = centre + scale * noise
-        scores, args = moved.split([num_types, num_args], -1)
-        action_type = scores.argmax(-1, keepdim=True)
-        return torch.cat([action_type.to(args.dtype), args], -1)
-
-    def log_prob(self, row: Tensor, action: Tensor) -> Tensor:
-        """Return the log-densities ``(*)`` of actions ``(*, 1 + A)``."""
-        log_prob = self.distribution(row).log_prob(self.action_of(action))
-        return log_prob.view(row.shape[:-1])
-
-    def entropy(self, row: Tensor) -> Tensor:
-        """Return the entropies ``(*)`` of rows, in nats."""
-        return self.distribution(row).entropy().view(row.shape[:-1])
+        logit, mu, sigma = self.split(row)
+        race, moves = noise, noise
+        if isinstance(noise, Tensor):
+            race, moves = noise.tensor_split([len(self.mask)], -1)
+        kind = (logit + race).argmax(-1, keepdim=True)
+        return torch.cat([kind.to(mu.dtype), mu + sigma * moves], -1)
 
     def evaluate(self, row: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-densities and entropies, each ``(*)``, in one pass."""
         # The learner's busiest place: a kernel gives both numbers in fewer calls.
-        logit, taken = self.logit_of(row.flatten(0, -2)), self.action_of(action)
-        mu, sigma = logit["action_args"]["mu"], logit["action_args"]["sigma"]
-        log_prob, entropy = hybrid_terms(
-            logit["action_type"],
-            mu,
-            sigma,
-            self.mask.to(mu.device),
-            taken["action_type"],
-            taken["action_args"],
-        )
+        logit, mu, sigma = self.split(row.flatten(0, -2))
+        taken, mask = self.action_of(action), self.mask.to(row.device)
+        kind, args = taken["action_type"], taken["action_args"]
+        log_prob, entropy = hybrid_terms(logit, mu, sigma, mask, kind, args)
         return log_prob.view(row.shape[:-1]), entropy.view(row.shape[:-1])
 
     def kl(self, row: Tensor, other: Tensor) -> Tensor:
@@ -218,13 +195,17 @@ class HybridActions:
 
     def distribution(self, row: Tensor) -> HybridDistribution:
         """Return what rows ``(*, K + 2 A)`` describe, all states in one batch."""
-        return HybridDistribution(self.logit_of(row.flatten(0, -2)), self.mask)
+        logit, mu, sigma = self.split(row.flatten(0, -2))
+        tree: HybridLogit = {
+            "action_type": logit,
+            "action_args": {"mu": mu, "sigma": sigma},
+        }
+        return HybridDistribution(tree, self.mask)
 
-    def logit_of(self, row: Tensor) -> HybridLogit:
-        """Take rows (B, K + 2 A) apart into trees as the network returns them."""
+    def split(self, row: Tensor) -> tuple[Tensor, ...]:
+        """Take rows apart into logits, means and standard deviations."""
         num_types, num_args = self.mask.shape
-        action_type, mu, sigma = row.split([num_types, num_args, num_args], -1)
-        return {"action_type": action_type, "action_args": {"mu": mu, "sigma": sigma}}
+        return row.split([num_types, num_args, num_args], -1)
 
     def action_of(self, action: Tensor) -> HybridAction:
         """Take actions ``(*, 1 + A)`` apart into a tree of types and arguments."""
@@ -239,10 +220,12 @@ class HybridActions:
         of the type and its arguments.
         """
         tree = self.action_of(action) if isinstance(action, Tensor) else action
-        action_args = tree["action_args"].detach().cpu()
-        check_finite(action_args, **{"action.action_args": action_args})
-        args = rescale(self.low, self.high, action_args.numpy())
-        return fill_space(self.space, tree["action_type"].cpu().numpy(), iter(args.T))
+        args, size = tree["action_args"].detach().cpu(), len(self.low)
+        words = f"action.action_args must have A = {size}, got {tuple(args.shape)}"
+        check_that(args.shape[1] == size, words)
+        check_finite(args, **{"action.action_args": args})
+        kind, moved = tree["action_type"].cpu().numpy(), self.box.to_env(args)
+        return fill_space(self.space, kind, iter(moved.T))
 
     def to_single_env(self, action: HybridAction | Tensor) -> Any:
         """Turn a batch of one action into what one environment's ``step`` takes."""
@@ -318,6 +301,7 @@ class HybridRows(nn.Module):
 
 
 @checked
+@remembered
 def make_hybrid_policy(
     observation_space: spaces.Space[Any] | dict[str, Any],
     action_space: spaces.Space[Any] | dict[str, Any],
@@ -341,37 +325,21 @@ def make_hybrid_policy(
             losses move.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
-    observation_space = as_space(observation_space)
-    front, size = entrance(observation_space, encoder=encoder)
-    first = normalizing(normalize, observation_space, encoder)
-    check_shared(share_encoder, front, observation_space)
+    states = as_space(observation_space)
+    front, size = entrance(states, encoder=encoder)
+    first = normalizing(normalize, states, encoder)
+    check_shared(share_encoder, front, states)
     actions = HybridActions.from_space(as_space(action_space), mask)
-    seen = spaces.Box(-np.inf, np.inf, (size,))
-    network = HybridPolicyNetwork.from_space(seen, actions.space, actions.mask)
+    network = HybridPolicyNetwork(size, actions.action_shape)
     # Pictures go through encoders first, one for the actor and one for the critic, or
     # one for both.
     network.encoder = nn.Sequential(*front, *network.encoder)
     if not share_encoder:
-        front, _ = entrance(observation_space, encoder=encoder)
+        front, _ = entrance(states, encoder=encoder)
     critic = behind(front, size, hidden, 1, gain=1.0)
-    both = ActorCritic(HybridRows(network), critic, *first)
-
-    policy = Policy(both, actions)
-    # What a checkpoint needs; the mask may have come from the space, or as an array.
-    recipe: dict[str, Any] = {
-        "observation_space": plain_space(observation_space),
-        "action_space": plain_space(actions.space),
-        "mask": actions.mask.tolist(),
-        "hidden": hidden,
-        "normalize": normalize,
-    }
-    if share_encoder:
-        recipe["share_encoder"] = True
-    if encoder is not None:
-        recipe["models"] = {"encoder": name_of_model(encoder)}
-    policy.recipe = "make_hybrid_policy", recipe
-    for name in ("observation_space", "action_space"):
-        setattr(policy, name, as_space(recipe[name]))
+    policy = Policy(ActorCritic(HybridRows(network), critic, *first), actions)
+    # The mask may have come from the space, or as an array.
+    policy.recipe = "", {"mask": actions.mask.tolist()}
     return policy
 
 

@@ -338,7 +338,8 @@ def remembered(make: Make) -> Make:
                 vars(policy).setdefault(name, as_space(arguments[name]))
             else:
                 arguments[name] = x
-        policy.recipe = make.__name__, arguments
+        # What the maker itself has written down says it better.
+        policy.recipe = make.__name__, arguments | policy.recipe[1]
         return policy
 
     return cast(Make, call)

@@ -126,6 +126,43 @@ def climbing(
 
 
 # %% [markdown]
+# ## What action distributions share
+#
+# Actions are drawn from a list by the race of {doc}`/chapters/policies`, and all numbers of an action
+# have the density given there. What never happens adds nothing to an entropy or a divergence: an
+# action that was taken away has probability zero, and zero times infinity would be NaN, in the
+# gradient as well.
+
+
+# %% tags=["export"]
+def race_noise(generator: torch.Generator, *shape: int) -> Tensor:
+    """Draw the noise of logits, on the CPU: the largest sum wins the race."""
+    return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+
+
+def chosen(numbers: Tensor, action: Tensor) -> Tensor:
+    """Return the entries of rows at the actions."""
+    return numbers.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def expected(prob: Tensor, numbers: Tensor) -> Tensor:
+    """Return numbers times their probabilities; what never happens adds nothing."""
+    return prob * numbers.masked_fill(prob == 0, 0.0)
+
+
+def mean_surprise(log_prob: Tensor, over: Any = -1) -> Tensor:
+    """Return entropies, in nats: sums over dimensions of log-probabilities."""
+    return -expected(log_prob.exp(), log_prob).sum(over)
+
+
+def normal_log_prob(x: Tensor, mu: Tensor, log_sigma: Tensor) -> Tensor:
+    """Return the log-densities of normal numbers, one by one."""
+    # How many standard deviations a number is away from its mean.
+    distance = (x - mu) * (-log_sigma).exp()
+    return -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
+
+
+# %% [markdown]
 # ## Into a box
 #
 # An actor whose actions stay in a box squashes its numbers, {eq}`def-squash`. The way back is
@@ -176,8 +213,7 @@ def squashed_log_prob(
 
     Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
     """
-    distance = (u - mu) * (-log_sigma).exp()
-    gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
+    gaussian = normal_log_prob(u, mu, log_sigma)
     # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
     jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
     # The density of the whole action is a product, its logarithm a sum,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 9a79155de58ae360
+# Generated from chapters/workshop/nests.py (edit there); digest fb288bcba966ec27
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -266,7 +266,8 @@ def remembered(make: Make) -> Make:
                 vars(policy).setdefault(name, as_space(arguments[name]))
             else:
                 arguments[name] = x
-        policy.recipe = make.__name__, arguments
+        # What the maker itself has written down says it better.
+        policy.recipe = make.__name__, arguments | policy.recipe[1]
         return policy
 
     return cast(Make, call)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/networks.py (edit there); digest fe2bcbef6becb2fc
+# Generated from chapters/workshop/networks.py (edit there); digest f1f510916e5b8aae
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
@@ -88,6 +88,33 @@ def climbing(
     return [p for p in parameters if p not in theirs]
 
 
+def race_noise(generator: torch.Generator, *shape: int) -> Tensor:
+    """Draw the noise of logits, on the CPU: the largest sum wins the race."""
+    return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+
+
+def chosen(numbers: Tensor, action: Tensor) -> Tensor:
+    """Return the entries of rows at the actions."""
+    return numbers.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def expected(prob: Tensor, numbers: Tensor) -> Tensor:
+    """Return numbers times their probabilities; what never happens adds nothing."""
+    return prob * numbers.masked_fill(prob == 0, 0.0)
+
+
+def mean_surprise(log_prob: Tensor, over: Any = -1) -> Tensor:
+    """Return entropies, in nats: sums over dimensions of log-probabilities."""
+    return -expected(log_prob.exp(), log_prob).sum(over)
+
+
+def normal_log_prob(x: Tensor, mu: Tensor, log_sigma: Tensor) -> Tensor:
+    """Return the log-densities of normal numbers, one by one."""
+    # How many standard deviations a number is away from its mean.
+    distance = (x - mu) * (-log_sigma).exp()
+    return -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
+
+
 class Stretch(nn.Module):
     """The squash to a box with lower and upper bounds, and back."""
 
@@ -125,8 +152,7 @@ def squashed_log_prob(
 
     Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
     """
-    distance = (u - mu) * (-log_sigma).exp()
-    gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
+    gaussian = normal_log_prob(u, mu, log_sigma)
     # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
     jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
     # The density of the whole action is a product, its logarithm a sum,

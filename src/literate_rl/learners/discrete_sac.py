@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest f526d25feb70b188
+# Generated from chapters/discrete_sac.py (edit there); digest 2c7bc78549495537
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.networks import eval_mode, layers
+from literate_rl.ground.networks import eval_mode, layers, mean_surprise
 from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike, settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, checked
@@ -26,12 +26,7 @@ from literate_rl.learners.sac import (
     sac_settings,
 )
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import (
-    CategoricalActions,
-    Policy,
-    mean_surprise,
-    normalizing,
-)
+from literate_rl.nets.policies import CategoricalActions, Policy, normalizing
 
 __all__ = [
     "DiscreteCritics",
@@ -106,12 +101,6 @@ class DiscreteSoftPolicyLike(PolicyLike, Protocol):
         ...
 
 
-def list_entropy(action_space: spaces.Discrete, target: float | None) -> float:
-    """Return the entropy at which a tuned temperature aims."""
-    # Half of the largest entropy, {eq}`list-entropy`.
-    return math.log(int(action_space.n)) / 2 if target is None else target
-
-
 class DiscreteSoftActorCritic(SoftActorCritic):
     """Critics of soft values of a list of actions, and an actor that climbs them.
 
@@ -126,7 +115,8 @@ class DiscreteSoftActorCritic(SoftActorCritic):
     @staticmethod
     def scale(action_space: Any, target: float | None) -> tuple[float, float]:
         """Return 0, because a list has no unit, and the entropy to aim at."""
-        return 0.0, list_entropy(action_space, target)
+        # Half of the largest entropy, {eq}`list-entropy`.
+        return 0.0, math.log(action_space.n) / 2 if target is None else target
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""

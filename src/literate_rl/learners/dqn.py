@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 30b82c60c82154e8
+# Generated from chapters/dqn.py (edit there); digest 8bc7e4e00f29088b
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.networks import chosen, eval_mode
 from literate_rl.ground.protocols import Algorithm, settings_of
 from literate_rl.ground.rows import LISTED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
@@ -36,7 +36,7 @@ from literate_rl.nets.encoders import (
     entrance,
 )
 from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import Policy, chosen, normalizing
+from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [
     "DQN",

@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest e048a7065426872a
+# Generated from chapters/rainbow.py (edit there); digest 1dc2fcefe2966f97
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -243,11 +243,6 @@ class RainbowPolicy(Policy):
     def forward(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """Return the values of all actions."""
         return self.mean(self.network(obs, noise))
-
-    def log_prob(self, obs: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """Return the log-probabilities of the atoms, for all actions."""
-        logit: Tensor = self.network(obs, noise)
-        return logit.log_softmax(-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the best action."""

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 8df5f77f270a9996
+# Generated from chapters/sac.py (edit there); digest 5c7821aca649ade6
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -126,8 +126,7 @@ class SquashedGaussian(GaussianActions, nn.Module):
         # Here $u$ is known, and nothing has to be undone.
         mu, log_sigma = row.chunk(2, -1)
         u = mu + log_sigma.exp() * noise
-        middle, half = self.box.middle, self.box.half_width
-        return middle + half * u.tanh(), squashed_log_prob(u, mu, log_sigma, half)
+        return self.box(u), squashed_log_prob(u, mu, log_sigma, self.box.half_width)
 
     @checked
     def log_prob(
@@ -153,8 +152,7 @@ class SquashedGaussian(GaussianActions, nn.Module):
     def to_env(self, action: Tensor) -> NDArray[np.floating]:
         """Return the actions as vector environments take them."""
         # Rounding may lead out of the box in the last digit.
-        clipped: NDArray[np.floating] = action.numpy().clip(self.low, self.high)
-        return clipped.astype(self.low.dtype)
+        return action.numpy().clip(self.low, self.high).astype(self.low.dtype)
 
 
 class SoftPolicy(Policy):
@@ -169,10 +167,7 @@ class SoftPolicy(Policy):
     actions: SquashedGaussian
 
     def __init__(
-        self,
-        network: nn.Module,
-        actions: SquashedGaussian,
-        critics: Critics,
+        self, network: nn.Module, actions: SquashedGaussian, critics: Critics
     ) -> None:
         super().__init__(network, actions)
         self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
@@ -287,6 +282,7 @@ class SoftActorCritic(Algorithm):
     """
 
     policy: SoftPolicyLike
+    scale = staticmethod(entropy_scale)
 
     def __init__(
         self, policy: SoftPolicyLike, config: SACConfig, action_space: Any
@@ -302,11 +298,6 @@ class SoftActorCritic(Algorithm):
         # The target entropy, in the unit of the box: {eq}`entropy-unit`.
         scale = self.scale(action_space, config.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, *scale)
-
-    @staticmethod
-    def scale(action_space: Any, target: float | None) -> tuple[float, float]:
-        """Return what the box adds to an entropy, and the target with that."""
-        return entropy_scale(action_space, target)
 
     def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return what the critics should think of the actions in a batch."""

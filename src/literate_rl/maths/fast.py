@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest 671e1dab6bfb723e
+# Generated from chapters/workshop/fast.py (edit there); digest ff6ab6be9adeef72
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -70,19 +70,23 @@ def reverse_scan(
     return result
 
 
+# Stands for the logarithm of zero: zero times infinity is not zero. Any $p$ that is not
+# 0 in floating point has a logarithm far above it.
+LOG_OF_NOTHING = -1e9
+
+
 class CategoricalTerms(torch.autograd.Function):
     """Log-probability and entropy as one node of the graph, with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, logit: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Compute both for logits (B, N) and actions (B,)."""
-        log_prob = turned(logit).log_softmax(0)
+        # A stack turns them to the memory layout (N, B), quicker than `t()` would.
+        log_prob = torch.stack(logit.unbind(1)).log_softmax(0)
         taken = action.long().unsqueeze(0)
         chosen = log_prob.gather(0, taken).squeeze(0)
         prob = log_prob.exp()
-        # The logarithm of a probability zero becomes a finite number, because zero
-        # times infinity is not zero.
-        plogp = log_prob.clamp_min_(-1e4).mul_(prob)
+        plogp = log_prob.clamp_min_(LOG_OF_NOTHING).mul_(prob)
         entropy = plogp.sum(0).neg_()
         ctx.save_for_backward(prob, plogp, entropy, taken)
         return chosen, entropy
@@ -98,11 +102,6 @@ class CategoricalTerms(torch.autograd.Function):
         common = torch.addcmul(by_log_prob, by_entropy, entropy)
         grad = (plogp * by_entropy).addcmul_(prob, common).neg_()
         return grad.scatter_add_(0, taken, by_log_prob.unsqueeze(0)).t(), None
-
-
-def turned(logit: Tensor) -> Tensor:
-    """Return logits (B, N) in the memory layout of (N, B), quicker than ``t()``."""
-    return torch.stack(logit.unbind(1))
 
 
 @checked
@@ -129,10 +128,6 @@ def log_softmax(logit: Tensor) -> Tensor:
 
 # Entropy of a normal distribution with standard deviation 1.
 UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
-
-# Stands for the logarithm of zero where it is multiplied by zero. Any $p$ that is not 0
-# in floating point has a logarithm far above it.
-LOG_OF_NOTHING = -1e9
 
 
 def hybrid_terms(

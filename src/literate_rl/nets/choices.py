@@ -1,4 +1,4 @@
-# Generated from chapters/choices.py (edit there); digest b3e724dcf48af5f1
+# Generated from chapters/choices.py (edit there); digest ae0fd7f9415dc4d3
 """Several choices at once: a product of categorical distributions."""
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from literate_rl.ground.nests import leaves, pack, refused
+from literate_rl.ground.networks import chosen, expected, mean_surprise, race_noise
 from literate_rl.ground.signatures import Float, Int, check_that, checked
-from literate_rl.maths.fast import LOG_OF_NOTHING
 from literate_rl.nets.masks import legal
 
 __all__ = ["ChoiceActions", "is_choices"]
@@ -29,11 +30,10 @@ def is_choices(space: spaces.Space[Any]) -> bool:
 
 def options(leaf: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return how many options each choice of a leaf has, and the name of the first."""
-    if isinstance(leaf, spaces.MultiDiscrete):
-        return leaf.nvec.ravel().astype(np.int64), leaf.start.ravel().astype(np.int64)
     if isinstance(leaf, spaces.MultiBinary):
         return np.full(math.prod(leaf.shape), 2), np.zeros(math.prod(leaf.shape), int)
-    return np.array([leaf.n]), np.array([leaf.start])
+    sizes = leaf.nvec if isinstance(leaf, spaces.MultiDiscrete) else leaf.n
+    return np.ravel(sizes).astype(np.int64), np.ravel(leaf.start).astype(np.int64)
 
 
 class ChoiceActions:
@@ -59,10 +59,8 @@ class ChoiceActions:
         self.num_logits = sum(self.sizes)
         # Where the logits of each choice stand, a table row for each. What is left over
         # in a table row points behind the end.
-        self.place = torch.full((len(sizes), max(self.sizes)), self.num_logits)
-        logits = torch.arange(self.num_logits).split(self.sizes)
-        for table_row, own in zip(self.place, logits, strict=True):
-            table_row[: len(own)] = own
+        places = torch.arange(self.num_logits).split(self.sizes)
+        self.place = pad_sequence(places, True, self.num_logits)
 
     def log_probs(self, row: Tensor) -> Tensor:
         """Return the log-probabilities of all options, ``(*B, K, N)``."""
@@ -80,8 +78,7 @@ class ChoiceActions:
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
         # A race for each choice, {eq}`act-discrete`.
-        shape = (num_steps, num_envs, self.num_logits)
-        return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+        return race_noise(generator, num_steps, num_envs, self.num_logits)
 
     def legal(self, row: Tensor, mask: Tensor) -> Tensor:
         """Return rows that leave out illegal options; the mask is like a row."""
@@ -103,12 +100,14 @@ class ChoiceActions:
         self, row: Float[Tensor, "*B logits"], action: Int[Tensor, "*B K"]
     ) -> Float[Tensor, "*B"]:
         """Return the log-probabilities of actions."""
-        return taken(self.log_probs(row), action)
+        # {eq}`choices-log-prob`.
+        return chosen(self.log_probs(row), action).sum(-1)
 
     @checked
     def entropy(self, row: Float[Tensor, "*B logits"]) -> Float[Tensor, "*B"]:
         """Return the entropies of the policy, in nats."""
-        return surprise(self.log_probs(row))
+        # The first sum of {eq}`choices-entropy`.
+        return mean_surprise(self.log_probs(row), over=(-2, -1))
 
     @checked
     def evaluate(
@@ -116,7 +115,8 @@ class ChoiceActions:
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
         """Return log-probabilities and entropies, with one softmax for both."""
         log_prob = self.log_probs(row)
-        return taken(log_prob, action), surprise(log_prob)
+        likely = chosen(log_prob, action).sum(-1)
+        return likely, mean_surprise(log_prob, over=(-2, -1))
 
     @checked
     def kl(
@@ -124,9 +124,9 @@ class ChoiceActions:
     ) -> Float[Tensor, "*B"]:
         """Return the KL divergences from rows to others, in nats."""
         log_prob = self.log_probs(row)
-        difference, prob = log_prob - self.log_probs(other), log_prob.exp()
-        # The second sum of {eq}`choices-entropy`. What never happens adds nothing.
-        return (prob * difference.masked_fill(prob == 0, 0.0)).sum((-2, -1))
+        difference = log_prob - self.log_probs(other)
+        # The second sum of {eq}`choices-entropy`.
+        return expected(log_prob.exp(), difference).sum((-2, -1))
 
     def to_env(self, action: Tensor) -> Any:
         """Return the actions as vector environments take them, nested or not."""
@@ -138,17 +138,3 @@ class ChoiceActions:
             self.space,
             (x.reshape(-1, *shape).astype(part.dtype) for part, shape, x in named),
         )
-
-
-def taken(log_prob: Tensor, action: Tensor) -> Tensor:
-    """Add up the log-probabilities of what was chosen."""
-    # {eq}`choices-log-prob`.
-    return log_prob.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
-
-
-def surprise(log_prob: Tensor) -> Tensor:
-    """Add up the entropies of all choices, in nats."""
-    # The first sum of {eq}`choices-entropy`. An option that is not there has
-    # probability zero and adds nothing. Zero times infinity would be NaN.
-    likely = log_prob.clamp(min=LOG_OF_NOTHING)
-    return -(log_prob.exp() * likely).sum((-2, -1))

@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest 9bdd0f02c9103cbe
+# Generated from chapters/disjoint_network.py (edit there); digest 3973832b595814c6
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 from gymnasium import spaces
@@ -16,7 +16,7 @@ from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from literate_rl.ground.nests import Spec, flat, leaves, pack
 from literate_rl.ground.networks import orthogonal
-from literate_rl.ground.signatures import Count, Float, at_least, check_that, checked
+from literate_rl.ground.signatures import Count, Float, at_least, checked
 
 __all__ = [
     "CategoricalProjectionNetwork",
@@ -120,7 +120,6 @@ class NormalProjectionNetwork(nn.Module):
 
 # When a shared encoder is cut off from the value.
 Detach = Literal["always", "policy_phase", "never"]
-DETACH = get_args(Detach)
 
 
 class Heads(nn.Module):
@@ -228,10 +227,6 @@ class DisjointPolicyValueNetwork(nn.Module):
             else continuous_projection_net_ctor(size, leaf)
             for leaf in leaves(action_spec)
         ]
-        for head in projections:
-            kind = type(head).__name__
-            words = f"a policy head must have a method distribution(row), got {kind}"
-            check_that(hasattr(head, "distribution"), words)
         # The second encoder is the whole difference between dual and shared.
         second = None if is_sharing_encoder else encoding_network_ctor(observation_spec)
         self.heads = Heads(encoder, projections, second, detach, reward_shape)

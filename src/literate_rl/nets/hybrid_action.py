@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 62d8fb7452d6d200
+# Generated from chapters/hybrid_action.py (edit there); digest 201b820ceecc0d59
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from functools import cache
 from typing import Annotated, Any, TypedDict
 
 import torch
-from gymnasium import spaces
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
@@ -17,10 +16,9 @@ from literate_rl.data.hybrid_space import (
     as_mask,
     check_policy,
     one_each,
-    read_hybrid_space,
     rows_of,
-    vector_size,
 )
+from literate_rl.ground.networks import chosen, expected
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -30,7 +28,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.maths.fast import LOG_OF_NOTHING, UNIT_ENTROPY, log_softmax
+from literate_rl.maths.fast import UNIT_ENTROPY, log_softmax
 
 __all__ = [
     "HybridDistribution",
@@ -132,26 +130,6 @@ class HybridPolicyNetwork(nn.Module):
         self.action_args_log_sigma = nn.Parameter(
             torch.zeros(1, self.action_args_shape)
         )
-
-    @classmethod
-    def from_space(
-        cls,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        mask: ArrayLike | Tensor | None = None,
-    ) -> HybridPolicyNetwork:
-        """Build the network that fits an environment.
-
-        Args:
-            observation_space: Space of one observation, a Box with one dimension.
-            action_space: Space of one action; see ``HybridActions.from_space``.
-            mask: As there. The network does not keep it.
-        """
-        table, *_ = read_hybrid_space(action_space, mask)
-        sizes = HybridSizes(
-            action_type_shape=table.shape[0], action_args_shape=table.shape[1]
-        )
-        return cls(vector_size(observation_space), sizes)
 
     @checked
     def described(self, x: Float[Tensor, "B D ..."]) -> tuple[Tensor, Tensor, Tensor]:
@@ -351,8 +329,7 @@ class HybridDistribution:
         check_finite(of_args + slope.sum(-1), **{"action.action_args": action_args})
 
         # The logarithm of $p_k$ at each sample's own type.
-        of_type = self.type_log_prob.gather(1, action_type.unsqueeze(1)).squeeze(1)
-        return of_type, of_args
+        return chosen(self.type_log_prob, action_type), of_args
 
     def log_prob(self, action: HybridAction) -> Float[Tensor, "B"]:
         """Return the joint log-density of the type and of its arguments.
@@ -368,11 +345,9 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # The first sum of {eq}`hybrid-entropy`. For a forbidden type $p_k$ is 0 and its
-        # logarithm minus infinity. The product has to be 0, so a very large
-        # number stands for infinity.
-        log_prob = self.type_log_prob.clamp(min=LOG_OF_NOTHING)
-        of_type = -(self.prob * log_prob).sum(-1)
+        # The first sum of {eq}`hybrid-entropy`. A forbidden type adds nothing, although
+        # its log-probability is minus infinity.
+        of_type = -expected(self.prob, self.type_log_prob).sum(-1)
 
         # The second sum: the entropies $H_j$, each as often as its argument counts.
         # With a standard deviation of 1 an entropy is $\tfrac12 \log(2 \pi e)$.
@@ -394,5 +369,4 @@ class HybridDistribution:
             self.often, self.mu, self.sigma, other.mu, other.sigma
         )
         difference = self.type_log_prob - other.type_log_prob
-        of_type = self.prob * torch.where(self.prob > 0, difference, 0.0)
-        return of_type.sum(-1) + of_args
+        return expected(self.prob, difference).sum(-1) + of_args

@@ -1,4 +1,4 @@
-# Generated from chapters/masks.py (edit there); digest 2d5276af59c0fb89
+# Generated from chapters/masks.py (edit there); digest 4abee03306bc271b
 """Legal actions: rows in which what is not allowed has no chance, and adapters."""
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ def legal(
     row: Float[Tensor, "*B N"], mask: Bool[Tensor, "*B N"]
 ) -> Float[Tensor, "*B N"]:
     """Return logits or values in which illegal actions have the lowest number there is.
+
+    All of this package says it so: a mask holds True for what is legal, and in a row
+    the lowest number of its dtype stands for what is not. In logits of your own minus
+    infinity means the same. (The table of a hybrid action is no such mask: it says
+    which type uses which argument.)
 
     Args:
         row: A number for each action; the larger, the likelier it is taken.

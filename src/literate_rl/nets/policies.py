@@ -1,9 +1,8 @@
-# Generated from chapters/policies.py (edit there); digest b1ca96bc0caed768
+# Generated from chapters/policies.py (edit there); digest 03aed4ce38fca0d3
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any
 
@@ -29,7 +28,15 @@ from literate_rl.ground.nests import (
     open_ended,
     remembered,
 )
-from literate_rl.ground.networks import eval_mode, orthogonal
+from literate_rl.ground.networks import (
+    chosen,
+    eval_mode,
+    expected,
+    mean_surprise,
+    normal_log_prob,
+    orthogonal,
+    race_noise,
+)
 from literate_rl.ground.protocols import (
     Act,
     ActionDistribution,
@@ -47,7 +54,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.maths.fast import reverse_scan
+from literate_rl.maths.fast import UNIT_ENTROPY, reverse_scan
 from literate_rl.nets.choices import ChoiceActions, is_choices
 from literate_rl.nets.encoders import (
     Convolutions,
@@ -90,8 +97,7 @@ class CategoricalActions:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        shape = (num_steps, num_envs, self.num_actions)
-        return torch.empty(shape).exponential_(generator=generator).log_().neg_()
+        return race_noise(generator, num_steps, num_envs, self.num_actions)
 
     def legal(self, row: Tensor, mask: Tensor) -> Tensor:
         """Return rows that leave out what is illegal."""
@@ -132,25 +138,11 @@ class CategoricalActions:
         """Return the KL divergences from rows to others, in nats."""
         log_prob = row.log_softmax(-1)
         difference = log_prob - other.log_softmax(-1)
-        prob = log_prob.exp()
-        # What never happens adds nothing, however unlikely the other finds it.
-        return (prob * difference.masked_fill(prob == 0, 0.0)).sum(-1)
+        return expected(log_prob.exp(), difference).sum(-1)
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
         return action.numpy() + self.start
-
-
-def chosen(log_prob: Tensor, action: Tensor) -> Tensor:
-    """Return the entries of rows at the actions."""
-    return log_prob.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-
-
-def mean_surprise(log_prob: Tensor) -> Tensor:
-    """Return the entropies of log-probabilities, in nats."""
-    # An action that was taken away has probability zero and adds nothing. Zero times
-    # infinity would be NaN.
-    return -(log_prob.exp() * log_prob.clamp(min=-1e4)).sum(-1)
 
 
 class GaussianActions:
@@ -193,18 +185,14 @@ class GaussianActions:
         self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
     ) -> Float[Tensor, "*B"]:
         """Return the log-densities of actions."""
-        mu, log_sigma = row.chunk(2, -1)
-        # How many standard deviations an action is away from the mean.
-        distance = (action - mu) * (-log_sigma).exp()
-        constant = 0.5 * math.log(2 * math.pi)
         # The density of the whole action is a product, so its logarithm is a sum.
-        return -(0.5 * distance.square() + log_sigma + constant).sum(-1)
+        return normal_log_prob(action, *row.chunk(2, -1)).sum(-1)
 
     @checked
     def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
         """Return the entropies of the policy, in nats; they may be negative."""
         _, log_sigma = row.chunk(2, -1)
-        return (log_sigma + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+        return (log_sigma + UNIT_ENTROPY).sum(-1)
 
     @checked
     def evaluate(
@@ -234,11 +222,10 @@ class GaussianActions:
 
 def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
     """Build two hidden layers with tanh; ``gain`` scales the last layer's weights."""
-    sizes = ((inputs, hidden), (hidden, hidden), (hidden, outputs))
-    linear = [nn.Linear(*size) for size in sizes]
-    for layer, scale in zip(linear, (math.sqrt(2), math.sqrt(2), gain), strict=True):
-        orthogonal(layer, scale)
-    return nn.Sequential(linear[0], nn.Tanh(), linear[1], nn.Tanh(), linear[2])
+    first, second = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
+    last = nn.Linear(hidden, outputs)
+    hidden_layers = orthogonal(first), nn.Tanh(), orthogonal(second), nn.Tanh()
+    return nn.Sequential(*hidden_layers, orthogonal(last, gain))
 
 
 class ActorCritic(nn.Module):
@@ -479,12 +466,8 @@ def make_policy(
     front, size = entrance(seen, convolutions, encoder)
     first = normalizing(normalize, seen, encoder)
     check_shared(share_encoder, front, seen)
-    if isinstance(actions, GaussianActions):
-        outputs = actions.low.size
-    elif isinstance(actions, ChoiceActions):
-        outputs = actions.num_logits
-    else:
-        outputs = actions.num_actions
+    # The network has an output for each number of the noise.
+    outputs = actions.noise(0, 1, torch.Generator()).shape[-1]
     actor: nn.Module = behind(front, size, hidden, outputs, gain=0.01)
     if isinstance(actions, GaussianActions):
         actor = WithDeviations(actor, outputs)
