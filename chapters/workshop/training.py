@@ -32,6 +32,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace, field
 from difflib import get_close_matches
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, cast, get_args
 from warnings import warn
@@ -85,7 +86,6 @@ from literate_rl.data.episodes import (
     known_env,
     make_one,
     resets_later,
-    without_folder,
 )
 from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.nests import (
@@ -107,7 +107,7 @@ from literate_rl.ground.rows import (
     maker_named,
     register,
 )
-from literate_rl.ground.signatures import check_that
+from literate_rl.ground.signatures import Count, check_that, checked
 from literate_rl.interfaces.cluster import RayActors
 from literate_rl.learners.rainbow import RainbowPolicy
 from literate_rl.runs.evaluation import evaluate
@@ -117,6 +117,7 @@ from literate_rl.runs.runs import (
     Run,
     about,
     agreed_env,
+    as_stored,
     as_typed,
     best_of,
     check_named,
@@ -244,11 +245,22 @@ def train(
         if today in changes:
             raise TypeError(f"{today} was given twice, also by its old name")
         changes[today] = value
-    name = algorithm_named(algorithm)
-    told = told_of(eval_interval, eval_episodes, log_infos)
     models = {key: changes.pop(key) for key in MODELS if key in changes}
     models |= {} if mask is None else {"mask": read_mask(mask)}
-    asked = Asked(name, env, wrappers, models, changes, resume, fast, check, told=told)
+    asked = Asked(
+        algorithm_named(algorithm),
+        env,
+        wrappers,
+        models,
+        changes,
+        resume,
+        fast,
+        check,
+        callback,
+        eval_interval,
+        eval_episodes,
+        log_infos,
+    )
     # The caller may be in a block without gradients, and draws random numbers too.
     with (
         torch.inference_mode(False),
@@ -256,7 +268,7 @@ def train(
         placing(device, progress) as place,
     ):
         training = asked.start(place)
-        history = training.carry_out(progress, callback)
+        history = training.carry_out(progress)
     run, world = training.run, training.world
     agent = Agent(training.learner, run.directory, history, world)
     if resume is None:
@@ -394,15 +406,6 @@ def check_states(state: Tensor, space: spaces.Space[Any]) -> None:
         raise ValueError(f"states['state'] must have shape {wanted}, got {given}")
 
 
-def sendable(env: Any) -> Any:
-    """Return an environment, or what makes it, or None if it cannot be pickled."""
-    try:
-        pickle.dumps(env)
-    except Exception:
-        return None
-    return env
-
-
 class Taught(NamedTuple):
     """What a copy of an agent has of its learner."""
 
@@ -463,45 +466,41 @@ class Agent:
         """Remove the folder once nobody has the agent any more."""
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
-    def taught(self, policy: PolicyLike) -> Taught:
-        """Return what a copy has of the learner, with a policy of its own."""
-        return Taught(policy, self.learner.config, self.learner.step)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickled copy needs, the files of the folder among it."""
+    def state(self, policy: PolicyLike) -> dict[str, Any]:
+        """Return what a copy with such a policy has, the folder's files among it."""
         files = [path for path in self.folder.rglob("*") if path.is_file()]
-        try:
-            # As bytes it outlives this process, as tensors in shared memory do not.
-            learner = pickle.dumps(self.taught(self.policy))
-        except (AttributeError, TypeError, pickle.PickleError) as error:
-            words = "agent holds a model that cannot be pickled, so keep it with"
-            raise TypeError(f"{words} agent.save(directory): {error}") from error
         return {
             **vars(self),
-            "learner": learner,
+            "learner": Taught(policy, self.learner.config, self.learner.step),
             "folder": {str(x.relative_to(self.folder)): x.read_bytes() for x in files},
-            "env": sendable(self.env),
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickled copy needs."""
+        state = self.state(self.policy)
+        # As bytes it outlives this process, as tensors in shared memory do not.
+        state["learner"] = pickle.dumps(state["learner"])
+        try:
+            pickle.dumps(self.env)
+        except Exception:
+            state["env"] = None
+        return state
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become a copy that was pickled, with a folder of its own."""
+        """Become a copy, with a folder of its own."""
         folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
         for name, content in state["folder"].items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        learner = pickle.loads(state["learner"])
+        learner = state["learner"]
+        learner = pickle.loads(learner) if isinstance(learner, bytes) else learner
         vars(self).update(state, learner=learner, folder=folder)
         self.clear_up()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
-        """Return a copy with a folder of its own, in the same ``env``."""
-        folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
-        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        learner = self.taught(copy.deepcopy(self.policy, memo))
-        history = copy.deepcopy(self.history, memo)
-        twin = Agent.__new__(Agent)
-        vars(twin).update(vars(self), learner=learner, folder=folder, history=history)
-        twin.clear_up()
+        """Return a copy in the same ``env``."""
+        twin, state = Agent.__new__(Agent), self.state(copy.deepcopy(self.policy, memo))
+        twin.__setstate__(state | {"history": copy.deepcopy(self.history, memo)})
         return twin
 
     def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
@@ -1187,6 +1186,7 @@ def algorithm_named(name: Any) -> str:
 
 
 # %% tags=["export"]
+@checked
 @dataclass(frozen=True)
 class Asked:
     """What somebody wants to be trained.
@@ -1195,37 +1195,60 @@ class Asked:
         algorithm: Its name in the table.
         env: As in ``train``, or None for that of a run.
         wrappers: As in ``train``.
-        models: Models of your own, an encoder and a mask, by their names.
+        models: Models of your own, an encoder and a mask, by their names. A text is
+            ``module:name`` of what makes a model.
         changes: Settings that were named.
         resume: As in ``train``.
         fast: As in ``train``.
         check: As in ``train``.
-        told: What the log gets beside the metrics of the learner: ``eval_interval``,
-            ``eval_episodes`` and ``log_infos``, where they are asked for.
-        typed: On the command line, the names of the models, as they can be typed again.
+        callback: As in ``train``.
+        eval_interval: As in ``train``.
+        eval_episodes: As in ``train``.
+        log_infos: As in ``train``.
         directory: Where a new run is kept; None is a directory that will go.
         look: How the agent will be drawn afterwards; nothing if it will not.
         dash: What stands before the name of an option.
     """
 
     algorithm: str
-    env: World | None
-    wrappers: Sequence[Wrapper] = ()
+    env: Any = None
+    wrappers: Any = ()
     models: Models = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     resume: str | Path | None = None
     fast: Fast = "auto"
     check: bool = True
-    told: dict[str, Any] = field(default_factory=dict)
-    typed: dict[str, str] = field(default_factory=dict)
+    callback: Callback | None = None
+    eval_interval: Count | None = None
+    eval_episodes: Count | None = None
+    log_infos: Sequence[str] = ()
     directory: Path | None = None
     look: str = ""
     dash: str = ""
+
+    def __post_init__(self) -> None:
+        if self.callback is None:
+            return
+        try:
+            signature(self.callback).bind("learner", "metrics")
+        except TypeError as error:
+            words = "callback must take the learner and its metrics"
+            raise TypeError(f"{words}: {error}") from error
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the log gets beside metrics, as the settings of a run hold it."""
+        names = ("eval_interval", "eval_episodes", "log_infos")
+        return {name: x for name in names if (x := getattr(self, name))}
 
     def start(self, place: Place) -> Training:
         """Begin a new run, or go on with one."""
         run = None if self.resume is None else Run(self.resume, resume=True)
         config, world, models = self.anew() if run is None else self.agreed(run)
+        models = {
+            name: import_model(name, x) if isinstance(x, str) else x
+            for name, x in models.items()
+        }
         notes = notes_for(self.told if run is None else run.settings, world, config)
         arguments = self.algorithm, world, config, models, self.check, place, self.fast
         learner, forms = made(*arguments, notes)
@@ -1235,19 +1258,13 @@ class Asked:
             if self.look:  # better now than after the training
                 make_visible(cast(Any, world), self.look).close()
             if run is None:
-                run = self.new_run(world, config, models)
+                stored = settings_of_run(self.algorithm, world, config, self.models)
+                folder = self.directory or tempfile.mkdtemp(prefix="literate_rl_")
+                run = Run(folder, stored | self.told)
         except BaseException:
             with ended(learner, world):
                 raise
         return Training(self, run, learner, world, forms, notes)
-
-    def new_run(self, world: World, config: Any, models: Models) -> Run:
-        """Return a new run with the settings of what was asked for."""
-        settings = settings_of_run(self.algorithm, world, config, models)
-        # Models are stored as they were typed, so that they can be typed again.
-        settings |= {"models": self.typed} if self.dash else {}
-        directory = self.directory or tempfile.mkdtemp(prefix="literate_rl_")
-        return Run(directory, settings | self.told)
 
     def anew(self) -> tuple[Any, World, Models]:
         """Return settings, environment and models of a new run."""
@@ -1270,46 +1287,31 @@ class Asked:
             words = f"algorithm is {named!r}, not {self.algorithm!r}"
             raise ValueError(f"{source}: {words}")
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
-        asked = self.env, self.wrappers, self.dash
-        world: World = agreed_env(stored, *asked)
-        config = self.agreed_settings(config)
-        run.settings |= self.told
-        run.settings["config"] |= {"total_steps": config.total_steps}
-        return config, world, self.agreed_models(stored)
-
-    def agreed_settings(self, config: Any) -> Any:
-        """Return the settings of a run, which may have more steps than before."""
-        if isinstance(config, TransportConfig):
-            option = f"{self.dash}{address_option(config)}" if self.dash else "address"
-            typed = self.changes.get("address")
-            check_named(option, config.address, typed, config.address is not None)
+        world = agreed_env(stored, self.env, self.wrappers, self.dash)
         wanted = settings_with(config, self.changes)
+        if isinstance(config, TransportConfig) and config.address is not None:
+            option = address_option(config) if self.dash else "address"
+            named = self.changes.get("address")
+            check_named(self.dash + option, config.address, named, True)
         for name in self.changes:
-            stored, typed = getattr(config, name), getattr(wanted, name)
-            if typed == stored or (name == "total_steps" and typed > stored):
-                continue
-            words = f"{as_typed(name, self.dash)} is {stored!r}, not {typed!r}"
-            more = "may only be larger" if name == "total_steps" else "may not change"
-            raise ValueError(f"a resumed run keeps its settings: {words}, and {more}")
-        return wanted
+            kept, named = getattr(config, name), getattr(wanted, name)
+            # A run may become longer.
+            if name != "total_steps" or named < kept:
+                check_named(as_typed(name, self.dash), str(kept), str(named))
+        run.settings |= self.told
+        run.settings["config"] |= {"total_steps": wanted.total_steps}
+        return wanted, world, self.agreed_models(stored)
 
     def agreed_models(self, stored: dict[str, Any]) -> Models:
         """Return models of one's own and a mask, once they are those of the run."""
-        known = stored.get("models") or {}
-        for name, model in known.items():
-            if name not in self.models:
-                bare = f"{name}={model}"
-                option = f"--{name} {shlex.quote(model)}" if self.dash else bare
-                raise ValueError(f"the run has a model of your own: add {option}")
-        for name, typed in self.typed.items():
-            kept = known.get(name, "none of your own")
-            # What a script or a notebook has defined has another name here.
-            same = without_folder(kept) == without_folder(typed)
-            if not same and not kept.startswith("__main__:"):
-                raise ValueError(f"the run has --{name} {kept}, not {typed}")
+        for name, kept in (stored.get("models") or {}).items():
+            model = self.models.get(name)
+            # What Python hands over has no name to compare.
+            named = as_stored(model, kept) if isinstance(model, str) else model and kept
+            check_named(self.dash + name, kept, named, True)
         mask = stored.get("mask")
-        if "mask" in self.models and self.models["mask"] != mask:
-            raise ValueError(f"the run has mask {mask}, not {self.models['mask']}")
+        if "mask" in self.models:
+            check_named(f"{self.dash}mask", str(mask), str(self.models["mask"]))
         return self.models | ({} if mask is None else {"mask": read_mask(mask)})
 
 
@@ -1320,7 +1322,8 @@ def address_option(config: TransportConfig) -> str:
 
 # %% [markdown]
 # What was asked for has become a training: a run, a learner and an environment. `callback` sees each
-# iteration, and so do evaluations and what counts episodes.
+# iteration, and so do evaluations and what counts episodes. A training that fails before its first
+# checkpoint gives its name back, so that the next try can have it.
 
 
 # %% tags=["export"]
@@ -1344,11 +1347,10 @@ class Training:
     forms: dict[str, Any]
     notes: Notes | None = None
 
-    def carry_out(
-        self, progress: bool = True, callback: Callback | None = None
-    ) -> list[dict[str, float]]:
+    def carry_out(self, progress: bool = True) -> list[dict[str, float]]:
         """Run it to its end, and return the rows of its log."""
-        run, learner, evaluation = self.run, self.learner, None
+        run, learner, callback = self.run, self.learner, self.asked.callback
+        evaluation = None
 
         def after(learner: Learner, metrics: dict[str, float]) -> bool:
             if self.notes is not None:
@@ -1366,22 +1368,13 @@ class Training:
                 return fit(learner, run, progress, after)
         except BaseException as error:
             # What was learned in hours is not lost with what came after.
-            if run.saved and not self.asked.dash:
-                error.add_note(f"what was saved is kept in {run.directory}")
-            elif self.asked.dash and run.held is not None:
-                error.add_note(self.kept())
-            elif self.asked.resume is None and not self.asked.dash:
-                shutil.rmtree(run.directory)
+            if run.saved and run.held is not None:
+                words = self.again() if self.asked.dash else f"resume={run.directory}"
+                error.add_note(f"what was saved is kept, go on with {words}")
+            elif self.asked.resume is None and (metrics := run.give_up()):
+                look = shlex.join(["literate-rl", "look", str(metrics)])
+                error.add_note(f"no checkpoint was kept, only metrics: {look}")
             raise
-
-    def kept(self) -> str:
-        """Say what there is of a run that ended in an error."""
-        if self.run.saved:
-            return f"what was saved is kept, go on with {self.again()}"
-        if self.run.logged:
-            look = shlex.join(["literate-rl", "look", str(self.run.directory)])
-            return f"no checkpoint was kept, only metrics: {look}"
-        return f"nothing was learned in {self.run.directory} before"
 
     def again(self) -> str:
         """Return the options that continue the run."""
@@ -1523,16 +1516,12 @@ class Notes:
     def means(self) -> dict[str, float]:
         """Return the means of what was noted since the last time, NaN of nothing."""
         means: dict[str, float] = {
-            name: Mean(mean_of(x), len(x)) for name, x in self.noted.items()
+            name: Mean(math.fsum(x) / len(x) if x else math.nan, len(x))
+            for name, x in self.noted.items()
         }
         for numbers in self.noted.values():
             numbers.clear()
         return means
-
-
-def mean_of(numbers: Sequence[float]) -> float:
-    """Return a mean, NaN of nothing."""
-    return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
 def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
@@ -1551,25 +1540,8 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
     return None
 
 
-def told_of(
-    eval_interval: int | None, eval_episodes: int | None, log_infos: Sequence[str]
-) -> dict[str, Any]:
-    """Return what the log gets beside metrics, as the settings of a run hold it."""
-    for name, number in (("interval", eval_interval), ("episodes", eval_episodes)):
-        if number is not None and number < 1:
-            raise ValueError(f"eval_{name} must be at least 1, got {number}")
-    if isinstance(log_infos, str):
-        raise TypeError(f"log_infos must be a list of names, got {log_infos!r}")
-    told = {
-        "eval_interval": eval_interval,
-        "eval_episodes": eval_episodes,
-        "log_infos": [*log_infos] or None,
-    }
-    return {name: value for name, value in told.items() if value is not None}
-
-
 # %% [markdown]
-# Settings are told by name, and a run keeps them with the names of the models.
+# Settings are told by name.
 
 
 # %% tags=["export"]
@@ -1586,27 +1558,26 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
 
 
 def settings_of_run(
-    algorithm: str, env: World, config: Any, models: dict[str, Any]
+    algorithm: str, env: World, config: Any, models: Models
 ) -> dict[str, Any]:
     """Return the settings that are stored in the directory of a run."""
     inner, wrappers = (env.env, env.wrappers) if isinstance(env, Wrapped) else (env, ())
-    names = {
-        name: f"{getattr(model, '__module__', '')}:{name_of_model(model)}"
-        for name, model in models.items()
-        if name in MODELS
-    }
     settings = {
         "algorithm": algorithm,
         "env": name_of_maker(inner),
         "config": asdict(config),
-        "models": names,
+        "models": {x: stored_name(y) for x, y in models.items() if x != "mask"},
     }
     # Most runs have neither.
-    if wrappers:
-        settings["wrappers"] = [*map(name_of_maker, wrappers)]
-    if "mask" in models:
-        settings["mask"] = models["mask"]
-    return settings
+    more = {"wrappers": [*map(name_of_maker, wrappers)], "mask": models.get("mask")}
+    return settings | {name: x for name, x in more.items() if x}
+
+
+def stored_name(model: Any) -> str:
+    """Return the name by which a file holds a model: as it was typed, or its class."""
+    if isinstance(model, str):
+        return model
+    return f"{getattr(model, '__module__', '')}:{name_of_model(model)}"
 
 
 def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:

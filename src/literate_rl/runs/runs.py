@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 2fcba25e207e1a6d
+# Generated from chapters/workshop/runs.py (edit there); digest 3fd3925687a9ea75
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ class Log:
 Callback = Callable[[Learner, dict[str, float]], Any]
 
 
+@checked
 def fit(
     learner: Learner,
     run: Run | None = None,
@@ -219,11 +220,7 @@ def advice(error: NotFiniteError, learner: Learner) -> str:
     # rewards are to blame.
     if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
         return f"the numbers exploded {at}: try a third of learning_rate"
-    ways = {
-        "scale_reward": "scale_reward=True",
-        "reward_scale": "a smaller reward_scale",
-    }
-    known = (way for name, way in ways.items() if hasattr(learner.config, name))
+    known = (x for x in ("scale_reward", "reward_scale") if hasattr(learner.config, x))
     name = max(large, key=large.__getitem__)
     return (
         f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
@@ -374,14 +371,14 @@ class Run:
         Raises:
             ValueError: If the table has fewer rows than this number.
         """
-        try:
-            text = self.metrics.read_text("utf-8") if self.metrics.exists() else ""
-            whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
-            self.columns = next(csv.reader(whole[:1]), [])
-            # What stands behind the checkpoint goes.
-            rows = [x for x in whole[1:] if int(x.split(",", 1)[0]) <= step]
-        except ValueError as error:
-            raise ValueError(f"{self.metrics} is damaged: {error}") from error
+        text = ""
+        if self.metrics.exists():
+            text = self.metrics.read_text("utf-8", "replace")
+        whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
+        self.columns = next(csv.reader(whole[:1]), [])
+        # What stands behind the checkpoint goes, and what is no row.
+        steps = ((row, row.partition(",")[0]) for row in whole[1:])
+        rows = [row for row, at in steps if at.isdecimal() and int(at) <= step]
         if len(rows) < number:
             raise ValueError(
                 f"{self.metrics} must have {number} rows up to step {step}, got "
@@ -398,8 +395,8 @@ class Run:
                 for "nothing to tell" and leaves the cell empty.
 
         Raises:
-            ValueError: If the names differ from those of the first row, if a resumed
-                table has none of them, or if the run is closed.
+            ValueError: If the names differ from those of the first row, or if the run
+                is closed.
         """
         self.begin()
         names = list(metrics)
@@ -418,12 +415,9 @@ class Run:
 
     def add_columns(self, names: list[str]) -> None:
         """Give the table a column for each metric; older rows have no number of it."""
-        known = self.columns[1:]
-        if known and not {*known} & {*names}:
-            raise ValueError(f"metrics must be {known}, got {names}")
-        new = [name for name in names if name not in known]
+        new = [name for name in names if name not in self.columns]
         if new or not self.columns:
-            self.columns = ["step", *known, *new]
+            self.columns = [*(self.columns or ["step"]), *new]
             table = io.StringIO()
             csv.writer(table, lineterminator="\n").writerow(self.columns)
             empty = "," * len(new) + "\n"
@@ -481,6 +475,23 @@ class Run:
         self.closed = True
         if self.held is not None:
             self.held.close()
+
+    def give_up(self) -> Path | None:
+        """Leave the directory, which another run may have; return where metrics are.
+
+        If there are none, nothing stays.
+        """
+        self.close()
+        if self.logged:
+            return self.directory.rename(f"{self.directory}__failed__{uuid4().hex[:8]}")
+        for path in self.directory.iterdir():
+            if re.match(
+                r"settings\.json$|lock$|events\.|checkpoint|best\.pt$", path.name
+            ):
+                path.unlink()
+        with suppress(OSError):  # something else lies there
+            self.directory.rmdir()
+        return None
 
     def __enter__(self) -> Run:
         return self
@@ -981,7 +992,7 @@ def todays_form(state: Any) -> Any:
 
 
 def check_named(
-    option: str, stored: str | None, named: str | None, runs_code: bool
+    option: str, stored: str | None, named: str | None, runs_code: bool = False
 ) -> None:
     """Raise unless the user stands behind what the directory of a run says.
 
@@ -992,11 +1003,9 @@ def check_named(
         runs_code: Whether the stored value must be named before it is used.
     """
     if runs_code and named is None:
-        if stored and "<" in stored:
-            words = "which has no name that leads to it: hand it over in Python"
-            raise ValueError(f"the run has {option} {stored}, {words}")
         words = "a directory may not choose whose code runs: hand over again"
-        raise ValueError(f"{words} {option} {stored}")
+        where = " in Python" if stored and "<" in stored else ""
+        raise ValueError(f"{words} {option} {stored}{where}")
     if named not in (None, stored):
         raise ValueError(f"the run has {option} {stored or 'none'}, not {named}")
 
@@ -1029,10 +1038,10 @@ def agreed_env(
 
 def as_stored(thing: Any, stored: str) -> str:
     """Return the name of what was given, by the stored name if it means the same."""
-    # What has no name cannot be compared. The same file, wherever it lies now.
+    # What has no name, or one in a script, cannot be compared. A file may be elsewhere.
     name = name_of_maker(thing)
     same = stored and without_folder(name) == without_folder(stored)
-    return stored if same or stored.startswith("<") else name
+    return stored if same or stored.startswith(("<", "__main__:")) else name
 
 
 def is_command(stored: str) -> bool:
@@ -1157,7 +1166,18 @@ def video_writer(path: Path, fps: int) -> Iterator[Callable[[NDArray[np.uint8]],
     def write(frame: NDArray[np.uint8]) -> None:
         nonlocal writer, written
         with one_sentence(path):
-            writer = writer or open_ffmpeg(new, frame, fps)
+            if writer is None:
+                writer = imageio_ffmpeg.write_frames(
+                    str(new),
+                    frame.shape[1::-1],
+                    fps=fps,
+                    macro_block_size=2,
+                    ffmpeg_log_level="error",
+                    # The new name does not say that it is an mp4. Its index comes
+                    # first, so that a page plays it while it still arrives.
+                    output_params=["-f", "mp4", "-movflags", "+faststart"],
+                )
+                writer.send(None)
             writer.send(np.ascontiguousarray(frame))
         written += 1
 
@@ -1174,25 +1194,6 @@ def video_writer(path: Path, fps: int) -> Iterator[Callable[[NDArray[np.uint8]],
         if writer:
             writer.close()
         new.unlink(missing_ok=True)
-
-
-def open_ffmpeg(path: Path, frame: NDArray[np.uint8], fps: int) -> Any:
-    """Start ffmpeg for a film of frames like this one."""
-    import imageio_ffmpeg
-
-    height, width, _ = frame.shape
-    writer = imageio_ffmpeg.write_frames(
-        str(path),
-        (width, height),
-        fps=fps,
-        macro_block_size=2,
-        ffmpeg_log_level="error",
-        # The new name does not say that it is an mp4. Its index comes first, so that a
-        # page plays it while it still arrives.
-        output_params=["-f", "mp4", "-movflags", "+faststart"],
-    )
-    writer.send(None)
-    return writer
 
 
 @contextmanager
@@ -1274,33 +1275,27 @@ def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
     ends, bins = (read_rows(folder / f"{name}{part}.csv") for part in ("", "_curves"))
     runs = {}
     for variant in dict.fromkeys(row["variant"] for row in ends):
-        mine = [row for row in ends if row["variant"] == variant]
-        columns = {
-            name: np.array([row[name] for row in mine], float)
-            for name in mine[0]
-            if name not in ("variant", "seed")
-        }
-        final = columns.pop("return")
-        mine = [row for row in bins if row["variant"] == variant]
-        curves = {
-            name: np.array([row[name] for row in mine], float).reshape(len(final), -1)
-            for name in mine[0]
-            if name not in ("variant", "seed")
-        }
+        judged = columns_of(ends, variant)
+        final = judged.pop("return")
+        curves = columns_of(bins, variant)
+        curves = {name: x.reshape(len(final), -1) for name, x in curves.items()}
         steps = curves.pop("step")[0]
         for curve in (row for table in curves.values() for row in table):
             known = np.isfinite(curve)
             curve[:] = np.interp(steps, steps[known], curve[known])
-        runs[variant] = StoredRuns(
-            steps,
-            curves.pop("return"),
-            final,
-            columns.pop("area"),
-            columns.pop("cpu_seconds"),
-            columns,
-            curves,
-        )
+        area, seconds = judged.pop("area"), judged.pop("cpu_seconds")
+        whole = curves.pop("return")
+        runs[variant] = StoredRuns(steps, whole, final, area, seconds, judged, curves)
     return runs
+
+
+def columns_of(
+    rows: list[dict[str, str]], variant: str
+) -> dict[str, NDArray[np.float64]]:
+    """Return the numbers of a variant by name, one for each of its rows."""
+    mine = [row for row in rows if row["variant"] == variant]
+    names = [name for name in mine[0] if name not in ("variant", "seed")]
+    return {name: np.array([row[name] for row in mine], float) for name in names}
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
