@@ -395,8 +395,8 @@ def test_numbers_that_explode_say_when_and_what_to_try(tmp_path, monkeypatch):
     monkeypatch.setattr(PPO, "iterate", explode)
     wanted = (
         "error: the result must be finite; the numbers exploded near step 32: try a "
-        "third of learning_rate; no checkpoint was kept, only metrics: "
-        "literate-rl look runs/a__failed__"
+        "third of learning_rate, or smaller rewards, with scale_reward; no checkpoint "
+        "was kept, only metrics: literate-rl look runs/a__failed__"
     )
     assert refusal(SHORT).startswith(wanted)
     (failed,) = Path("runs").iterdir()

@@ -281,7 +281,10 @@ def test_the_check_may_be_skipped() -> None:
         (lambda: train("DQN", "Pendulum-v1"), "DQN's action_space must be Discrete"),
         (lambda: train("DQN", "NoSuch-v0"), "NoSuch-v0"),
         (lambda: train("DQN", CARTPOLE, total_steps=0), "total_steps"),
-        (lambda: train("DQN", CARTPOLE, device="gpu"), "of auto, cpu, cuda, got 'gpu'"),
+        (
+            lambda: train("DQN", CARTPOLE, device="gpu"),
+            "'cpu' or 'cuda', got 'gpu'",
+        ),
         (lambda: train("DQN", CARTPOLE, device="cuda"), "cpu or auto where .* no CUDA"),
     ],
 )
@@ -1682,7 +1685,7 @@ def test_what_an_agent_is_not_is_said() -> None:
         evaluate(agent, "CartPole-v1")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"env must be an id.*got SyncVectorEnv"):
         show(agent.policy, agent.env)
-    with pytest.raises(TypeError, match=r"directory must be.*agent.save.*got Agent"):
+    with pytest.raises(TypeError, match="directory must be a str or a Path, got Agent"):
         look(agent)  # type: ignore[arg-type]
     state = np.zeros((2, 4))
     assert agent.act({"state": state}).shape == (2,)

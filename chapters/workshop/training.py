@@ -34,7 +34,7 @@ from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, cast, get_args
+from typing import Any, Literal, NamedTuple, Unpack, cast
 from warnings import warn
 from importlib import import_module
 
@@ -46,7 +46,6 @@ from gymnasium.vector import (
     AsyncVectorEnv,
     SyncVectorEnv,
     VectorEnv,
-    VectorRewardWrapper,
     VectorWrapper,
 )
 from gymnasium.vector.utils import batch_space, iterate
@@ -55,7 +54,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.actors.a3c import A3C  # noqa: F401 (its row)
-from literate_rl.actors.actors import MakeTransport, TransportConfig
+from literate_rl.actors.actors import MakeTransport
 from literate_rl.data.agents import best_device, make_envs, seed_everything
 from literate_rl.actors.apex import Apex  # noqa: F401 (its rows)
 from literate_rl.check.contracts import CONTRACTS, check_model
@@ -117,14 +116,13 @@ from literate_rl.runs.runs import (
     Run,
     about,
     agreed_env,
-    as_stored,
-    as_typed,
     best_of,
-    check_named,
+    check_agreed,
     fit,
     is_command,
     load_checkpoint,
     make_visible,
+    names_of,
     policy_state,
     save_checkpoint,
     sync,
@@ -672,6 +670,7 @@ def stay(policy: Any, config: Any) -> Any:
 
 
 @contextmanager
+@checked
 def placing(device: Device, tell: bool = True) -> Iterator[Place]:
     """Give a function that moves a policy to its device; in the end it comes back.
 
@@ -682,9 +681,6 @@ def placing(device: Device, tell: bool = True) -> Iterator[Place]:
     Raises:
         ValueError: If there is no such device.
     """
-    if device not in get_args(Device):
-        names = ", ".join(get_args(Device))
-        raise ValueError(f"device must be one of {names}, got {device!r}")
     if device == "cuda" and best_device().type == "cpu":
         raise ValueError("device must be cpu or auto where PyTorch finds no CUDA")
     homes: list[tuple[nn.Module, torch.device]] = []
@@ -746,7 +742,7 @@ def made(
     check_fast(fast, row)
     check_models(row, models, config)
     view, make = looked_at(env, config)
-    build = make if notes is None else lambda: notes(make())
+    build = make if notes is None else lambda: Noted(make(), notes)
     hybrid = row.actions == ANY and is_hybrid(view.actions)
     if "mask" in models and not hybrid:
         words = "mask is for hybrid actions and what learns them"
@@ -778,11 +774,9 @@ def made(
     return cast(Any, row.actors)(*arguments, **forms), {"act": act, **forms}
 
 
-def check_fast(fast: str, row: Row) -> None:
+@checked
+def check_fast(fast: Fast, row: Row) -> None:
     """Raise unless there is such a choice, and the algorithm has it."""
-    if fast not in get_args(Fast):
-        names = ", ".join(map(repr, get_args(Fast)))
-        raise ValueError(f"fast must be one of {names}, got {fast!r}")
     if fast == "by hand" and not BY_HAND.keys() & {*row.forms}:
         able = [x for x, each in ALGORITHMS.items() if BY_HAND.keys() & {*each.forms}]
         raise ValueError(f"fast='by hand' is for {' and '.join(able)}, got {row.key}")
@@ -877,30 +871,23 @@ def tell_hidden_mask(env: Env, seen: spaces.Space[Any]) -> None:
 def tell_statistics(env: Any, config: Any) -> None:
     """Warn of wrappers that keep statistics of their own, and name the settings."""
     scale = "scale_reward=True" if hasattr(config, "scale_reward") else "reward_scale"
-    found = [*with_statistics(env)]
-    if not found:
-        return
-    settings = {scale if rewards else "normalize_obs=True" for _, rewards in found}
-    returns = ", and returns are those of scaled rewards" * (scale in settings)
-    names = " and ".join(dict.fromkeys(name for name, _ in found))
-    warn(
-        f"env keeps running statistics in {names}, which no checkpoint has and "
-        f"evaluate measures anew{returns}: leave it out and set "
-        f"{' and '.join(sorted(settings))}",
-        stacklevel=2,
-    )
+    if names := " and ".join(dict.fromkeys(with_statistics(env))):
+        warn(
+            f"env keeps running statistics in {names}, which no checkpoint has and "
+            "evaluate measures anew: leave it out and set normalize_obs=True, or "
+            f"{scale} for rewards",
+            stacklevel=2,
+        )
 
 
-def with_statistics(env: Any) -> Iterator[tuple[str, bool]]:
-    """Yield the wrappers that keep statistics, and whether these are of rewards."""
+def with_statistics(env: Any) -> Iterator[str]:
+    """Yield the names of wrappers that keep statistics."""
     while isinstance(env, gym.Wrapper | VectorWrapper):
-        of_rewards = isinstance(env, gym.RewardWrapper | VectorRewardWrapper)
-        for name, kept in vars(env).items():
+        for kept in vars(env).values():
             # Gymnasium's class, and those of others, which have its name.
             running = "RunningMeanStd" in (kind.__name__ for kind in type(kept).__mro__)
             if running and getattr(env, "update_running_mean", True):
-                named = any(part in name.lower() for part in ("ret", "rew"))
-                yield type(env).__name__, of_rewards or named
+                yield type(env).__name__
         env = env.env
     if isinstance(env, SyncVectorEnv):
         yield from with_statistics(env.envs[0])
@@ -1289,33 +1276,29 @@ class Asked:
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
         world = agreed_env(stored, self.env, self.wrappers, self.dash)
         wanted = settings_with(config, self.changes)
-        if isinstance(config, TransportConfig) and config.address is not None:
+        mask = stored.get("mask")
+        kept = names_of(stored) | {"mask": [str(mask)]}
+        kept |= {name: [str(getattr(config, name))] for name in self.changes}
+        given: dict[str, Sequence[str]] = dict.fromkeys(MODELS, ())
+        given |= {name: [str(getattr(wanted, name))] for name in self.changes}
+        if wanted.total_steps > config.total_steps:
+            del given["total_steps"]  # a run may become longer
+        for name, model in self.models.items():
+            # What Python hands over has no name to compare.
+            told = isinstance(model, str | list)
+            given[name] = [str(model)] if told else kept.get(name, [])
+        if address := getattr(config, "address", None):
             option = address_option(config) if self.dash else "address"
-            named = self.changes.get("address")
-            check_named(self.dash + option, config.address, named, True)
-        for name in self.changes:
-            kept, named = getattr(config, name), getattr(wanted, name)
-            # A run may become longer.
-            if name != "total_steps" or named < kept:
-                check_named(as_typed(name, self.dash), str(kept), str(named))
+            kept[option] = [address]
+            given[option] = [x for name, x in self.changes.items() if name == "address"]
+        check_agreed(kept, given, self.dash)
         run.settings |= self.told
         run.settings["config"] |= {"total_steps": wanted.total_steps}
-        return wanted, world, self.agreed_models(stored)
-
-    def agreed_models(self, stored: dict[str, Any]) -> Models:
-        """Return models of one's own and a mask, once they are those of the run."""
-        for name, kept in (stored.get("models") or {}).items():
-            model = self.models.get(name)
-            # What Python hands over has no name to compare.
-            named = as_stored(model, kept) if isinstance(model, str) else model and kept
-            check_named(self.dash + name, kept, named, True)
-        mask = stored.get("mask")
-        if "mask" in self.models:
-            check_named(f"{self.dash}mask", str(mask), str(self.models["mask"]))
-        return self.models | ({} if mask is None else {"mask": read_mask(mask)})
+        models = self.models | ({} if mask is None else {"mask": read_mask(mask)})
+        return wanted, world, models
 
 
-def address_option(config: TransportConfig) -> str:
+def address_option(config: Any) -> str:
     """Return how the address of a cluster is typed: only actors on Ray use it."""
     return f"actors {config.actors} --transport ray --address"
 
@@ -1354,7 +1337,7 @@ class Training:
 
         def after(learner: Learner, metrics: dict[str, float]) -> bool:
             if self.notes is not None:
-                metrics |= self.notes.means()
+                metrics |= means_of(self.notes)
             if evaluation is not None:
                 metrics["charts/eval_return"] = evaluation(learner)
             return callback is not None and bool(callback(learner, metrics))
@@ -1378,16 +1361,12 @@ class Training:
 
     def again(self) -> str:
         """Return the options that continue the run."""
-        stored, config = self.run.settings, self.learner.config
         words = ["--resume", str(self.run.directory)]
-        if is_command(stored["env"]):
-            words += ["--env", stored["env"]]
-        if any(map(is_command, stored.get("wrappers", []))):
-            words += ["--wrappers", *stored["wrappers"]]
-        if isinstance(config, TransportConfig) and config.address is not None:
-            words += [*f"--{address_option(config)}".split(), config.address]
-        for name, model in (stored.get("models") or {}).items():
-            words += [f"--{name}", model]
+        for option, names in names_of(self.run.settings).items():
+            words += [f"--{option}", *names] if any(map(is_command, names)) else []
+        config: Any = self.learner.config
+        if address := getattr(config, "address", None):
+            words += [*f"--{address_option(config)}".split(), address]
         return shlex.join(words)
 
 
@@ -1443,12 +1422,10 @@ class Noted(VectorWrapper[Any, Any, Any]):
 
     Args:
         envs: The environments.
-        noted: Where to put the numbers, by what they are called in the log.
+        noted: Where to put the numbers, from row to row, by their names in the log.
     """
 
-    def __init__(
-        self, envs: VectorEnv[Any, Any, Any], noted: dict[str, list[float]]
-    ) -> None:
+    def __init__(self, envs: VectorEnv[Any, Any, Any], noted: Notes) -> None:
         super().__init__(envs)
         self.autoreset_mode = getattr(envs, "autoreset_mode", None)
         self.later, self.noted = resets_later(envs), noted
@@ -1497,35 +1474,22 @@ class Noted(VectorWrapper[Any, Any, Any]):
 LENGTH = "charts/episodic_length"
 
 
-class Notes:
-    """What is noted of the episodes of all environments, from row to row of the log.
+Notes = dict[str, list[float]]
 
-    Args:
-        names: What to keep of ``info``.
-    """
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self.noted: dict[str, list[float]] = {
-            name: [] for name in (LENGTH, *(f"infos/{x}" for x in names))
-        }
-
-    def __call__(self, envs: VectorEnv[Any, Any, Any]) -> Noted:
-        """Return environments that note."""
-        return Noted(envs, self.noted)
-
-    def means(self) -> dict[str, float]:
-        """Return the means of what was noted since the last time, NaN of nothing."""
-        means: dict[str, float] = {
-            name: Mean(math.fsum(x) / len(x) if x else math.nan, len(x))
-            for name, x in self.noted.items()
-        }
-        for numbers in self.noted.values():
-            numbers.clear()
-        return means
+def means_of(notes: Notes) -> dict[str, float]:
+    """Return the means of what was noted since the last time, NaN of nothing."""
+    means: dict[str, float] = {
+        name: Mean(math.fsum(x) / len(x) if x else math.nan, len(x))
+        for name, x in notes.items()
+    }
+    for numbers in notes.values():
+        numbers.clear()
+    return means
 
 
 def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
-    """Return what notes episodes, once all that the log shall have can be had."""
+    """Return where episodes are noted, once all that the log shall have can be had."""
     if "eval_episodes" in told and "eval_interval" not in told:
         raise ValueError("eval_episodes needs eval_interval: how often shall they be?")
     if told.get("eval_interval") and isinstance(env, VectorEnv):
@@ -1533,7 +1497,7 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
         raise ValueError(f"{words}: hand over what makes one copy")
     names = told.get("log_infos", ())
     if not has_processes(config):
-        return Notes(names)
+        return {name: [] for name in (LENGTH, *(f"infos/{x}" for x in names))}
     if names:
         words = "log_infos must be empty where actors are in other processes"
         raise ValueError(f"{words}, got {names}")

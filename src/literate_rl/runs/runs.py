@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest 3fd3925687a9ea75
+# Generated from chapters/workshop/runs.py (edit there); digest bc687e649841cfdc
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from difflib import get_close_matches
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -202,7 +201,7 @@ def keep_what_is_whole(
 ) -> None:
     """Keep what was learned and measured before an iteration failed."""
     if isinstance(error, NotFiniteError):
-        error.add_note(advice(error, learner))
+        error.add_note(advice(learner))
     if run is None:
         return
     others_failed = ChildProcessError in (type(error), type(error.__cause__))
@@ -213,18 +212,13 @@ def keep_what_is_whole(
         run.save(learner)
 
 
-def advice(error: NotFiniteError, learner: Learner) -> str:
+def advice(learner: Learner) -> str:
     """Say what may help where numbers have exploded."""
-    large, at = error.large, f"near step {learner.step}"
-    # Where values are of the usual size and what they should become is not, the
-    # rewards are to blame.
-    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
-        return f"the numbers exploded {at}: try a third of learning_rate"
-    known = (x for x in ("scale_reward", "reward_scale") if hasattr(learner.config, x))
-    name = max(large, key=large.__getitem__)
+    names = ("scale_reward", "reward_scale")
+    way = next((x for x in names if hasattr(learner.config, x)), "TransformReward")
     return (
-        f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
-        f"a float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+        f"the numbers exploded near step {learner.step}: try a third of learning_rate, "
+        f"or smaller rewards, with {way}"
     )
 
 
@@ -277,9 +271,7 @@ class Run:
     ) -> None:
         self.directory = Path(directory)
         self.checkpoint = self.directory / "checkpoint.pt"
-        # The columns of the table, and the metrics that this process writes.
-        self.columns: list[str] = []
-        self.names: list[str] | None = None
+        self.columns: list[str] = []  # of the table
         self.rows: list[str] = []
         self.gathered: dict[str, tuple[float, float]] = {}  # for the next row
         self.state: dict[str, Any] | None = None
@@ -391,19 +383,15 @@ class Run:
 
         Args:
             step: Steps taken so far.
-            metrics: Numbers by name, the same names each time, in any order. NaN stands
-                for "nothing to tell" and leaves the cell empty.
+            metrics: Numbers by name. NaN stands for "nothing to tell" and leaves the
+                cell empty. A name that is new gets a column.
 
         Raises:
-            ValueError: If the names differ from those of the first row, or if the run
-                is closed.
+            ValueError: If the run is closed.
         """
         self.begin()
-        names = list(metrics)
-        if self.names is None:
-            self.add_columns(names)
-        if {*names} != {*(self.names or ())}:
-            raise ValueError(f"metrics must be {self.names}, got {names}")
+        if new := [name for name in metrics if name not in self.columns]:
+            self.add_columns(new)
         cells = {k: "" if math.isnan(x) else f"{x:.8g}" for k, x in metrics.items()}
         row = [str(step), *(cells.get(name, "") for name in self.columns[1:])]
         with self.metrics.open("a", encoding="utf-8", newline="") as file:
@@ -413,17 +401,14 @@ class Run:
             if math.isfinite(x):
                 self.events.add_scalar(name, x, step)
 
-    def add_columns(self, names: list[str]) -> None:
-        """Give the table a column for each metric; older rows have no number of it."""
-        new = [name for name in names if name not in self.columns]
-        if new or not self.columns:
-            self.columns = [*(self.columns or ["step"]), *new]
-            table = io.StringIO()
-            csv.writer(table, lineterminator="\n").writerow(self.columns)
-            empty = "," * len(new) + "\n"
-            table.writelines(row[:-1] + empty for row in self.rows[1:])
-            write_atomically(self.metrics, table.getvalue().encode())
-        self.names = names
+    def add_columns(self, new: list[str]) -> None:
+        """Give the table a column for each new metric; older rows have none of it."""
+        rows = self.metrics.read_text("utf-8").splitlines()[1:] if self.columns else []
+        self.columns = [*(self.columns or ["step"]), *new]
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerow(self.columns)
+        table.writelines(row + "," * len(new) + "\n" for row in rows)
+        write_atomically(self.metrics, table.getvalue().encode())
 
     def save(self, learner: Learner) -> None:
         """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``.
@@ -937,11 +922,9 @@ def found(path: str | Path) -> Path:
     names = sorted(each.name for each in trained_folder().iterdir())
     if path.name in names:
         return trained_folder() / path
-    close = get_close_matches(path.name.lower(), names, n=1)
-    hint = f" (is it {close[0]}?)" if close else ""
     raise FileNotFoundError(
-        f"there is no checkpoint {path}, nor an agent of that name{hint}; these come "
-        f"with the package: {', '.join(names)}"
+        f"there is no checkpoint {path}, nor an agent of that name; these come with "
+        f"the package: {', '.join(names)}"
     )
 
 
@@ -991,23 +974,36 @@ def todays_form(state: Any) -> Any:
     return whole
 
 
-def check_named(
-    option: str, stored: str | None, named: str | None, runs_code: bool = False
+def names_of(settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of what a run was given, by option."""
+    models = settings.get("models") or {}
+    names = {"env": [settings["env"]], "wrappers": settings.get("wrappers", [])}
+    return names | {role: [model] for role, model in models.items()}
+
+
+def check_agreed(
+    kept: Mapping[str, Sequence[str]],
+    given: Mapping[str, Sequence[Any]],
+    dash: str = "",
 ) -> None:
     """Raise unless the user stands behind what the directory of a run says.
 
     Args:
-        option: What is typed before the value, for instance ``--env``.
-        stored: The value in the directory's settings.
-        named: The value that the user has typed, or None.
-        runs_code: Whether the stored value must be named before it is used.
+        kept: Names in the directory's settings, by option.
+        given: What the user has named or made, by option, or nothing for what the run
+            has. That will not do where a name leads to code of others.
+        dash: What stands before the name of an option.
     """
-    if runs_code and named is None:
-        words = "a directory may not choose whose code runs: hand over again"
-        where = " in Python" if stored and "<" in stored else ""
-        raise ValueError(f"{words} {option} {stored}{where}")
-    if named not in (None, stored):
-        raise ValueError(f"the run has {option} {stored or 'none'}, not {named}")
+    for option, things in given.items():
+        old = kept.get(option, ())
+        has = f"{as_typed(option, dash)} {shlex.join(old) or 'none'}"
+        names = [*map(as_stored, things, [*old, *("",) * len(things)])]
+        if names and names != [*old]:
+            raise ValueError(f"the run has {has}, not {shlex.join(names)}")
+        if not names and any(map(is_command, old)):
+            words = "a directory may not choose whose code runs: hand over again"
+            where = " in Python" if "<" in has else ""
+            raise ValueError(f"{words} {has}{where}")
 
 
 def agreed_env(
@@ -1024,16 +1020,13 @@ def agreed_env(
         wrappers: Likewise, none for those of the run.
         dash: What stands before the name of an option.
     """
-    stored, around, env = settings["env"], settings.get("wrappers", []), known_env(env)
-    given = [] if env is None else [env]
-    for option, old, new in (("env", [stored], given), ("wrappers", around, wrappers)):
-        named = shlex.join(map(as_stored, new, [*old, *("",) * len(new)]))
-        must = any(map(is_command, old))
-        check_named(dash + option, shlex.join(old), named or None, must)
-    world = stored if env is None else env
+    env = known_env(env)
+    given = {"env": [] if env is None else [env], "wrappers": wrappers}
+    check_agreed(names_of(settings), given, dash)
+    world = settings["env"] if env is None else env
     if isinstance(world, VectorEnv):
         return world
-    return make_wrapped(world, wrappers or around)
+    return make_wrapped(world, wrappers or settings.get("wrappers", []))
 
 
 def as_stored(thing: Any, stored: str) -> str:
