@@ -355,6 +355,15 @@ def test_a_network_that_would_come_back_as_another_one_is_refused(own: Any) -> N
         load("kept")
 
 
+def test_a_policy_that_could_not_be_kept_is_refused_before_it_learns(own: Any) -> None:
+    def forgotten(seen: Any, actions: Any, config: Any) -> Any:
+        return torch.nn.Linear(4, 2)
+
+    row = replace(own.Munchausen, name="Forgotten", policy=forgotten)
+    with pytest.raises(ValueError, match="Forgotten's policy must have a recipe"):
+        train(row, CARTPOLE)
+
+
 def test_a_row_says_what_is_wrong_with_it(own: Any) -> None:
     row = own.Munchausen
     for changes, words in (

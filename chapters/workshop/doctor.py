@@ -213,10 +213,8 @@ class Rule:
     def most_of_ten(self, record: Record) -> int:
         """Return the most that show it among ten consecutive iterations."""
         looked, shown = self.shown(record)
-        number = shown[looked].astype(int)
-        if len(number) <= 10:
-            return int(number.sum())
-        return int(np.convolve(number, np.ones(10, int), "valid").max())
+        # What reaches beyond an end counts no more than what lies within.
+        return int(np.convolve([0, *shown[looked]], np.ones(10)).max())
 
 
 # %% [markdown]

@@ -713,8 +713,10 @@ def make_learner(*asked: Any, **more: Any) -> Learner:
 
 
 def check_recipe(row: Row, policy: Any) -> None:
-    """Raise if ``load`` would build another network for a user's algorithm."""
-    name, arguments = getattr(policy, "recipe", ("", {}))
+    """Raise if ``load`` would build no policy, or another one, for a user's row."""
+    words = f"{row.name}'s policy must have a recipe, by which load builds it"
+    check_that(hasattr(policy, "recipe"), f"{words}: see remembered")
+    name, arguments = policy.recipe
     make = maker_named(name)
     if row.home.startswith("literate_rl.") or make is None:
         return

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 09dce3f882416cc1
+# Generated from chapters/workshop/training.py (edit there); digest c1d15b08f78ad853
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -587,8 +587,10 @@ def make_learner(*asked: Any, **more: Any) -> Learner:
 
 
 def check_recipe(row: Row, policy: Any) -> None:
-    """Raise if ``load`` would build another network for a user's algorithm."""
-    name, arguments = getattr(policy, "recipe", ("", {}))
+    """Raise if ``load`` would build no policy, or another one, for a user's row."""
+    words = f"{row.name}'s policy must have a recipe, by which load builds it"
+    check_that(hasattr(policy, "recipe"), f"{words}: see remembered")
+    name, arguments = policy.recipe
     make = maker_named(name)
     if row.home.startswith("literate_rl.") or make is None:
         return
