@@ -701,14 +701,14 @@ class Run:
         If there are none, nothing stays.
         """
         self.close()
-        if self.logged:
-            return self.directory.rename(f"{self.directory}__failed__{uuid4().hex[:8]}")
-        for path in self.directory.iterdir():
-            if re.match(
-                r"settings\.json$|lock$|events\.|checkpoint|best\.pt$", path.name
-            ):
-                path.unlink()
-        with suppress(OSError):  # something else lies there
+        own = r"settings\.json$|lock$|events\.|checkpoint|best\.pt$"
+        with suppress(OSError):  # something else lies there, or nothing any more
+            if self.logged:
+                name = f"{self.directory}__failed__{uuid4().hex[:8]}"
+                return self.directory.rename(name)
+            for path in self.directory.iterdir():
+                if re.match(own, path.name):
+                    path.unlink()
             self.directory.rmdir()
         return None
 

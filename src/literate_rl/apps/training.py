@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest c1d15b08f78ad853
+# Generated from chapters/workshop/training.py (edit there); digest c542dfe45165995e
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -356,6 +356,7 @@ class Taught(NamedTuple):
     step: int
 
 
+@dataclass(eq=False, repr=False)
 class Agent:
     """What ``train`` returns: a policy that has learned, and the run that taught it.
 
@@ -364,6 +365,7 @@ class Agent:
 
     Attributes:
         learner: The learner, with its ``policy`` and its ``config``.
+        folder: Where its run is kept.
         history: The rows of the log: the metrics of each iteration, or of several.
         env: What it has learned in, as it was given, with the wrappers around it. For
             ``evaluate``, ``record_video`` and ``show``, unless it is a vector
@@ -371,15 +373,10 @@ class Agent:
             where it could not be pickled.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        folder: Path,
-        history: list[dict[str, float]],
-        env: Any = None,
-    ) -> None:
-        self.learner, self.folder, self.history = learner, folder, history
-        self.env = env
+    learner: Learner
+    folder: Path
+    history: list[dict[str, float]]
+    env: Any = None
 
     @property
     def policy(self) -> PolicyLike:
@@ -393,11 +390,10 @@ class Agent:
         Raises:
             FileNotFoundError: If it was trained without ``eval_interval``.
         """
-        policy: Any = copy.deepcopy(self.policy)
+        best: Any = copy.deepcopy(self.policy)
         state = load_checkpoint(best_of(self.folder))
-        policy.load_state_dict(state["policy"]["weights"])
-        best: PolicyLike = policy
-        return best
+        best.load_state_dict(state["policy"]["weights"])
+        return cast(PolicyLike, best)
 
     @property
     def interrupted(self) -> bool:

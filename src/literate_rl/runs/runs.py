@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest bc687e649841cfdc
+# Generated from chapters/workshop/runs.py (edit there); digest bbf60a0f8c28328c
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -467,14 +467,14 @@ class Run:
         If there are none, nothing stays.
         """
         self.close()
-        if self.logged:
-            return self.directory.rename(f"{self.directory}__failed__{uuid4().hex[:8]}")
-        for path in self.directory.iterdir():
-            if re.match(
-                r"settings\.json$|lock$|events\.|checkpoint|best\.pt$", path.name
-            ):
-                path.unlink()
-        with suppress(OSError):  # something else lies there
+        own = r"settings\.json$|lock$|events\.|checkpoint|best\.pt$"
+        with suppress(OSError):  # something else lies there, or nothing any more
+            if self.logged:
+                name = f"{self.directory}__failed__{uuid4().hex[:8]}"
+                return self.directory.rename(name)
+            for path in self.directory.iterdir():
+                if re.match(own, path.name):
+                    path.unlink()
             self.directory.rmdir()
         return None
 
