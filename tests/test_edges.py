@@ -10,7 +10,6 @@ import pkgutil
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -72,7 +71,6 @@ from literate_rl.nets.policies import (
     make_policy,
 )
 from literate_rl.runs.evaluation import evaluate, paired_difference
-from literate_rl.runs.runs import advice
 
 STATES = spaces.Box(-1, 1, (3,))
 FORCES = spaces.Box(-1, 1, (2,))
@@ -492,10 +490,10 @@ class Rich(gym.Env):
 
 
 LIST, BOX = spaces.Discrete(2), spaces.Box(-1, 1, (1,))
-PAID = [(x, LIST, "scale_reward=True") for x in ("PPO", "PPG", "A2C")]
-PAID += [(x, LIST, "a smaller reward_scale") for x in ("A3C", "IMPALA", "SAC")]
-PAID += [(x, BOX, "a smaller reward_scale") for x in ("DDPG", "HDDPG", "TD3", "SAC")]
-SUMS = [(*x, 1e38) for x in [*PAID, ("Rainbow", LIST, "a smaller reward_scale")]]
+PAID = [(x, LIST, "scale_reward") for x in ("PPO", "PPG", "A2C")]
+PAID += [(x, LIST, "reward_scale") for x in ("A3C", "IMPALA", "SAC")]
+PAID += [(x, BOX, "reward_scale") for x in ("DDPG", "HDDPG", "TD3", "SAC")]
+SUMS = [(*x, 1e38) for x in [*PAID, ("Rainbow", LIST, "reward_scale")]]
 SUMS += [(*x, 1e19) for x in PAID]
 
 
@@ -509,23 +507,4 @@ def test_rewards_that_are_too_large_are_to_blame(
     with pytest.raises(NotFiniteError) as raised:
         train(algorithm, partial(Rich, actions, pay), total_steps=2_000, progress=False)
     (note,) = [x for x in raised.value.__notes__ if "near step" in x]
-    assert note.endswith(f"too large for a float: scale the reward, with {way}")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "words"),
-    [
-        ({"value": 1e30, "target": 1e30}, "third of learning_rate"),
-        ({"value": 1.0, "target": math.nan}, "third of learning_rate"),
-        ({"value": 1.0, "target": 1.0}, "third of learning_rate"),
-        ({"value": 1.0, "target": 1e30}, "scale the reward"),
-    ],
-)
-def test_values_that_explode_are_not_the_rewards_fault(
-    inputs: dict[str, float], words: str
-) -> None:
-    numbers = {name: torch.tensor([x]) for name, x in inputs.items()}
-    with pytest.raises(NotFiniteError) as raised:
-        check_finite(math.inf, **numbers)
-    learner: Any = SimpleNamespace(step=3, config=PPOConfig())
-    assert words in advice(raised.value, learner)
+    assert note.endswith(f"third of learning_rate, or smaller rewards, with {way}")

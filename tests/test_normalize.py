@@ -554,7 +554,8 @@ def both(*makers: Callable[..., Any]) -> list[Callable[..., Any]]:
     return [lambda make=make: make(Apart()) for make in makers] * 2
 
 
-OBS, REWARD = "leave it out and set normalize_obs=True", "set scale_reward=True"
+OBS = "leave it out and set normalize_obs=True, or"
+REWARD = "scale_reward=True for rewards"
 
 
 @pytest.mark.parametrize(
@@ -567,8 +568,8 @@ OBS, REWARD = "leave it out and set normalize_obs=True", "set scale_reward=True"
         ("PPO", "NormalizeReward", REWARD),
         ("A2C", "NormalizeReward", REWARD),
         ("PPG", OwnScale, REWARD),
-        ("IMPALA", "NormalizeReward", "leave it out and set reward_scale"),
-        ("SAC", OwnScale, "leave it out and set reward_scale"),
+        ("IMPALA", "NormalizeReward", "or reward_scale for rewards"),
+        ("SAC", OwnScale, "or reward_scale for rewards"),
     ],
 )
 def test_wrappers_that_keep_statistics_are_told_by_name(
@@ -578,7 +579,7 @@ def test_wrappers_that_keep_statistics_are_told_by_name(
     (found,) = told(name, env, wrappers=[wrapper])
     label = wrapper if isinstance(wrapper, str) else wrapper.__name__
     assert label.rpartition(":")[2] in found
-    assert found.endswith(words)
+    assert words in found
 
 
 @pytest.mark.parametrize(
@@ -599,7 +600,7 @@ def test_so_are_those_of_a_vector_environment(make: Any, label: str) -> None:
 def test_both_are_told_at_once_and_others_not_at_all() -> None:
     (found,) = told("PPO", Apart, wrappers=["NormalizeObservation", "NormalizeReward"])
     assert "NormalizeReward and NormalizeObservation" in found
-    assert found.endswith("set normalize_obs=True and scale_reward=True")
+    assert found.endswith("set normalize_obs=True, or scale_reward=True for rewards")
     assert told("PPO", Apart, wrappers=["ClipReward(-1, 1)", Frozen]) == []
     assert told("PPO", Apart, normalize_obs=True, scale_reward=True) == []
 

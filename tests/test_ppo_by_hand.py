@@ -523,7 +523,7 @@ def test_the_command_line_learns_by_hand_and_says_so(
 
 
 WORDS = {
-    ("PPO", "fast"): "fast must be one of 'auto', 'plain', 'by hand', got 'fast'",
+    ("PPO", "fast"): "fast must be 'auto' or 'plain' or 'by hand', got 'fast'",
     ("A2C", "by hand"): "fast='by hand' is for ppo, got a2c",
 }
 

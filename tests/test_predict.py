@@ -598,7 +598,7 @@ def test_what_cannot_be_pickled_is_named_or_left_out() -> None:
 
     agent = brief("DQN", qnet=Local(nn.Linear(3, 2)))
     assert copy.deepcopy(agent).predict(np.zeros(3)) == agent.predict(np.zeros(3))
-    with pytest.raises(TypeError, match=r"keep it with agent\.save.*Local"):
+    with pytest.raises((AttributeError, pickle.PicklingError), match="Local"):
         pickle.dumps(agent)
 
 

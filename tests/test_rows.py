@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +251,15 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> 
     [
         ({"eval_interval": 0}, "eval_interval must be at least 1, got 0"),
         ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"),
-        ({"log_infos": "is_success"}, "log_infos must be a list of names"),
+        ({"log_infos": "is_success"}, "log_infos must be a Sequence, got str"),
+        ({"log_infos": [3]}, r"log_infos\[0\] must be a str, got int"),
+        ({"callback": 3}, "callback must be callable or None, got int"),
+        ({"callback": lambda learner: None}, "callback must take the learner and its"),
+        (
+            {"eval_interval": "1000"},
+            "eval_interval must be an integer or None, got str",
+        ),
+        ({"resume": 3}, "resume must be a str or a Path or None, got int"),
     ],
 )
 def test_what_cannot_be_told_is_refused(options: Any, words: str) -> None:
@@ -263,7 +271,7 @@ def test_a_run_may_become_longer_and_not_shorter(tmp_path: Path) -> None:
     few = {"total_steps": 512, "progress": False, "anneal": True, **PPO}
     kept = train("PPO", CARTPOLE, **few).save(tmp_path / "kept")
     rows = (kept / "metrics.csv").read_text()
-    with pytest.raises(ValueError, match="total_steps is 512, not 256, and may only"):
+    with pytest.raises(ValueError, match="the run has total_steps 512, not 256"):
         train("PPO", resume=kept, total_steps=256, progress=False)
     agent = train("PPO", resume=kept, total_steps=1024, progress=False)
     assert agent.learner.step == 1024
@@ -347,6 +355,15 @@ def test_a_network_that_would_come_back_as_another_one_is_refused(own: Any) -> N
         load("kept")
 
 
+def test_a_policy_that_could_not_be_kept_is_refused_before_it_learns(own: Any) -> None:
+    def forgotten(seen: Any, actions: Any, config: Any) -> Any:
+        return torch.nn.Linear(4, 2)
+
+    row = replace(own.Munchausen, name="Forgotten", policy=forgotten)
+    with pytest.raises(ValueError, match="Forgotten's policy must have a recipe"):
+        train(row, CARTPOLE)
+
+
 def test_a_row_says_what_is_wrong_with_it(own: Any) -> None:
     row = own.Munchausen
     for changes, words in (
@@ -403,6 +420,21 @@ def test_a_resumed_run_may_log_more(tmp_path: Path) -> None:
     stops = lambda learner, metrics: learner.step >= 3500  # noqa: E731
     again = train("DQN", resume=kept, callback=stops, progress=False, **longer)
     assert {"infos/is_success", "charts/eval_return"} <= again.history[-1].keys()
+
+
+@dataclass(frozen=True)
+class Unchecked(DQNConfig):
+    """Settings that are not checked."""
+
+    bound: float = 0.0
+
+
+def test_settings_are_checked_also_where_somebody_forgot_to(own: Any) -> None:
+    row = replace(own.Munchausen, name="Forgetful", config=Unchecked)
+    with pytest.raises(TypeError, match="bound must be a number, got str"):
+        train(row, CARTPOLE, bound="low")
+    with pytest.raises(TypeError, match="learning_rate must be a number, got str"):
+        Unchecked(learning_rate="high")  # type: ignore[arg-type]
 
 
 def test_what_would_be_ignored_is_refused() -> None:

@@ -37,10 +37,8 @@ from literate_rl.apps.training import (
     Fast,
     Training,
     algorithm_named,
-    import_model,
     placing,
     read_mask,
-    told_of,
 )
 from literate_rl.data.episodes import in_one_line
 from literate_rl.ground.nests import MODELS
@@ -120,12 +118,6 @@ class Command(Generic[Config]):
     encoder: str | None = None
     typed: tyro.conf.Suppress[tyro.conf.Fixed[tuple[str, ...]]] = ()
 
-    @property
-    def models(self) -> dict[str, str]:
-        """The models of your own, by their names in the contract."""
-        given = {name: getattr(self, name) for name in MODELS}
-        return {name: where for name, where in given.items() if where is not None}
-
     def asked(self, algorithm: str) -> Asked:
         """Return what the command asks for."""
         env, config = self.env, cast(Any, self.config)
@@ -136,21 +128,21 @@ class Command(Generic[Config]):
             directory = run_directory(new if self.name is None else self.name)
         elif self.name is not None:
             raise ValueError(f"a resumed run keeps its name: leave out {self.name!r}")
-        models = {name: import_model(name, x) for name, x in self.models.items()}
+        given: dict[str, Any] = {name: getattr(self, name) for name in MODELS}
         if self.mask:
             rows = [[int(x) if x in "01" else x for x in row] for row in self.mask]
-            models["mask"] = read_mask(rows)
-        changes = {name: getattr(config, name) for name in self.typed}
+            given["mask"] = read_mask(rows)
         return Asked(
             algorithm,
             env,
             self.wrappers,
-            models,
-            changes,
+            {name: x for name, x in given.items() if x is not None},
+            {name: getattr(config, name) for name in self.typed},
             self.resume,
             self.fast,
-            told=told_of(self.eval_interval, self.eval_episodes, self.log_infos),
-            typed=self.models,
+            eval_interval=self.eval_interval,
+            eval_episodes=self.eval_episodes,
+            log_infos=self.log_infos,
             directory=directory,
             look=("human" if has_screen() else "rgb_array") if self.watch else "",
             dash="--",
@@ -170,24 +162,24 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
     first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
     known = {field.name for field in fields(row.config)}
-    arguments = list(arguments)
-    for place, typed_word in enumerate(arguments):
-        option, equals, value = typed_word.partition("=")
+    words, names = [], []
+    for word in arguments:
+        option, equals, value = word.partition("=")
         name = option[2:].replace("-", "_")
-        if option[:2] == "--" and name in ONCE:
-            new = as_typed(warn_once_named(name, "--"), "--")
-            if new in {x.partition("=")[0] for x in arguments}:
-                first.error(f"{new} was given twice, also by its old name")
-            arguments[place] = new + equals + value
-    options = [x.partition("=")[0] for x in arguments if x.startswith("--")]
-    names = [option[2:].replace("-", "_") for option in options]
-    for option, name in zip(options, names, strict=True):
-        if name not in known and (words := about(name, known, "--")):
-            first.error(f"there is no option {option}{words}")
+        if option[:2] == "--":
+            if name in ONCE:
+                name = warn_once_named(name, "--")
+                option = as_typed(name, "--")
+                if option in {x.partition("=")[0] for x in arguments}:
+                    first.error(f"{option} was given twice, also by its old name")
+            elif name not in known and (hint := about(name, known, "--")):
+                first.error(f"there is no option {option}{hint}")
+            names.append(name)
+        words.append(option + equals + value)
     command: Any = Command[row.config]  # type: ignore[name-defined]
     settings = cast(Any, row.settings)(DEFAULT_ENV if env is None else env)
     default = Command(env=env, config=settings)
-    parsed: Command[Any] = tyro.cli(command, prog=prog, args=arguments, default=default)
+    parsed: Command[Any] = tyro.cli(command, prog=prog, args=words, default=default)
     # A value that was typed counts, also where it is the default.
     typed = {x if x in known else x.removeprefix("no_") for x in names} & known
     return replace(parsed, typed=tuple(sorted(typed)))

@@ -37,6 +37,7 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
+from literate_rl.ground.signatures import checked
 from literate_rl.learners.rainbow import BEYOND
 from literate_rl.runs.runs import read_settings
 
@@ -127,6 +128,7 @@ LARGEST_REWARDS = {
 }
 
 
+@checked
 def read_record(directory: str | Path, largest_reward: float | None = None) -> Record:
     """Read the files of a run, also of one that is still going on.
 
@@ -134,10 +136,6 @@ def read_record(directory: str | Path, largest_reward: float | None = None) -> R
         FileNotFoundError: If the directory holds no run.
         ValueError: If a file is damaged, or there is no whole row yet.
     """
-    if not isinstance(directory, str | Path):
-        kind = type(directory).__name__
-        words = "directory must be that of a run, as agent.save(directory) makes one"
-        raise TypeError(f"{words}, got {kind}")
     directory = Path(directory)
     settings = read_settings(directory / "settings.json")
     table = directory / "metrics.csv"
@@ -215,10 +213,8 @@ class Rule:
     def most_of_ten(self, record: Record) -> int:
         """Return the most that show it among ten consecutive iterations."""
         looked, shown = self.shown(record)
-        number = shown[looked].astype(int)
-        if len(number) <= 10:
-            return int(number.sum())
-        return int(np.convolve(number, np.ones(10, int), "valid").max())
+        # What reaches beyond an end counts no more than what lies within.
+        return int(np.convolve([0, *shown[looked]], np.ones(10)).max())
 
 
 # %% [markdown]
@@ -415,11 +411,6 @@ def can_judge(rule: Rule, record: Record) -> bool:
     return bool(rule.shown(record)[0].sum() >= rule.count)
 
 
-def judged_by(record: Record) -> list[str]:
-    """Return the names of the rules that can be judged."""
-    return [rule.name for rule in RULES if can_judge(rule, record)]
-
-
 def symptom(rule: Rule, record: Record) -> Symptom:
     """Return what a rule has found."""
     looked, shown = rule.shown(record)
@@ -458,30 +449,28 @@ def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
     ]
     symptoms = symptoms_of(record)
     for number, found in enumerate(symptoms, 1):
-        lines += ["", f"{number}. {found.name.capitalize()}", *in_words(found)]
-    judged = judged_by(record)
+        words = {
+            "seen": f"{found.seen}, from step {found.first:,} to {found.last:,}",
+            "means": found.meaning,
+            "read": f"“{found.section}” in {found.link}",
+            "try": found.change,
+        }
+        lines += ["", f"{number}. {found.name.capitalize()}"]
+        lines += [wrapped(text, f"   {key:8}") for key, text in words.items()]
+    judged = [rule.name for rule in RULES if can_judge(rule, record)]
     if not symptoms:
         lines += ["", "No symptom." if judged else "There is nothing to look at yet."]
     if judged:
         lines += ["", wrapped(f"Looked for: {'; '.join(judged)}.")]
     if left_out := [rule.name for rule in RULES if rule.name not in judged]:
-        words = "Not looked for, as the run does not tell or is too short: "
-        lines += [wrapped(f"{words}{'; '.join(left_out)}.")]
+        told = "Not looked for, as the run does not tell or is too short: "
+        lines += [wrapped(f"{told}{'; '.join(left_out)}.")]
     known = replace(record, largest_reward=1.0)
-    if record.largest_reward is None and judged_by(known) != judged:
+    if record.largest_reward is None and any(
+        can_judge(rule, known) and rule.name not in judged for rule in RULES
+    ):
         lines += ["Add --largest-reward R, that of one step, to have values judged."]
     return "\n".join(lines)
-
-
-def in_words(found: Symptom) -> list[str]:
-    """Return the lines on a symptom."""
-    words = {
-        "seen": f"{found.seen}, from step {found.first:,} to {found.last:,}",
-        "means": found.meaning,
-        "read": f"“{found.section}” in {found.link}",
-        "try": found.change,
-    }
-    return [wrapped(text, f"   {key:8}") for key, text in words.items()]
 
 
 def wrapped(text: str, head: str = "") -> str:

@@ -186,11 +186,6 @@ def name_of_maker(thing: Any) -> str:
     return f"{module}:{name}" if known is thing else f"<{name.strip('<>')} of {module}>"
 
 
-def has_name(stored: str) -> bool:
-    """Say whether a stored name leads back to what it names."""
-    return not stored.startswith("<")
-
-
 # %% [markdown]
 # ## See it
 #

@@ -47,7 +47,6 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from difflib import get_close_matches
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -291,6 +290,7 @@ class Log:
 Callback = Callable[[Learner, dict[str, float]], Any]
 
 
+@checked
 def fit(
     learner: Learner,
     run: Run | None = None,
@@ -369,7 +369,7 @@ def keep_what_is_whole(
 ) -> None:
     """Keep what was learned and measured before an iteration failed."""
     if isinstance(error, NotFiniteError):
-        error.add_note(advice(error, learner))
+        error.add_note(advice(learner))
     if run is None:
         return
     others_failed = ChildProcessError in (type(error), type(error.__cause__))
@@ -380,22 +380,13 @@ def keep_what_is_whole(
         run.save(learner)
 
 
-def advice(error: NotFiniteError, learner: Learner) -> str:
+def advice(learner: Learner) -> str:
     """Say what may help where numbers have exploded."""
-    large, at = error.large, f"near step {learner.step}"
-    # Where values are of the usual size and what they should become is not, the
-    # rewards are to blame.
-    if not large or large.keys() - {"reward", "adv", "return_", "target", "td_error"}:
-        return f"the numbers exploded {at}: try a third of learning_rate"
-    ways = {
-        "scale_reward": "scale_reward=True",
-        "reward_scale": "a smaller reward_scale",
-    }
-    known = (way for name, way in ways.items() if hasattr(learner.config, name))
-    name = max(large, key=large.__getitem__)
+    names = ("scale_reward", "reward_scale")
+    way = next((x for x in names if hasattr(learner.config, x)), "TransformReward")
     return (
-        f"{name} reaches {large[name]:.0e} {at}, and squares of that are too large for "
-        f"a float: scale the reward, with {next(known, 'the wrapper TransformReward')}"
+        f"the numbers exploded near step {learner.step}: try a third of learning_rate, "
+        f"or smaller rewards, with {way}"
     )
 
 
@@ -514,9 +505,7 @@ class Run:
     ) -> None:
         self.directory = Path(directory)
         self.checkpoint = self.directory / "checkpoint.pt"
-        # The columns of the table, and the metrics that this process writes.
-        self.columns: list[str] = []
-        self.names: list[str] | None = None
+        self.columns: list[str] = []  # of the table
         self.rows: list[str] = []
         self.gathered: dict[str, tuple[float, float]] = {}  # for the next row
         self.state: dict[str, Any] | None = None
@@ -608,14 +597,14 @@ class Run:
         Raises:
             ValueError: If the table has fewer rows than this number.
         """
-        try:
-            text = self.metrics.read_text("utf-8") if self.metrics.exists() else ""
-            whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
-            self.columns = next(csv.reader(whole[:1]), [])
-            # What stands behind the checkpoint goes.
-            rows = [x for x in whole[1:] if int(x.split(",", 1)[0]) <= step]
-        except ValueError as error:
-            raise ValueError(f"{self.metrics} is damaged: {error}") from error
+        text = ""
+        if self.metrics.exists():
+            text = self.metrics.read_text("utf-8", "replace")
+        whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
+        self.columns = next(csv.reader(whole[:1]), [])
+        # What stands behind the checkpoint goes, and what is no row.
+        steps = ((row, row.partition(",")[0]) for row in whole[1:])
+        rows = [row for row, at in steps if at.isdecimal() and int(at) <= step]
         if len(rows) < number:
             raise ValueError(
                 f"{self.metrics} must have {number} rows up to step {step}, got "
@@ -628,19 +617,15 @@ class Run:
 
         Args:
             step: Steps taken so far.
-            metrics: Numbers by name, the same names each time, in any order. NaN stands
-                for "nothing to tell" and leaves the cell empty.
+            metrics: Numbers by name. NaN stands for "nothing to tell" and leaves the
+                cell empty. A name that is new gets a column.
 
         Raises:
-            ValueError: If the names differ from those of the first row, if a resumed
-                table has none of them, or if the run is closed.
+            ValueError: If the run is closed.
         """
         self.begin()
-        names = list(metrics)
-        if self.names is None:
-            self.add_columns(names)
-        if {*names} != {*(self.names or ())}:
-            raise ValueError(f"metrics must be {self.names}, got {names}")
+        if new := [name for name in metrics if name not in self.columns]:
+            self.add_columns(new)
         cells = {k: "" if math.isnan(x) else f"{x:.8g}" for k, x in metrics.items()}
         row = [str(step), *(cells.get(name, "") for name in self.columns[1:])]
         with self.metrics.open("a", encoding="utf-8", newline="") as file:
@@ -650,20 +635,14 @@ class Run:
             if math.isfinite(x):
                 self.events.add_scalar(name, x, step)
 
-    def add_columns(self, names: list[str]) -> None:
-        """Give the table a column for each metric; older rows have no number of it."""
-        known = self.columns[1:]
-        if known and not {*known} & {*names}:
-            raise ValueError(f"metrics must be {known}, got {names}")
-        new = [name for name in names if name not in known]
-        if new or not self.columns:
-            self.columns = ["step", *known, *new]
-            table = io.StringIO()
-            csv.writer(table, lineterminator="\n").writerow(self.columns)
-            empty = "," * len(new) + "\n"
-            table.writelines(row[:-1] + empty for row in self.rows[1:])
-            write_atomically(self.metrics, table.getvalue().encode())
-        self.names = names
+    def add_columns(self, new: list[str]) -> None:
+        """Give the table a column for each new metric; older rows have none of it."""
+        rows = self.metrics.read_text("utf-8").splitlines()[1:] if self.columns else []
+        self.columns = [*(self.columns or ["step"]), *new]
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerow(self.columns)
+        table.writelines(row + "," * len(new) + "\n" for row in rows)
+        write_atomically(self.metrics, table.getvalue().encode())
 
     def save(self, learner: Learner) -> None:
         """Write a checkpoint; the one before it stays as ``checkpoint.previous.pt``.
@@ -715,6 +694,23 @@ class Run:
         self.closed = True
         if self.held is not None:
             self.held.close()
+
+    def give_up(self) -> Path | None:
+        """Leave the directory, which another run may have; return where metrics are.
+
+        If there are none, nothing stays.
+        """
+        self.close()
+        own = r"settings\.json$|lock$|events\.|checkpoint|best\.pt$"
+        with suppress(OSError):  # something else lies there, or nothing any more
+            if self.logged:
+                name = f"{self.directory}__failed__{uuid4().hex[:8]}"
+                return self.directory.rename(name)
+            for path in self.directory.iterdir():
+                if re.match(own, path.name):
+                    path.unlink()
+            self.directory.rmdir()
+        return None
 
     def __enter__(self) -> Run:
         return self
@@ -1224,11 +1220,9 @@ def found(path: str | Path) -> Path:
     names = sorted(each.name for each in trained_folder().iterdir())
     if path.name in names:
         return trained_folder() / path
-    close = get_close_matches(path.name.lower(), names, n=1)
-    hint = f" (is it {close[0]}?)" if close else ""
     raise FileNotFoundError(
-        f"there is no checkpoint {path}, nor an agent of that name{hint}; these come "
-        f"with the package: {', '.join(names)}"
+        f"there is no checkpoint {path}, nor an agent of that name; these come with "
+        f"the package: {', '.join(names)}"
     )
 
 
@@ -1306,25 +1300,36 @@ def todays_form(state: Any) -> Any:
 
 
 # %% tags=["export"]
-def check_named(
-    option: str, stored: str | None, named: str | None, runs_code: bool
+def names_of(settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of what a run was given, by option."""
+    models = settings.get("models") or {}
+    names = {"env": [settings["env"]], "wrappers": settings.get("wrappers", [])}
+    return names | {role: [model] for role, model in models.items()}
+
+
+def check_agreed(
+    kept: Mapping[str, Sequence[str]],
+    given: Mapping[str, Sequence[Any]],
+    dash: str = "",
 ) -> None:
     """Raise unless the user stands behind what the directory of a run says.
 
     Args:
-        option: What is typed before the value, for instance ``--env``.
-        stored: The value in the directory's settings.
-        named: The value that the user has typed, or None.
-        runs_code: Whether the stored value must be named before it is used.
+        kept: Names in the directory's settings, by option.
+        given: What the user has named or made, by option, or nothing for what the run
+            has. That will not do where a name leads to code of others.
+        dash: What stands before the name of an option.
     """
-    if runs_code and named is None:
-        if stored and "<" in stored:
-            words = "which has no name that leads to it: hand it over in Python"
-            raise ValueError(f"the run has {option} {stored}, {words}")
-        words = "a directory may not choose whose code runs: hand over again"
-        raise ValueError(f"{words} {option} {stored}")
-    if named not in (None, stored):
-        raise ValueError(f"the run has {option} {stored or 'none'}, not {named}")
+    for option, things in given.items():
+        old = kept.get(option, ())
+        has = f"{as_typed(option, dash)} {shlex.join(old) or 'none'}"
+        names = [*map(as_stored, things, [*old, *("",) * len(things)])]
+        if names and names != [*old]:
+            raise ValueError(f"the run has {has}, not {shlex.join(names)}")
+        if not names and any(map(is_command, old)):
+            words = "a directory may not choose whose code runs: hand over again"
+            where = " in Python" if "<" in has else ""
+            raise ValueError(f"{words} {has}{where}")
 
 
 def agreed_env(
@@ -1341,24 +1346,21 @@ def agreed_env(
         wrappers: Likewise, none for those of the run.
         dash: What stands before the name of an option.
     """
-    stored, around, env = settings["env"], settings.get("wrappers", []), known_env(env)
-    given = [] if env is None else [env]
-    for option, old, new in (("env", [stored], given), ("wrappers", around, wrappers)):
-        named = shlex.join(map(as_stored, new, [*old, *("",) * len(new)]))
-        must = any(map(is_command, old))
-        check_named(dash + option, shlex.join(old), named or None, must)
-    world = stored if env is None else env
+    env = known_env(env)
+    given = {"env": [] if env is None else [env], "wrappers": wrappers}
+    check_agreed(names_of(settings), given, dash)
+    world = settings["env"] if env is None else env
     if isinstance(world, VectorEnv):
         return world
-    return make_wrapped(world, wrappers or around)
+    return make_wrapped(world, wrappers or settings.get("wrappers", []))
 
 
 def as_stored(thing: Any, stored: str) -> str:
     """Return the name of what was given, by the stored name if it means the same."""
-    # What has no name cannot be compared. The same file, wherever it lies now.
+    # What has no name, or one in a script, cannot be compared. A file may be elsewhere.
     name = name_of_maker(thing)
     same = stored and without_folder(name) == without_folder(stored)
-    return stored if same or stored.startswith("<") else name
+    return stored if same or stored.startswith(("<", "__main__:")) else name
 
 
 def is_command(stored: str) -> bool:
@@ -1557,7 +1559,18 @@ def video_writer(path: Path, fps: int) -> Iterator[Callable[[NDArray[np.uint8]],
     def write(frame: NDArray[np.uint8]) -> None:
         nonlocal writer, written
         with one_sentence(path):
-            writer = writer or open_ffmpeg(new, frame, fps)
+            if writer is None:
+                writer = imageio_ffmpeg.write_frames(
+                    str(new),
+                    frame.shape[1::-1],
+                    fps=fps,
+                    macro_block_size=2,
+                    ffmpeg_log_level="error",
+                    # The new name does not say that it is an mp4. Its index comes
+                    # first, so that a page plays it while it still arrives.
+                    output_params=["-f", "mp4", "-movflags", "+faststart"],
+                )
+                writer.send(None)
             writer.send(np.ascontiguousarray(frame))
         written += 1
 
@@ -1574,25 +1587,6 @@ def video_writer(path: Path, fps: int) -> Iterator[Callable[[NDArray[np.uint8]],
         if writer:
             writer.close()
         new.unlink(missing_ok=True)
-
-
-def open_ffmpeg(path: Path, frame: NDArray[np.uint8], fps: int) -> Any:
-    """Start ffmpeg for a film of frames like this one."""
-    import imageio_ffmpeg
-
-    height, width, _ = frame.shape
-    writer = imageio_ffmpeg.write_frames(
-        str(path),
-        (width, height),
-        fps=fps,
-        macro_block_size=2,
-        ffmpeg_log_level="error",
-        # The new name does not say that it is an mp4. Its index comes first, so that a
-        # page plays it while it still arrives.
-        output_params=["-f", "mp4", "-movflags", "+faststart"],
-    )
-    writer.send(None)
-    return writer
 
 
 @contextmanager
@@ -1697,33 +1691,27 @@ def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
     ends, bins = (read_rows(folder / f"{name}{part}.csv") for part in ("", "_curves"))
     runs = {}
     for variant in dict.fromkeys(row["variant"] for row in ends):
-        mine = [row for row in ends if row["variant"] == variant]
-        columns = {
-            name: np.array([row[name] for row in mine], float)
-            for name in mine[0]
-            if name not in ("variant", "seed")
-        }
-        final = columns.pop("return")
-        mine = [row for row in bins if row["variant"] == variant]
-        curves = {
-            name: np.array([row[name] for row in mine], float).reshape(len(final), -1)
-            for name in mine[0]
-            if name not in ("variant", "seed")
-        }
+        judged = columns_of(ends, variant)
+        final = judged.pop("return")
+        curves = columns_of(bins, variant)
+        curves = {name: x.reshape(len(final), -1) for name, x in curves.items()}
         steps = curves.pop("step")[0]
         for curve in (row for table in curves.values() for row in table):
             known = np.isfinite(curve)
             curve[:] = np.interp(steps, steps[known], curve[known])
-        runs[variant] = StoredRuns(
-            steps,
-            curves.pop("return"),
-            final,
-            columns.pop("area"),
-            columns.pop("cpu_seconds"),
-            columns,
-            curves,
-        )
+        area, seconds = judged.pop("area"), judged.pop("cpu_seconds")
+        whole = curves.pop("return")
+        runs[variant] = StoredRuns(steps, whole, final, area, seconds, judged, curves)
     return runs
+
+
+def columns_of(
+    rows: list[dict[str, str]], variant: str
+) -> dict[str, NDArray[np.float64]]:
+    """Return the numbers of a variant by name, one for each of its rows."""
+    mine = [row for row in rows if row["variant"] == variant]
+    names = [name for name in mine[0] if name not in ("variant", "seed")]
+    return {name: np.array([row[name] for row in mine], float) for name in names}
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -32,8 +32,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace, field
 from difflib import get_close_matches
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, cast, get_args
+from typing import Any, Literal, NamedTuple, Unpack, cast
 from warnings import warn
 from importlib import import_module
 
@@ -45,7 +46,6 @@ from gymnasium.vector import (
     AsyncVectorEnv,
     SyncVectorEnv,
     VectorEnv,
-    VectorRewardWrapper,
     VectorWrapper,
 )
 from gymnasium.vector.utils import batch_space, iterate
@@ -54,7 +54,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.actors.a3c import A3C  # noqa: F401 (its row)
-from literate_rl.actors.actors import MakeTransport, TransportConfig
+from literate_rl.actors.actors import MakeTransport
 from literate_rl.data.agents import best_device, make_envs, seed_everything
 from literate_rl.actors.apex import Apex  # noqa: F401 (its rows)
 from literate_rl.check.contracts import CONTRACTS, check_model
@@ -85,7 +85,6 @@ from literate_rl.data.episodes import (
     known_env,
     make_one,
     resets_later,
-    without_folder,
 )
 from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.nests import (
@@ -107,7 +106,7 @@ from literate_rl.ground.rows import (
     maker_named,
     register,
 )
-from literate_rl.ground.signatures import check_that
+from literate_rl.ground.signatures import Count, check_that, checked
 from literate_rl.interfaces.cluster import RayActors
 from literate_rl.learners.rainbow import RainbowPolicy
 from literate_rl.runs.evaluation import evaluate
@@ -117,13 +116,13 @@ from literate_rl.runs.runs import (
     Run,
     about,
     agreed_env,
-    as_typed,
     best_of,
-    check_named,
+    check_agreed,
     fit,
     is_command,
     load_checkpoint,
     make_visible,
+    names_of,
     policy_state,
     save_checkpoint,
     sync,
@@ -242,11 +241,22 @@ def train(
         if today in changes:
             raise TypeError(f"{today} was given twice, also by its old name")
         changes[today] = value
-    name = algorithm_named(algorithm)
-    told = told_of(eval_interval, eval_episodes, log_infos)
     models = {key: changes.pop(key) for key in MODELS if key in changes}
     models |= {} if mask is None else {"mask": read_mask(mask)}
-    asked = Asked(name, env, wrappers, models, changes, resume, fast, check, told=told)
+    asked = Asked(
+        algorithm_named(algorithm),
+        env,
+        wrappers,
+        models,
+        changes,
+        resume,
+        fast,
+        check,
+        callback,
+        eval_interval,
+        eval_episodes,
+        log_infos,
+    )
     # The caller may be in a block without gradients, and draws random numbers too.
     with (
         torch.inference_mode(False),
@@ -254,7 +264,7 @@ def train(
         placing(device, progress) as place,
     ):
         training = asked.start(place)
-        history = training.carry_out(progress, callback)
+        history = training.carry_out(progress)
     run, world = training.run, training.world
     agent = Agent(training.learner, run.directory, history, world)
     if resume is None:
@@ -392,15 +402,6 @@ def check_states(state: Tensor, space: spaces.Space[Any]) -> None:
         raise ValueError(f"states['state'] must have shape {wanted}, got {given}")
 
 
-def sendable(env: Any) -> Any:
-    """Return an environment, or what makes it, or None if it cannot be pickled."""
-    try:
-        pickle.dumps(env)
-    except Exception:
-        return None
-    return env
-
-
 class Taught(NamedTuple):
     """What a copy of an agent has of its learner."""
 
@@ -409,6 +410,7 @@ class Taught(NamedTuple):
     step: int
 
 
+@dataclass(eq=False, repr=False)
 class Agent:
     """What ``train`` returns: a policy that has learned, and the run that taught it.
 
@@ -417,6 +419,7 @@ class Agent:
 
     Attributes:
         learner: The learner, with its ``policy`` and its ``config``.
+        folder: Where its run is kept.
         history: The rows of the log: the metrics of each iteration, or of several.
         env: What it has learned in, as it was given, with the wrappers around it. For
             ``evaluate``, ``record_video`` and ``show``, unless it is a vector
@@ -424,15 +427,10 @@ class Agent:
             where it could not be pickled.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        folder: Path,
-        history: list[dict[str, float]],
-        env: Any = None,
-    ) -> None:
-        self.learner, self.folder, self.history = learner, folder, history
-        self.env = env
+    learner: Learner
+    folder: Path
+    history: list[dict[str, float]]
+    env: Any = None
 
     @property
     def policy(self) -> PolicyLike:
@@ -446,11 +444,10 @@ class Agent:
         Raises:
             FileNotFoundError: If it was trained without ``eval_interval``.
         """
-        policy: Any = copy.deepcopy(self.policy)
+        best: Any = copy.deepcopy(self.policy)
         state = load_checkpoint(best_of(self.folder))
-        policy.load_state_dict(state["policy"]["weights"])
-        best: PolicyLike = policy
-        return best
+        best.load_state_dict(state["policy"]["weights"])
+        return cast(PolicyLike, best)
 
     @property
     def interrupted(self) -> bool:
@@ -461,45 +458,41 @@ class Agent:
         """Remove the folder once nobody has the agent any more."""
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
-    def taught(self, policy: PolicyLike) -> Taught:
-        """Return what a copy has of the learner, with a policy of its own."""
-        return Taught(policy, self.learner.config, self.learner.step)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickled copy needs, the files of the folder among it."""
+    def state(self, policy: PolicyLike) -> dict[str, Any]:
+        """Return what a copy with such a policy has, the folder's files among it."""
         files = [path for path in self.folder.rglob("*") if path.is_file()]
-        try:
-            # As bytes it outlives this process, as tensors in shared memory do not.
-            learner = pickle.dumps(self.taught(self.policy))
-        except (AttributeError, TypeError, pickle.PickleError) as error:
-            words = "agent holds a model that cannot be pickled, so keep it with"
-            raise TypeError(f"{words} agent.save(directory): {error}") from error
         return {
             **vars(self),
-            "learner": learner,
+            "learner": Taught(policy, self.learner.config, self.learner.step),
             "folder": {str(x.relative_to(self.folder)): x.read_bytes() for x in files},
-            "env": sendable(self.env),
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickled copy needs."""
+        state = self.state(self.policy)
+        # As bytes it outlives this process, as tensors in shared memory do not.
+        state["learner"] = pickle.dumps(state["learner"])
+        try:
+            pickle.dumps(self.env)
+        except Exception:
+            state["env"] = None
+        return state
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become a copy that was pickled, with a folder of its own."""
+        """Become a copy, with a folder of its own."""
         folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
         for name, content in state["folder"].items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        learner = pickle.loads(state["learner"])
+        learner = state["learner"]
+        learner = pickle.loads(learner) if isinstance(learner, bytes) else learner
         vars(self).update(state, learner=learner, folder=folder)
         self.clear_up()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
-        """Return a copy with a folder of its own, in the same ``env``."""
-        folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
-        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        learner = self.taught(copy.deepcopy(self.policy, memo))
-        history = copy.deepcopy(self.history, memo)
-        twin = Agent.__new__(Agent)
-        vars(twin).update(vars(self), learner=learner, folder=folder, history=history)
-        twin.clear_up()
+        """Return a copy in the same ``env``."""
+        twin, state = Agent.__new__(Agent), self.state(copy.deepcopy(self.policy, memo))
+        twin.__setstate__(state | {"history": copy.deepcopy(self.history, memo)})
         return twin
 
     def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
@@ -671,6 +664,7 @@ def stay(policy: Any, config: Any) -> Any:
 
 
 @contextmanager
+@checked
 def placing(device: Device, tell: bool = True) -> Iterator[Place]:
     """Give a function that moves a policy to its device; in the end it comes back.
 
@@ -681,9 +675,6 @@ def placing(device: Device, tell: bool = True) -> Iterator[Place]:
     Raises:
         ValueError: If there is no such device.
     """
-    if device not in get_args(Device):
-        names = ", ".join(get_args(Device))
-        raise ValueError(f"device must be one of {names}, got {device!r}")
     if device == "cuda" and best_device().type == "cpu":
         raise ValueError("device must be cpu or auto where PyTorch finds no CUDA")
     homes: list[tuple[nn.Module, torch.device]] = []
@@ -716,8 +707,10 @@ def make_learner(*asked: Any, **more: Any) -> Learner:
 
 
 def check_recipe(row: Row, policy: Any) -> None:
-    """Raise if ``load`` would build another network for a user's algorithm."""
-    name, arguments = getattr(policy, "recipe", ("", {}))
+    """Raise if ``load`` would build no policy, or another one, for a user's row."""
+    words = f"{row.name}'s policy must have a recipe, by which load builds it"
+    check_that(hasattr(policy, "recipe"), f"{words}: see remembered")
+    name, arguments = policy.recipe
     make = maker_named(name)
     if row.home.startswith("literate_rl.") or make is None:
         return
@@ -745,7 +738,7 @@ def made(
     check_fast(fast, row)
     check_models(row, models, config)
     view, make = looked_at(env, config)
-    build = make if notes is None else lambda: notes(make())
+    build = make if notes is None else lambda: Noted(make(), notes)
     hybrid = row.actions == ANY and is_hybrid(view.actions)
     if "mask" in models and not hybrid:
         words = "mask is for hybrid actions and what learns them"
@@ -777,11 +770,9 @@ def made(
     return cast(Any, row.actors)(*arguments, **forms), {"act": act, **forms}
 
 
-def check_fast(fast: str, row: Row) -> None:
+@checked
+def check_fast(fast: Fast, row: Row) -> None:
     """Raise unless there is such a choice, and the algorithm has it."""
-    if fast not in get_args(Fast):
-        names = ", ".join(map(repr, get_args(Fast)))
-        raise ValueError(f"fast must be one of {names}, got {fast!r}")
     if fast == "by hand" and not BY_HAND.keys() & {*row.forms}:
         able = [x for x, each in ALGORITHMS.items() if BY_HAND.keys() & {*each.forms}]
         raise ValueError(f"fast='by hand' is for {' and '.join(able)}, got {row.key}")
@@ -876,30 +867,23 @@ def tell_hidden_mask(env: Env, seen: spaces.Space[Any]) -> None:
 def tell_statistics(env: Any, config: Any) -> None:
     """Warn of wrappers that keep statistics of their own, and name the settings."""
     scale = "scale_reward=True" if hasattr(config, "scale_reward") else "reward_scale"
-    found = [*with_statistics(env)]
-    if not found:
-        return
-    settings = {scale if rewards else "normalize_obs=True" for _, rewards in found}
-    returns = ", and returns are those of scaled rewards" * (scale in settings)
-    names = " and ".join(dict.fromkeys(name for name, _ in found))
-    warn(
-        f"env keeps running statistics in {names}, which no checkpoint has and "
-        f"evaluate measures anew{returns}: leave it out and set "
-        f"{' and '.join(sorted(settings))}",
-        stacklevel=2,
-    )
+    if names := " and ".join(dict.fromkeys(with_statistics(env))):
+        warn(
+            f"env keeps running statistics in {names}, which no checkpoint has and "
+            "evaluate measures anew: leave it out and set normalize_obs=True, or "
+            f"{scale} for rewards",
+            stacklevel=2,
+        )
 
 
-def with_statistics(env: Any) -> Iterator[tuple[str, bool]]:
-    """Yield the wrappers that keep statistics, and whether these are of rewards."""
+def with_statistics(env: Any) -> Iterator[str]:
+    """Yield the names of wrappers that keep statistics."""
     while isinstance(env, gym.Wrapper | VectorWrapper):
-        of_rewards = isinstance(env, gym.RewardWrapper | VectorRewardWrapper)
-        for name, kept in vars(env).items():
+        for kept in vars(env).values():
             # Gymnasium's class, and those of others, which have its name.
             running = "RunningMeanStd" in (kind.__name__ for kind in type(kept).__mro__)
             if running and getattr(env, "update_running_mean", True):
-                named = any(part in name.lower() for part in ("ret", "rew"))
-                yield type(env).__name__, of_rewards or named
+                yield type(env).__name__
         env = env.env
     if isinstance(env, SyncVectorEnv):
         yield from with_statistics(env.envs[0])
@@ -1181,6 +1165,7 @@ def algorithm_named(name: Any) -> str:
 
 
 # %% tags=["export"]
+@checked
 @dataclass(frozen=True)
 class Asked:
     """What somebody wants to be trained.
@@ -1189,37 +1174,60 @@ class Asked:
         algorithm: Its name in the table.
         env: As in ``train``, or None for that of a run.
         wrappers: As in ``train``.
-        models: Models of your own, an encoder and a mask, by their names.
+        models: Models of your own, an encoder and a mask, by their names. A text is
+            ``module:name`` of what makes a model.
         changes: Settings that were named.
         resume: As in ``train``.
         fast: As in ``train``.
         check: As in ``train``.
-        told: What the log gets beside the metrics of the learner: ``eval_interval``,
-            ``eval_episodes`` and ``log_infos``, where they are asked for.
-        typed: On the command line, the names of the models, as they can be typed again.
+        callback: As in ``train``.
+        eval_interval: As in ``train``.
+        eval_episodes: As in ``train``.
+        log_infos: As in ``train``.
         directory: Where a new run is kept; None is a directory that will go.
         look: How the agent will be drawn afterwards; nothing if it will not.
         dash: What stands before the name of an option.
     """
 
     algorithm: str
-    env: World | None
-    wrappers: Sequence[Wrapper] = ()
+    env: Any = None
+    wrappers: Any = ()
     models: Models = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     resume: str | Path | None = None
     fast: Fast = "auto"
     check: bool = True
-    told: dict[str, Any] = field(default_factory=dict)
-    typed: dict[str, str] = field(default_factory=dict)
+    callback: Callback | None = None
+    eval_interval: Count | None = None
+    eval_episodes: Count | None = None
+    log_infos: Sequence[str] = ()
     directory: Path | None = None
     look: str = ""
     dash: str = ""
+
+    def __post_init__(self) -> None:
+        if self.callback is None:
+            return
+        try:
+            signature(self.callback).bind("learner", "metrics")
+        except TypeError as error:
+            words = "callback must take the learner and its metrics"
+            raise TypeError(f"{words}: {error}") from error
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the log gets beside metrics, as the settings of a run hold it."""
+        names = ("eval_interval", "eval_episodes", "log_infos")
+        return {name: x for name in names if (x := getattr(self, name))}
 
     def start(self, place: Place) -> Training:
         """Begin a new run, or go on with one."""
         run = None if self.resume is None else Run(self.resume, resume=True)
         config, world, models = self.anew() if run is None else self.agreed(run)
+        models = {
+            name: import_model(name, x) if isinstance(x, str) else x
+            for name, x in models.items()
+        }
         notes = notes_for(self.told if run is None else run.settings, world, config)
         arguments = self.algorithm, world, config, models, self.check, place, self.fast
         learner, forms = made(*arguments, notes)
@@ -1229,19 +1237,13 @@ class Asked:
             if self.look:  # better now than after the training
                 make_visible(cast(Any, world), self.look).close()
             if run is None:
-                run = self.new_run(world, config, models)
+                stored = settings_of_run(self.algorithm, world, config, self.models)
+                folder = self.directory or tempfile.mkdtemp(prefix="literate_rl_")
+                run = Run(folder, stored | self.told)
         except BaseException:
             with ended(learner, world):
                 raise
         return Training(self, run, learner, world, forms, notes)
-
-    def new_run(self, world: World, config: Any, models: Models) -> Run:
-        """Return a new run with the settings of what was asked for."""
-        settings = settings_of_run(self.algorithm, world, config, models)
-        # Models are stored as they were typed, so that they can be typed again.
-        settings |= {"models": self.typed} if self.dash else {}
-        directory = self.directory or tempfile.mkdtemp(prefix="literate_rl_")
-        return Run(directory, settings | self.told)
 
     def anew(self) -> tuple[Any, World, Models]:
         """Return settings, environment and models of a new run."""
@@ -1264,57 +1266,39 @@ class Asked:
             words = f"algorithm is {named!r}, not {self.algorithm!r}"
             raise ValueError(f"{source}: {words}")
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
-        asked = self.env, self.wrappers, self.dash
-        world: World = agreed_env(stored, *asked)
-        config = self.agreed_settings(config)
-        run.settings |= self.told
-        run.settings["config"] |= {"total_steps": config.total_steps}
-        return config, world, self.agreed_models(stored)
-
-    def agreed_settings(self, config: Any) -> Any:
-        """Return the settings of a run, which may have more steps than before."""
-        if isinstance(config, TransportConfig):
-            option = f"{self.dash}{address_option(config)}" if self.dash else "address"
-            typed = self.changes.get("address")
-            check_named(option, config.address, typed, config.address is not None)
+        world = agreed_env(stored, self.env, self.wrappers, self.dash)
         wanted = settings_with(config, self.changes)
-        for name in self.changes:
-            stored, typed = getattr(config, name), getattr(wanted, name)
-            if typed == stored or (name == "total_steps" and typed > stored):
-                continue
-            words = f"{as_typed(name, self.dash)} is {stored!r}, not {typed!r}"
-            more = "may only be larger" if name == "total_steps" else "may not change"
-            raise ValueError(f"a resumed run keeps its settings: {words}, and {more}")
-        return wanted
-
-    def agreed_models(self, stored: dict[str, Any]) -> Models:
-        """Return models of one's own and a mask, once they are those of the run."""
-        known = stored.get("models") or {}
-        for name, model in known.items():
-            if name not in self.models:
-                bare = f"{name}={model}"
-                option = f"--{name} {shlex.quote(model)}" if self.dash else bare
-                raise ValueError(f"the run has a model of your own: add {option}")
-        for name, typed in self.typed.items():
-            kept = known.get(name, "none of your own")
-            # What a script or a notebook has defined has another name here.
-            same = without_folder(kept) == without_folder(typed)
-            if not same and not kept.startswith("__main__:"):
-                raise ValueError(f"the run has --{name} {kept}, not {typed}")
         mask = stored.get("mask")
-        if "mask" in self.models and self.models["mask"] != mask:
-            raise ValueError(f"the run has mask {mask}, not {self.models['mask']}")
-        return self.models | ({} if mask is None else {"mask": read_mask(mask)})
+        kept = names_of(stored) | {"mask": [str(mask)]}
+        kept |= {name: [str(getattr(config, name))] for name in self.changes}
+        given: dict[str, Sequence[str]] = dict.fromkeys(MODELS, ())
+        given |= {name: [str(getattr(wanted, name))] for name in self.changes}
+        if wanted.total_steps > config.total_steps:
+            del given["total_steps"]  # a run may become longer
+        for name, model in self.models.items():
+            # What Python hands over has no name to compare.
+            told = isinstance(model, str | list)
+            given[name] = [str(model)] if told else kept.get(name, [])
+        if address := getattr(config, "address", None):
+            option = address_option(config) if self.dash else "address"
+            kept[option] = [address]
+            given[option] = [x for name, x in self.changes.items() if name == "address"]
+        check_agreed(kept, given, self.dash)
+        run.settings |= self.told
+        run.settings["config"] |= {"total_steps": wanted.total_steps}
+        models = self.models | ({} if mask is None else {"mask": read_mask(mask)})
+        return wanted, world, models
 
 
-def address_option(config: TransportConfig) -> str:
+def address_option(config: Any) -> str:
     """Return how the address of a cluster is typed: only actors on Ray use it."""
     return f"actors {config.actors} --transport ray --address"
 
 
 # %% [markdown]
 # What was asked for has become a training: a run, a learner and an environment. `callback` sees each
-# iteration, and so do evaluations and what counts episodes.
+# iteration, and so do evaluations and what counts episodes. A training that fails before its first
+# checkpoint gives its name back, so that the next try can have it.
 
 
 # %% tags=["export"]
@@ -1338,15 +1322,14 @@ class Training:
     forms: dict[str, Any]
     notes: Notes | None = None
 
-    def carry_out(
-        self, progress: bool = True, callback: Callback | None = None
-    ) -> list[dict[str, float]]:
+    def carry_out(self, progress: bool = True) -> list[dict[str, float]]:
         """Run it to its end, and return the rows of its log."""
-        run, learner, evaluation = self.run, self.learner, None
+        run, learner, callback = self.run, self.learner, self.asked.callback
+        evaluation = None
 
         def after(learner: Learner, metrics: dict[str, float]) -> bool:
             if self.notes is not None:
-                metrics |= self.notes.means()
+                metrics |= means_of(self.notes)
             if evaluation is not None:
                 metrics["charts/eval_return"] = evaluation(learner)
             return callback is not None and bool(callback(learner, metrics))
@@ -1360,35 +1343,22 @@ class Training:
                 return fit(learner, run, progress, after)
         except BaseException as error:
             # What was learned in hours is not lost with what came after.
-            if run.saved and not self.asked.dash:
-                error.add_note(f"what was saved is kept in {run.directory}")
-            elif self.asked.dash and run.held is not None:
-                error.add_note(self.kept())
-            elif self.asked.resume is None and not self.asked.dash:
-                shutil.rmtree(run.directory)
+            if run.saved and run.held is not None:
+                words = self.again() if self.asked.dash else f"resume={run.directory}"
+                error.add_note(f"what was saved is kept, go on with {words}")
+            elif self.asked.resume is None and (metrics := run.give_up()):
+                look = shlex.join(["literate-rl", "look", str(metrics)])
+                error.add_note(f"no checkpoint was kept, only metrics: {look}")
             raise
-
-    def kept(self) -> str:
-        """Say what there is of a run that ended in an error."""
-        if self.run.saved:
-            return f"what was saved is kept, go on with {self.again()}"
-        if self.run.logged:
-            look = shlex.join(["literate-rl", "look", str(self.run.directory)])
-            return f"no checkpoint was kept, only metrics: {look}"
-        return f"nothing was learned in {self.run.directory} before"
 
     def again(self) -> str:
         """Return the options that continue the run."""
-        stored, config = self.run.settings, self.learner.config
         words = ["--resume", str(self.run.directory)]
-        if is_command(stored["env"]):
-            words += ["--env", stored["env"]]
-        if any(map(is_command, stored.get("wrappers", []))):
-            words += ["--wrappers", *stored["wrappers"]]
-        if isinstance(config, TransportConfig) and config.address is not None:
-            words += [*f"--{address_option(config)}".split(), config.address]
-        for name, model in (stored.get("models") or {}).items():
-            words += [f"--{name}", model]
+        for option, names in names_of(self.run.settings).items():
+            words += [f"--{option}", *names] if any(map(is_command, names)) else []
+        config: Any = self.learner.config
+        if address := getattr(config, "address", None):
+            words += [*f"--{address_option(config)}".split(), address]
         return shlex.join(words)
 
 
@@ -1444,12 +1414,10 @@ class Noted(VectorWrapper[Any, Any, Any]):
 
     Args:
         envs: The environments.
-        noted: Where to put the numbers, by what they are called in the log.
+        noted: Where to put the numbers, from row to row, by their names in the log.
     """
 
-    def __init__(
-        self, envs: VectorEnv[Any, Any, Any], noted: dict[str, list[float]]
-    ) -> None:
+    def __init__(self, envs: VectorEnv[Any, Any, Any], noted: Notes) -> None:
         super().__init__(envs)
         self.autoreset_mode = getattr(envs, "autoreset_mode", None)
         self.later, self.noted = resets_later(envs), noted
@@ -1498,39 +1466,22 @@ class Noted(VectorWrapper[Any, Any, Any]):
 LENGTH = "charts/episodic_length"
 
 
-class Notes:
-    """What is noted of the episodes of all environments, from row to row of the log.
-
-    Args:
-        names: What to keep of ``info``.
-    """
-
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self.noted: dict[str, list[float]] = {
-            name: [] for name in (LENGTH, *(f"infos/{x}" for x in names))
-        }
-
-    def __call__(self, envs: VectorEnv[Any, Any, Any]) -> Noted:
-        """Return environments that note."""
-        return Noted(envs, self.noted)
-
-    def means(self) -> dict[str, float]:
-        """Return the means of what was noted since the last time, NaN of nothing."""
-        means: dict[str, float] = {
-            name: Mean(mean_of(x), len(x)) for name, x in self.noted.items()
-        }
-        for numbers in self.noted.values():
-            numbers.clear()
-        return means
+Notes = dict[str, list[float]]
 
 
-def mean_of(numbers: Sequence[float]) -> float:
-    """Return a mean, NaN of nothing."""
-    return math.fsum(numbers) / len(numbers) if numbers else math.nan
+def means_of(notes: Notes) -> dict[str, float]:
+    """Return the means of what was noted since the last time, NaN of nothing."""
+    means: dict[str, float] = {
+        name: Mean(math.fsum(x) / len(x) if x else math.nan, len(x))
+        for name, x in notes.items()
+    }
+    for numbers in notes.values():
+        numbers.clear()
+    return means
 
 
 def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
-    """Return what notes episodes, once all that the log shall have can be had."""
+    """Return where episodes are noted, once all that the log shall have can be had."""
     if "eval_episodes" in told and "eval_interval" not in told:
         raise ValueError("eval_episodes needs eval_interval: how often shall they be?")
     if told.get("eval_interval") and isinstance(env, VectorEnv):
@@ -1538,32 +1489,15 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
         raise ValueError(f"{words}: hand over what makes one copy")
     names = told.get("log_infos", ())
     if not has_processes(config):
-        return Notes(names)
+        return {name: [] for name in (LENGTH, *(f"infos/{x}" for x in names))}
     if names:
         words = "log_infos must be empty where actors are in other processes"
         raise ValueError(f"{words}, got {names}")
     return None
 
 
-def told_of(
-    eval_interval: int | None, eval_episodes: int | None, log_infos: Sequence[str]
-) -> dict[str, Any]:
-    """Return what the log gets beside metrics, as the settings of a run hold it."""
-    for name, number in (("interval", eval_interval), ("episodes", eval_episodes)):
-        if number is not None and number < 1:
-            raise ValueError(f"eval_{name} must be at least 1, got {number}")
-    if isinstance(log_infos, str):
-        raise TypeError(f"log_infos must be a list of names, got {log_infos!r}")
-    told = {
-        "eval_interval": eval_interval,
-        "eval_episodes": eval_episodes,
-        "log_infos": [*log_infos] or None,
-    }
-    return {name: value for name, value in told.items() if value is not None}
-
-
 # %% [markdown]
-# Settings are told by name, and a run keeps them with the names of the models.
+# Settings are told by name.
 
 
 # %% tags=["export"]
@@ -1580,27 +1514,26 @@ def settings_with(config: Any, changes: dict[str, Any]) -> Any:
 
 
 def settings_of_run(
-    algorithm: str, env: World, config: Any, models: dict[str, Any]
+    algorithm: str, env: World, config: Any, models: Models
 ) -> dict[str, Any]:
     """Return the settings that are stored in the directory of a run."""
     inner, wrappers = (env.env, env.wrappers) if isinstance(env, Wrapped) else (env, ())
-    names = {
-        name: f"{getattr(model, '__module__', '')}:{name_of_model(model)}"
-        for name, model in models.items()
-        if name in MODELS
-    }
     settings = {
         "algorithm": algorithm,
         "env": name_of_maker(inner),
         "config": asdict(config),
-        "models": names,
+        "models": {x: stored_name(y) for x, y in models.items() if x != "mask"},
     }
     # Most runs have neither.
-    if wrappers:
-        settings["wrappers"] = [*map(name_of_maker, wrappers)]
-    if "mask" in models:
-        settings["mask"] = models["mask"]
-    return settings
+    more = {"wrappers": [*map(name_of_maker, wrappers)], "mask": models.get("mask")}
+    return settings | {name: x for name, x in more.items() if x}
+
+
+def stored_name(model: Any) -> str:
+    """Return the name by which a file holds a model: as it was typed, or its class."""
+    if isinstance(model, str):
+        return model
+    return f"{getattr(model, '__module__', '')}:{name_of_model(model)}"
 
 
 def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/makers.py (edit there); digest aa423f01bce84fd3
+# Generated from chapters/workshop/makers.py (edit there); digest 968c6d845d3cee5d
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
@@ -140,8 +140,3 @@ def name_of_maker(thing: Any) -> str:
     except (ImportError, AttributeError):
         known = None
     return f"{module}:{name}" if known is thing else f"<{name.strip('<>')} of {module}>"
-
-
-def has_name(stored: str) -> bool:
-    """Say whether a stored name leads back to what it names."""
-    return not stored.startswith("<")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rows.py (edit there); digest fb6b0e58e835c679
+# Generated from chapters/workshop/rows.py (edit there); digest a5582f6dea92f0b8
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from literate_rl.ground.nests import is_hybrid
 from literate_rl.ground.protocols import Learner, PolicyLike, RunConfig
-from literate_rl.ground.signatures import check_that
+from literate_rl.ground.signatures import check_that, checked
 
 __all__ = ["Row", "by_settings", "register"]
 
@@ -66,6 +66,9 @@ class Row:
         check_that(self.actions in kinds, words)
         words = f"config must be a class below RunConfig, got {self.config!r}"
         check_that(issubclass(self.config, RunConfig), words)
+        # Without `@checked` a setting that makes no sense would be met in the training.
+        if not hasattr(self.config.__init__, "__wrapped__"):
+            checked(self.config)
         # A copy of a row has the defaults of its own settings.
         if self.settings is None or getattr(self.settings, "func", None) is defaults:
             object.__setattr__(self, "settings", partial(defaults, self.config))
