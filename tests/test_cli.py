@@ -416,7 +416,6 @@ def test_a_run_that_fails_before_it_has_learned_is_not_to_be_resumed(
         ("ppo --value-weight -1", "value_weight must be at least 0"),
         ("ppg --entropy-weight nan", "entropy_weight must be at least 0"),
         ("a2c --value-weight inf", "value_weight must be .*less than inf"),
-        ("ppo --clip-ratio 1e308", "clip_ratio must be infinite or at most"),
         ("sac --target-entropy nan", "target_entropy must be"),
         ("rainbow --value-min 5 --value-max 1", "value_min must be below value_max"),
     ],
