@@ -32,7 +32,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import as_vectors, refused
+from literate_rl.ground.nests import as_vectors, form, leaves, named_ends, refused
 from literate_rl.ground.networks import eval_mode, orthogonal
 from literate_rl.ground.signatures import Count, Fault, check_that, checked
 
@@ -713,33 +713,6 @@ class PartsEncoder(nn.Module):
         return torch.cat(features, -1)
 
 
-def named_parts(
-    space: spaces.Space[Any], name: str
-) -> Iterator[tuple[str, spaces.Space[Any]]]:
-    """Yield the innermost spaces of a nest, each with its way from the outside."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        inside = space.spaces
-        keyed = inside.items() if isinstance(inside, dict) else enumerate(inside)
-        for key, part in keyed:
-            yield from named_parts(part, f"{name}[{key!r}]")
-    else:
-        yield name, space
-
-
-# %% [markdown]
-# ## The space decides
-#
-# One function chooses. It looks at the space only, so that a saved agent builds the same network
-# again. Two cases are less clear than the rest. A Box of rows and columns that are no bytes, such
-# as four stacked vectors or a table of five cars, stays a row: its neighbours mean nothing. (If you
-# know better, call `PictureEncoder` yourself.) And what is smaller than three by three cells stays
-# a row too.
-#
-# Texts, graphs and sequences of any length have no fixed number of numbers, or none that mean
-# something. They are refused, with the way to the part that cannot be read.
-
-
-# %% tags=["export"]
 ROWS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -773,7 +746,8 @@ def make_encoder(
 
 def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
     """Return the innermost spaces of a nest, or raise if one cannot be read."""
-    parts = dict(named_parts(space, "observation_space"))
+    ends = named_ends(space, form(space), "observation_space")
+    parts = {name: part for part, _, name in ends}
     if not parts:
         raise refused("observation_space must have a part", space, "numbers")
     for name, part in parts.items():
@@ -799,7 +773,7 @@ def is_picture(space: Any, asked: bool) -> TypeGuard[spaces.Box]:
 
 def has_pictures(space: spaces.Space[Any]) -> bool:
     """Say whether a space is a picture or has one among its parts."""
-    return any(is_picture(part, False) for _, part in named_parts(space, ""))
+    return any(is_picture(part, False) for part in leaves(space))
 
 
 # %% [markdown]

@@ -647,7 +647,7 @@ def test_stored_words_are_words_and_legal_ones():
     )
     assert settings_of(PPGConfig, stored, source).kl_reference == "rollout"
     for word, message in (
-        (1, "must be 'snapshot' or 'rollout', got int"),
+        (1, "must be 'snapshot' or 'rollout', got 1"),
         ("old", "must be 'snapshot' or"),
     ):
         stored["config"]["kl_reference"] = word
@@ -1060,8 +1060,8 @@ def test_a_file_that_leaves_it_open_is_answered_with_what_to_type(
     for env, words in {
         "two_rooms.py": "2 environments, so name two_rooms.py:A or two_rooms.py:B",
         "no_room.py": "no environments, so name a class or function in it, as in no_",
-        "nothing.py": "there is no file nothing.py",
-        "gone/nothing.py:A": "there is no file gone/nothing.py",
+        "nothing.py": "No module named .nothing.",
+        "gone/nothing.py:A": "No module named .nothing.",
         "json.py:A": "json is the name of another module: rename json.py",
         "ALE/Nothing-v0": "Nothing",
     }.items():

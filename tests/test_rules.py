@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from literate_rl.check import rules
 from literate_rl.check.contracts import CONTRACTS
-from literate_rl.check.probes import Finding, Probe, Rule
+from literate_rl.check.probes import Finding, Probe, Rule, try_rules
 
 STATE = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 DISCRETE = spaces.Discrete(3)
@@ -44,7 +44,7 @@ def found(
 ) -> Finding | None:
     """Return what a rule finds, None if the model keeps it."""
     probe = Probe(Bent(bend, outputs), {"state": STATE}, space)
-    return next(rule(probe), None)
+    return next((finding for _, finding in try_rules(probe, [[rule]])), None)
 
 
 def test_each_rule_is_used_by_a_contract() -> None:

@@ -128,6 +128,30 @@ def first_row(space: spaces.Space[Any], nest: Any) -> Any:
 
 
 # %% tags=["export"]
+def named_ends(
+    space: spaces.Space[Any], nest: Any, name: str
+) -> Iterator[tuple[Any, Any, str]]:
+    """Yield the ends of a nest of spaces, each with what stands there and its name.
+
+    Raises:
+        ValueError: If an end is missing.
+    """
+    keys: list[Any]
+    if isinstance(space, spaces.Dict):
+        keys, here = [*space.spaces], [*nest] if isinstance(nest, dict) else []
+    elif isinstance(space, spaces.Tuple):
+        keys = [*range(len(space))]
+        here = [*range(len(nest))] if isinstance(nest, tuple | list) else []
+    else:
+        yield space, nest, name
+        return
+    if not {*keys} <= {*here}:
+        came = here or type(nest).__name__
+        raise ValueError(f"{name} must have {keys}, got {came}")
+    for key in keys:
+        yield from named_ends(space[key], nest[key], f"{name}[{key!r}]")
+
+
 def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
     """Yield what stands at the leaves of a nest, in the order of its space.
 
@@ -136,26 +160,16 @@ def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
         nest: Tuples and dictionaries of the same form, with tensors at the leaves.
         name: What error messages call the nest.
     """
-    if isinstance(space, spaces.Dict):
-        if not isinstance(nest, dict) or nest.keys() != space.spaces.keys():
-            raise ValueError(f"{name} must be a dict with keys {list(space.spaces)}")
-        for key, child in space.spaces.items():
-            yield from unpack(child, nest[key], f"{name}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(nest, tuple) or len(nest) != len(space.spaces):
-            raise ValueError(f"{name} must be a tuple of {len(space.spaces)}")
-        for index, child in enumerate(space.spaces):
-            yield from unpack(child, nest[index], f"{name}[{index}]")
-    else:
-        if not isinstance(nest, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(nest).__name__}")
+    for leaf, value, place in named_ends(space, nest, name):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{place} must be a tensor, got {type(value).__name__}")
         # Any number of dimensions may stand in front of those of the leaf.
-        shape = space.shape or ()
-        if nest.shape[nest.ndim - len(shape) :] != shape:
+        shape = leaf.shape or ()
+        if value.shape[value.ndim - len(shape) :] != shape:
             expected = ", ".join(map(str, ("*", *shape)))
-            given = tuple(nest.shape)
-            raise ValueError(f"{name} must have shape ({expected}), got {given}")
-        yield nest
+            given = tuple(value.shape)
+            raise ValueError(f"{place} must have shape ({expected}), got {given}")
+        yield value
 
 
 # %% [markdown]

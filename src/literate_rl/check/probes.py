@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 34afad7170fe238c
+# Generated from chapters/workshop/probes.py (edit there); digest 1cacc997ac47b162
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -283,7 +283,19 @@ class Finding(NamedTuple):
         return f"{self.expected}{came}" + (f" ({self.hint})" if self.hint else "")
 
 
-Rule = Callable[[Probe], Iterator[Finding]]
+Rule = Callable[[Probe], None]
+
+
+class DemandError(Exception):
+    """Ends a rule; its only argument is the finding."""
+
+
+def demand(
+    holds: Any, expected: str, came: str = "", hint: str = "", harmful: bool = False
+) -> None:
+    """End a rule with a finding unless something holds."""
+    if not holds:
+        raise DemandError(Finding(expected, came, hint, harmful))
 
 
 def text_of(rule: Rule) -> str:
@@ -299,15 +311,17 @@ def try_rules(
         for stage in stages:
             illegal = False
             for rule in stage:
+                text = text_of(rule)
                 try:
-                    finding = next(rule(probe), None)
+                    rule(probe)
+                    continue
+                except DemandError as found:
+                    (finding,) = found.args
                 except Exception as error:
-                    text = text_of(rule)
-                    harmful = "(a warning)" in text
-                    finding = Finding(text, raised(error), harmful=harmful)
-                if finding:
-                    illegal = illegal or not finding.harmful
-                    yield rule.__name__, finding
+                    finding = Finding(text, raised(error))
+                harmful = finding.harmful or "(a warning)" in text
+                illegal = illegal or not harmful
+                yield rule.__name__, finding._replace(harmful=harmful)
             if illegal:
                 return
 

@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 7d1bb33eaf126505
+# Generated from chapters/encoders.py (edit there); digest acd19383fbeded16
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import as_vectors, refused
+from literate_rl.ground.nests import as_vectors, form, leaves, named_ends, refused
 from literate_rl.ground.networks import eval_mode, orthogonal
 from literate_rl.ground.signatures import Count, Fault, check_that, checked
 
@@ -247,19 +247,6 @@ class PartsEncoder(nn.Module):
         return torch.cat(features, -1)
 
 
-def named_parts(
-    space: spaces.Space[Any], name: str
-) -> Iterator[tuple[str, spaces.Space[Any]]]:
-    """Yield the innermost spaces of a nest, each with its way from the outside."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        inside = space.spaces
-        keyed = inside.items() if isinstance(inside, dict) else enumerate(inside)
-        for key, part in keyed:
-            yield from named_parts(part, f"{name}[{key!r}]")
-    else:
-        yield name, space
-
-
 ROWS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -293,7 +280,8 @@ def make_encoder(
 
 def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
     """Return the innermost spaces of a nest, or raise if one cannot be read."""
-    parts = dict(named_parts(space, "observation_space"))
+    ends = named_ends(space, form(space), "observation_space")
+    parts = {name: part for part, _, name in ends}
     if not parts:
         raise refused("observation_space must have a part", space, "numbers")
     for name, part in parts.items():
@@ -319,7 +307,7 @@ def is_picture(space: Any, asked: bool) -> TypeGuard[spaces.Box]:
 
 def has_pictures(space: spaces.Space[Any]) -> bool:
     """Say whether a space is a picture or has one among its parts."""
-    return any(is_picture(part, False) for _, part in named_parts(space, ""))
+    return any(is_picture(part, False) for part in leaves(space))
 
 
 OwnEncoder = nn.Module | Callable[[spaces.Space[Any]], nn.Module]
