@@ -65,7 +65,7 @@ from literate_rl.check.rules import (
     tells_apart,
 )
 from literate_rl.check.states import look_around
-from literate_rl.ground.nests import refused
+from literate_rl.ground.nests import Space, refused
 
 __all__ = [
     "CONTRACTS",
@@ -678,7 +678,7 @@ def check_model(
     qnet: nn.Module | None = None,
     env: Any = None,
     states: Mapping[str, Any] | None = None,
-    action_space: spaces.Space[Any] | None = None,
+    action_space: Space | None = None,
     action_transform: Callable[..., Tensor] | None = None,
 ) -> None:
     """Try models against the contract of a family; they stay as they were.

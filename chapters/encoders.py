@@ -32,7 +32,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import as_vectors, form, leaves, named_ends, refused
+from literate_rl.ground.nests import (
+    Space,
+    as_vectors,
+    form,
+    leaves,
+    named_ends,
+    refused,
+)
 from literate_rl.ground.networks import eval_mode, orthogonal
 from literate_rl.ground.signatures import Count, Fault, check_that, checked
 
@@ -632,7 +639,7 @@ class RowEncoder(nn.Module):
     """
 
     @checked
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: Space) -> None:
         super().__init__()
         self.output_size = spaces.flatdim(space)
         self.shape: tuple[int, ...] = (self.output_size,)
@@ -718,7 +725,7 @@ ROWS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 @checked
 def make_encoder(
-    space: spaces.Space[Any],
+    space: Space,
     hidden: Count | None = None,
     convolutions: Convolutions | None = None,
 ) -> RowEncoder | PictureEncoder | PartsEncoder:
@@ -744,7 +751,7 @@ def make_encoder(
     return RowEncoder(space)
 
 
-def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+def readable_parts(space: Space) -> list[Space]:
     """Return the innermost spaces of a nest, or raise if one cannot be read."""
     ends = named_ends(space, form(space), "observation_space")
     parts = {name: part for part, _, name in ends}
@@ -771,7 +778,7 @@ def is_picture(space: Any, asked: bool) -> TypeGuard[spaces.Box]:
     return asked or min(sides) >= 3
 
 
-def has_pictures(space: spaces.Space[Any]) -> bool:
+def has_pictures(space: Space) -> bool:
     """Say whether a space is a picture or has one among its parts."""
     return any(is_picture(part, False) for part in leaves(space))
 
@@ -794,7 +801,7 @@ def has_pictures(space: spaces.Space[Any]) -> bool:
 
 
 # %% tags=["export", "hide-input"]
-OwnEncoder = nn.Module | Callable[[spaces.Space[Any]], nn.Module]
+OwnEncoder = nn.Module | Callable[[Space], nn.Module]
 
 
 class ShapedEncoder(nn.Module):
@@ -806,7 +813,7 @@ class ShapedEncoder(nn.Module):
             ``output_size``; or a function from the space to such a module.
     """
 
-    def __init__(self, space: spaces.Space[Any], encoder: OwnEncoder) -> None:
+    def __init__(self, space: Space, encoder: OwnEncoder) -> None:
         super().__init__()
         self.encoder = own_encoder(space, encoder)
         self.output_size: Any = getattr(self.encoder, "output_size", None)
@@ -838,7 +845,7 @@ class ShapedEncoder(nn.Module):
         return features.view(*lead, self.output_size)
 
 
-def own_encoder(space: spaces.Space[Any], encoder: OwnEncoder) -> Any:
+def own_encoder(space: Space, encoder: OwnEncoder) -> Any:
     """Return a copy of an encoder, or what a function makes of the space."""
     if isinstance(encoder, nn.Module):
         return copy.deepcopy(encoder)
@@ -851,7 +858,7 @@ def own_encoder(space: spaces.Space[Any], encoder: OwnEncoder) -> Any:
 
 
 def entrance(
-    space: spaces.Space[Any],
+    space: Space,
     convolutions: Convolutions | None = None,
     encoder: OwnEncoder | None = None,
 ) -> tuple[list[nn.Module], int]:
@@ -891,7 +898,7 @@ class Detached(nn.Sequential):
 
 
 def off_policy_entrances(
-    space: spaces.Space[Any],
+    space: Space,
     num_critics: int,
     share_encoder: bool,
     encoder: OwnEncoder | None = None,
@@ -911,15 +918,13 @@ def off_policy_entrances(
         yield [*first, *front], size
 
 
-def check_shared(
-    share_encoder: bool, front: Sequence[nn.Module], space: spaces.Space[Any]
-) -> None:
+def check_shared(share_encoder: bool, front: Sequence[nn.Module], space: Space) -> None:
     """Raise if an encoder is to be shared, and there is none."""
     words = f"share_encoder must be False without an encoder, got {space}"
     check_that(bool(front) or not share_encoder, words)
 
 
-def check_normalize(normalize: bool, encoded: bool, space: spaces.Space[Any]) -> None:
+def check_normalize(normalize: bool, encoded: bool, space: Space) -> None:
     """Raise if features were to be normalised, and warn of zeros and ones."""
     words = f"normalize must be False with an encoder, got {space}"
     check_that(not (encoded and normalize), f"{words}: leave out normalize_obs")
@@ -1254,7 +1259,7 @@ class PartsEncodingNetwork(nn.Module):
 
     def __init__(
         self,
-        space: spaces.Space[Any],
+        space: Space,
         hidden: int,
         encoder: OwnEncoder | None,
         row: spaces.Box,

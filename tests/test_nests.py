@@ -20,7 +20,6 @@ from literate_rl.ground.nests import (
     ends,
     first_row,
     flat,
-    hollow,
     leaves,
     map_nest,
     open_ended,
@@ -120,13 +119,6 @@ TWO = spaces.Tuple((spaces.Discrete(2), spaces.Dict({"far": spaces.Box(0, 1, (3,
 def test_a_nest_of_another_form_is_named(nest: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         list(unpack(TWO, nest, "x"))
-
-
-def test_a_nest_that_is_empty_somewhere_is_hollow() -> None:
-    for nest in ((), {}, (1, ()), {"a": (2, {"b": {}})}):
-        assert hollow(nest)
-    for nest in (1, "", (1,), {"a": (2, {"b": 3})}):
-        assert not hollow(nest)
 
 
 # --- Nests of tensors -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest f83d7a9bde0ed4c9
+# Generated from chapters/contracts.py (edit there); digest 4f4a77f83d9526ee
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from literate_rl.check.rules import (
     tells_apart,
 )
 from literate_rl.check.states import look_around
-from literate_rl.ground.nests import refused
+from literate_rl.ground.nests import Space, refused
 
 __all__ = [
     "CONTRACTS",
@@ -312,7 +312,7 @@ def check_model(
     qnet: nn.Module | None = None,
     env: Any = None,
     states: Mapping[str, Any] | None = None,
-    action_space: spaces.Space[Any] | None = None,
+    action_space: Space | None = None,
     action_transform: Callable[..., Tensor] | None = None,
 ) -> None:
     """Try models against the contract of a family; they stay as they were.

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 1cacc997ac47b162
+# Generated from chapters/workshop/probes.py (edit there); digest c41faefbb14638d4
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.episodes import env_maker
-from literate_rl.ground.nests import open_ended
+from literate_rl.ground.nests import Space, open_ended
 from literate_rl.ground.networks import eval_mode, randomness_kept
 
 __all__ = [
@@ -112,7 +112,7 @@ def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
     return made, seen
 
 
-def some_action(space: spaces.Space[Any], infos: dict[str, Any]) -> Any:
+def some_action(space: Space, infos: dict[str, Any]) -> Any:
     """Draw an action, a legal one where ``infos`` say which are."""
     mask = infos.get("action_mask") if isinstance(space, spaces.Discrete) else None
     return space.sample(None if mask is None else np.asarray(mask, np.int8))
@@ -134,7 +134,7 @@ class Probe:
         self,
         model: Any,
         states: Mapping[str, Any],
-        space: spaces.Space[Any],
+        space: Space,
         action: str = "",
         transform: Callable[..., Any] | None = None,
     ) -> None:

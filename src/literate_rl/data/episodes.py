@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest c7331f896e8f0cef
+# Generated from chapters/workshop/episodes.py (edit there); digest 6f5d258d04a982d8
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from literate_rl.ground.nests import (
+    Space,
     as_space,
-    form,
-    hollow,
     leaves,
     map_nest,
     named_ends,
     pack,
     refused,
 )
+from literate_rl.ground.protocols import Envs
 from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
 __all__ = [
@@ -49,10 +49,11 @@ __all__ = [
 ]
 
 
-Make = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+Env = gym.Env[Any, Any]
+Make = str | EnvSpec | Callable[..., Env]
 
 
-def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
+def make_one(env: Make, **arguments: Any) -> Env:
     """Make one environment.
 
     Args:
@@ -142,8 +143,8 @@ def makes_env(thing: Any, module: str) -> bool:
 
 @checked
 def env_maker(
-    env: str | Callable[[], gym.Env[Any, Any]], copy: int | None = None
-) -> Callable[[], gym.Env[Any, Any]]:
+    env: str | Callable[[], Env], copy: int | None = None
+) -> Callable[[], Env]:
     """Return a function that makes an environment.
 
     Args:
@@ -151,7 +152,7 @@ def env_maker(
         copy: Which one it is of several, for the notes of exceptions.
     """
 
-    def make() -> gym.Env[Any, Any]:
+    def make() -> Env:
         with making(env):
             made = make_one(env)
         if not isinstance(made, gym.Env):
@@ -191,7 +192,7 @@ def check_copies(envs: SyncVectorEnv) -> None:
         raise ValueError("env must make a new environment at each call")
 
 
-def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
+def flat_env(env: Make, **arguments: Any) -> Env:
     """Make one environment whose observations are vectors.
 
     Args:
@@ -232,13 +233,14 @@ def known_env(env: Any) -> Any:
         return with_name(env) if isinstance(env, str) else env
 
 
-def check_flat(space: spaces.Space[Any]) -> None:
+def check_flat(space: Space) -> None:
     """Raise unless observations of a space can be made vectors."""
     # A space of somebody else's may not know. Gymnasium says that it could flatten a
     # Dict without parts, and fails.
     try:
-        fits = space.is_np_flattenable and not hollow(form(space))
-    except NotImplementedError:
+        spaces.flatten_space(space)
+        fits = space.is_np_flattenable
+    except (NotImplementedError, ValueError):
         fits = False
     if not fits:
         wanted = "env must have observations that can be flattened"
@@ -270,7 +272,7 @@ def check_num_envs(envs: Any, wanted: int) -> None:
         raise ValueError(f"envs must have {wanted} copies, got {envs.num_envs}")
 
 
-def resets_later(envs: VectorEnv[Any, Any, Any]) -> bool:
+def resets_later(envs: Envs) -> bool:
     """Return whether a copy is reset in the step after an end, as in ``NEXT_STEP``.
 
     Raises:
@@ -398,7 +400,7 @@ def as_argument(mask: Masks | Tensor | None) -> dict[str, Tensor]:
     return {} if mask is None else {"mask": torch.as_tensor(mask).clone()}
 
 
-def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
+def check_seen(policy: Any, envs: Envs) -> None:
     """Raise if a policy cannot read what environments show, as far as one can tell."""
     if hasattr(policy, "policy") and not hasattr(policy, "to_env"):
         kind = type(policy).__name__
@@ -430,7 +432,7 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
     copy: int | None = None
     steps = 0
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
+    def __init__(self, env: Env) -> None:
         super().__init__(env)
         self.seen = env.observation_space
         self.options = num_options(env.action_space)
@@ -502,7 +504,7 @@ def noted(error: BaseException) -> bool:
     return any(re.match(begin, x, re.S) for x in words)
 
 
-def name_of(env: gym.Env[Any, Any]) -> str:
+def name_of(env: Env) -> str:
     """Return the id of an environment, or the name of its class."""
     return env.spec.id if env.spec else type(env.unwrapped).__name__
 
@@ -545,7 +547,7 @@ def wrong_answer(method: str, answer: Any, space: Any, number: int) -> str:
     return wrong_mask(infos.get("action_mask"), number)
 
 
-def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
+def wrong_obs(obs: Any, space: Space, name: str = "obs") -> str:
     """Return what is wrong with an observation, or an empty text."""
     try:
         found = (wrong_end(*end) for end in named_ends(space, obs, name))
@@ -575,7 +577,7 @@ def wrong_end(space: Any, obs: Any, name: str) -> str:
     return f"{words}, got {lost[0]}" if len(lost) else ""
 
 
-def seen_parts(space: gym.Space[Any], obs: Any) -> Iterator[NDArray[Any]]:
+def seen_parts(space: Space, obs: Any) -> Iterator[NDArray[Any]]:
     """Yield what stands at the ends of an observation, or of a batch, as arrays."""
     for end, there, name in named_ends(space, obs, "obs"):
         try:
@@ -591,7 +593,7 @@ def seen_parts(space: gym.Space[Any], obs: Any) -> Iterator[NDArray[Any]]:
         yield small if (small == part).all() else part
 
 
-def as_rows(space: gym.Space[Any], obs: Any) -> tuple[NDArray[Any], bool]:
+def as_rows(space: Space, obs: Any) -> tuple[NDArray[Any], bool]:
     """Return observations as flat rows, and whether there is one and no batch of them.
 
     Args:
@@ -641,7 +643,7 @@ def wrong_mask(mask: Any, number: int) -> str:
     )
 
 
-def num_options(space: spaces.Space[Any]) -> int:
+def num_options(space: Space) -> int:
     """Return how many options there are to choose from, 0 where nobody chooses."""
     lists = spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
     # A switch is one number with two options.
@@ -684,7 +686,7 @@ def on_cpu(action: Tensor) -> Tensor:
     return action.cpu()
 
 
-def plain_actions(envs: VectorEnv[Any, Any, Any], action: Tensor) -> NDArray[Any]:
+def plain_actions(envs: Envs, action: Tensor) -> NDArray[Any]:
     """Return actions as an array, or raise unless they fit the action space."""
     given, wanted = tuple(action.shape), envs.action_space.shape
     if given != wanted:
@@ -774,9 +776,7 @@ def mean_return(episode_return: Tensor) -> Mean:
     return mean
 
 
-def warn_unended(
-    env: gym.Env[Any, Any], playing: Sequence[bool], limit: int, calls: int
-) -> None:
+def warn_unended(env: Env, playing: Sequence[bool], limit: int, calls: int) -> None:
     """Warn that the episodes which are still under way are cut off at a limit.
 
     Args:
