@@ -37,8 +37,8 @@ from literate_rl.data.hybrid_space import (
     one_each,
     read_hybrid_space,
     rows_of,
-    vector_size,
 )
+from literate_rl.ground.nests import as_vectors
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -305,7 +305,7 @@ class HybridPolicyNetwork(nn.Module):
         sizes = HybridSizes(
             action_type_shape=table.shape[0], action_args_shape=table.shape[1]
         )
-        return cls(vector_size(observation_space), sizes)
+        return cls(as_vectors(observation_space).shape[0], sizes)
 
     @checked
     def described(self, x: Float[Tensor, "B D ..."]) -> tuple[Tensor, Tensor, Tensor]:

@@ -130,7 +130,7 @@ def test_what_is_no_discrete_action(bend: Any, came: str) -> None:
 def test_numbers_must_be_floating_and_finite() -> None:
     for bend, came in (
         (lambda x: x.long(), "got torch.int64"),
-        (lambda x: x + math.inf, "got inf"),
+        (lambda x: x + math.inf, "got [inf]"),
     ):
         finding = found(rules.numbers, bend)
         assert finding is not None

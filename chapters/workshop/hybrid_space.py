@@ -105,14 +105,6 @@ def as_mask(
     return table.bool()
 
 
-def vector_size(space: Any) -> int:
-    """Return the length of the observations of a space, a Box with one dimension."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.shape[0]:
-        wanted = "observation_space must be a Box with one dimension and numbers in it"
-        raise refused(wanted, space, "shape")
-    return int(space.shape[0])
-
-
 def rows_of(table: Tensor, index: Tensor, name: str) -> Tensor:
     """Return a table's rows at an index; name the index if one is out of range."""
     if fault := below(len(table))(name, index, {}):

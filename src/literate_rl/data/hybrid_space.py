@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_space.py (edit there); digest 3c38b9fd74944b8f
+# Generated from chapters/workshop/hybrid_space.py (edit there); digest 5dd3b812b59dd937
 """Spaces of hybrid actions: their masks, their bounds, and the way back into them."""
 
 from __future__ import annotations
@@ -80,14 +80,6 @@ def as_mask(
     if table.dtype != torch.bool and not ((table == 0) | (table == 1)).all():
         raise ValueError(f"mask must hold zeros and ones, got {table.tolist()}")
     return table.bool()
-
-
-def vector_size(space: Any) -> int:
-    """Return the length of the observations of a space, a Box with one dimension."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.shape[0]:
-        wanted = "observation_space must be a Box with one dimension and numbers in it"
-        raise refused(wanted, space, "shape")
-    return int(space.shape[0])
 
 
 def rows_of(table: Tensor, index: Tensor, name: str) -> Tensor:

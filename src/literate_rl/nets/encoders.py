@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 8bb7c8a63e33e77f
+# Generated from chapters/encoders.py (edit there); digest 549361e8bdb4fdfa
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from gymnasium import spaces
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from literate_rl.ground.nests import (
     refused,
 )
 from literate_rl.ground.networks import eval_mode, orthogonal
-from literate_rl.ground.signatures import Count, Fault, check_that, checked
+from literate_rl.ground.signatures import Count, check_that, checked
 
 __all__ = [
     "MINATAR_LAYERS",
@@ -57,15 +58,7 @@ MINATAR_LAYERS = Layers(((16, 3, 1),), 128)
 NATURE_LAYERS = Layers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)
 
 
-def is_convolution(name: str, numbers: Sequence[int], sizes: Any) -> Fault | None:
-    """Find a fault in the numbers of a convolution."""
-    if len(numbers) in (3, 4) and min(numbers[:3]) > 0 and min(numbers) >= 0:
-        return None
-    expected = "hold channels, kernel and stride, from 1 on, and perhaps a padding"
-    return Fault(ValueError, name, expected, numbers)
-
-
-Convolutions = Sequence[Annotated[Sequence[int], is_convolution]]
+Convolutions = Sequence[Sequence[Annotated[int, Ge(0)]]]
 
 
 def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
@@ -125,8 +118,6 @@ class PictureEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape = space.shape
-        words = f"space must have two to four dimensions, got {shape}"
-        check_that(2 <= len(shape) <= 4, words)
         # The space says whether there are bytes, and where the channels are.
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
         self.channels_last, self.planes = read_planes(shape)
@@ -331,7 +322,8 @@ class ShapedEncoder(nn.Module):
 
     def __init__(self, space: Space, encoder: OwnEncoder) -> None:
         super().__init__()
-        self.encoder = own_encoder(space, encoder)
+        ready = isinstance(encoder, nn.Module)
+        self.encoder: Any = copy.deepcopy(encoder) if ready else encoder(space)
         self.output_size: Any = getattr(self.encoder, "output_size", None)
         fits = isinstance(self.output_size, int) and self.output_size > 0
         words = "encoder must have its number of features as output_size, an int"
@@ -359,18 +351,6 @@ class ShapedEncoder(nn.Module):
         given = tuple(features.shape) if tensor else type(features).__name__
         check_that(given == wanted, f"encoder must return {wanted}, got {given}")
         return features.view(*lead, self.output_size)
-
-
-def own_encoder(space: Space, encoder: OwnEncoder) -> Any:
-    """Return a copy of an encoder, or what a function makes of the space."""
-    if isinstance(encoder, nn.Module):
-        return copy.deepcopy(encoder)
-    try:
-        return encoder(space)
-    except Exception as error:
-        words = "encoder must be a module, or make one from the space"
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{words}, got {encoder!r}: {reason}") from error
 
 
 def entrance(
@@ -465,10 +445,7 @@ class ConvolutionalEncodingNetwork(PictureEncoder):
 
     @checked
     def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
-        shape = observation_spec.shape
-        words = f"observation_spec must have channels, height and width, got {shape}"
-        check_that(len(shape) == 3, words)
-        _, (_, *sides) = read_planes(shape)
+        _, (_, *sides) = read_planes(observation_spec.shape)
         first = (16, 8, 4) if min(sides) > 16 else (16, 3, 1, 1)
         super().__init__(observation_spec, hidden, (first, (32, 3, 2, 1)))
 
