@@ -40,10 +40,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.agents import best_device
-from literate_rl.ground.nests import map_nest
+from literate_rl.ground.nests import Space, ends, map_nest
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.rows import ONCE
-from literate_rl.ground.signatures import Count, Fraction, checked
+from literate_rl.ground.signatures import Count, Fraction, check_that, checked
 from literate_rl.learners.impala import IMPALAConfig, Unroll, VTraceLearner
 from literate_rl.maths.off_policy import continuous_terms, discrete_terms, vtrace_data
 from literate_rl.nets.hybrid_action import as_tree
@@ -416,7 +416,7 @@ class IMPALAPolicy:
             )
         return tuple(sides), size
 
-    def action_space(self, size: int) -> spaces.Space[Any]:
+    def action_space(self, size: int) -> Space:
         """Return the space of so many actions, or of so many numbers."""
         return spaces.Box(-1, 1, (size,)) if self.continuous else spaces.Discrete(size)
 
