@@ -675,6 +675,8 @@ def wrong_answer(method: str, answer: Any, space: Any, number: int) -> str:
 
 def wrong_obs(obs: Any, space: Space, name: str = "obs") -> str:
     """Return what is wrong with an observation, or an empty text."""
+    if isinstance(space, spaces.Box):
+        return wrong_end(space, obs, name)
     try:
         found = (wrong_end(*end) for end in named_ends(space, obs, name))
         return next(filter(None, found), "")

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 6f5d258d04a982d8
+# Generated from chapters/workshop/episodes.py (edit there); digest ac25f6f70dc8fdd6
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -549,6 +549,8 @@ def wrong_answer(method: str, answer: Any, space: Any, number: int) -> str:
 
 def wrong_obs(obs: Any, space: Space, name: str = "obs") -> str:
     """Return what is wrong with an observation, or an empty text."""
+    if isinstance(space, spaces.Box):
+        return wrong_end(space, obs, name)
     try:
         found = (wrong_end(*end) for end in named_ends(space, obs, name))
         return next(filter(None, found), "")
