@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +34,7 @@ from literate_rl.check.probes import (
     Finding,
     Probe,
     Rule,
+    demand,
     required_parameters,
     text_of,
     try_rules,
@@ -61,7 +62,7 @@ from literate_rl.check.rules import (
     tells_apart,
 )
 from literate_rl.check.states import look_around
-from literate_rl.ground.nests import refused
+from literate_rl.ground.nests import Space, refused
 
 __all__ = [
     "CONTRACTS",
@@ -242,19 +243,19 @@ print(CONTRACTS["RAINBOW"])
 #
 # ## What a rule is
 #
-# A rule is a small function that tries a model and yields what it finds: what was
+# A rule is a small function that tries a model and makes demands: what must hold, what is
 # expected, what came, and a hint. The first line of its docstring is the line that the contract
 # prints. The model comes wrapped in a `Probe` ({doc}`workshop/probes`), which holds a copy of yours and calls it.
 
 
 # %% tags=["export"]
-def takes_action(probe: Probe) -> Iterator[Finding]:
+def takes_action(probe: Probe) -> None:
     """Takes action (an actor with the default None)."""
     given = probe.parameters.get("action")
     if given is None:
-        yield Finding("must take an argument called action", "there is none")
+        demand(False, "must take an argument called action", "there is none")
     elif probe.action == "action=None" and given.default is not None:
-        yield Finding("must take action=None", f"got {given}")
+        demand(False, "must take action=None", f"got {given}")
 
 
 # %% [markdown]
@@ -277,7 +278,7 @@ def takes_action(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def rows_apart(probe: Probe) -> Iterator[Finding]:
+def rows_apart(probe: Probe) -> None:
     """No row depends on the other rows."""
     action = probe.drawn_or_given(5)
     together, again = probe.judge(action), probe.judge(action, luck=1)
@@ -290,10 +291,8 @@ def rows_apart(probe: Probe) -> Iterator[Finding]:
             # A result that is random even now, such as a sampled entropy, is left out.
             if torch.equal(row, other) and not off <= 1e-4 * (1 + row.abs().max()):
                 expected = "a row must not depend on the other rows"
-                yield Finding(
-                    expected, f"alone it differs by {off:.3g}", "which dimension?"
-                )
-                return
+                came = f"alone it differs by {off:.3g}"
+                demand(False, expected, came, "which dimension?")
 
 
 # %% [markdown]
@@ -303,15 +302,15 @@ def rows_apart(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def leads_through_action(probe: Probe) -> Iterator[Finding]:
+def leads_through_action(probe: Probe) -> None:
     """q_value has a gradient with respect to the action."""
     action = probe.actions(5).requires_grad_()
     value = probe.call(5, action)[0]
     if not value.requires_grad:
         return  # then nothing can be learned from it at all, and another rule says so
     (grad,) = torch.autograd.grad(value.sum(), action, allow_unused=True)
-    if grad is None or not grad.abs().max() > 0:
-        yield Finding("a gradient must flow from q_value to the action", "none does")
+    flows = grad is not None and grad.abs().max() > 0
+    demand(flows, "a gradient must flow from q_value to the action", "none does")
 
 
 # %% [markdown]
@@ -325,7 +324,7 @@ def leads_through_action(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def judged_alike(probe: Probe) -> Iterator[Finding]:
+def judged_alike(probe: Probe) -> None:
     """A given action has the log-probability that it had when it was drawn."""
     drawn, log_prob, *_ = probe.call(5)
     again = probe.call(5, drawn.detach(), luck=1)[1]
@@ -335,7 +334,7 @@ def judged_alike(probe: Probe) -> Iterator[Finding]:
     if off > 2e-3 * (1 + 0.1 * log_prob.abs().max().item()):
         same = "must be the same when it is given"
         expected = f"the log-probability of the sampled action {same}"
-        yield Finding(expected, f"differs by {off:.3f}")
+        demand(False, expected, f"differs by {off:.3f}")
 
 
 # %% [markdown]
@@ -353,15 +352,14 @@ def judged_alike(probe: Probe) -> Iterator[Finding]:
 
 # %% tags=["export"]
 @torch.no_grad()
-def has_unit_mass(probe: Probe) -> Iterator[Finding]:
+def has_unit_mass(probe: Probe) -> None:
     """The probabilities of all actions sum to 1."""
     expected = "the probabilities of all actions must sum to 1"
     # Discrete: one row for each action, all in the same state.
     if probe.num_actions is not None:
         every = torch.arange(probe.num_actions).unsqueeze(-1)
         mass = probe.call(len(every), every, row=0)[1].exp().sum().item()
-        if not abs(mass - 1) <= 1e-4:
-            yield Finding(expected, f"they sum to {mass:.3f}")
+        demand(abs(mass - 1) <= 1e-4, expected, f"they sum to {mass:.3f}")
         return
     # Continuous: skip a policy that draws outside of the box.
     low, high = probe.bounds()
@@ -377,7 +375,7 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
     # An estimate that is too uncertain is no evidence.
     if error <= 0.1 and not abs(mass - 1) <= 0.02 + 5 * error:
         hint = "is the Jacobian there? was the action clamped?"
-        yield Finding(expected, f"they integrate to {mass:.2f}", hint)
+        demand(False, expected, f"they integrate to {mass:.2f}", hint)
 
 
 # %% [markdown]
@@ -397,7 +395,7 @@ def has_unit_mass(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def scores_cancel(probe: Probe) -> Iterator[Finding]:
+def scores_cancel(probe: Probe) -> None:
     """The mean gradient of the log-probability is zero."""
     expected = "the mean gradient of the log-probability must be zero"
     hint = "drawn from one distribution, judged by another"
@@ -410,9 +408,8 @@ def scores_cancel(probe: Probe) -> Iterator[Finding]:
             # If every draw is the same action, it should be almost certain.
             luck = sum(log_prob.sum().item() for _, log_prob in draws)
             ratio = math.inf if probe.num_actions is None or luck < -25 else 0.0
-        if not ratio <= 5:
-            yield Finding(expected, f"it is {ratio:.0f} standard errors away", hint)
-            return
+        came = f"it is {ratio:.0f} standard errors away"
+        demand(ratio <= 5, expected, came, hint)
 
 
 # %% [markdown]
@@ -630,7 +627,7 @@ def check_model(
     qnet: nn.Module | None = None,
     env: Any = None,
     states: Mapping[str, Any] | None = None,
-    action_space: spaces.Space[Any] | None = None,
+    action_space: Space | None = None,
     action_transform: Callable[..., Tensor] | None = None,
 ) -> None:
     """Try models against the contract of a family; they stay as they were.

@@ -243,9 +243,6 @@ def parts_inside(hint: Any, x: Any) -> Iterator[tuple[Any, Any, str, Any]]:
     elif is_typeddict(hint):
         for key, part in get_type_hints(hint, include_extras=True).items():
             yield part, x[key], f".{key}", lambda y, k=key: {**x, k: y}
-    elif parts and isinstance(origin, type) and issubclass(origin, Mapping):
-        for key, item in x.items():
-            yield parts[1], item, f"[{key!r}]", lambda y, k=key: {**x, k: y}
     elif parts and isinstance(x, list | tuple):
         hints = parts if parts[-1] is not ... and len(parts) > 1 else parts[:1] * len(x)
         for i, (part, item) in enumerate(zip(hints, x, strict=True)):
@@ -329,7 +326,7 @@ def wrong_numbers(hint: Any) -> Iterator[tuple[str, Any]]:
     if base is int:
         yield "a fraction", 1.0
     elif bounds:
-        yield from [("NaN", math.nan), ("too large for float32", 1e39)]
+        yield "NaN", math.nan
     outside = {"ge": -1, "gt": 0, "le": 1, "lt": 0}
     for word, bound in bounds.items():
         yield f"outside of {word}", base(bound + outside[word])

@@ -193,8 +193,8 @@ def with_number(key, number):
 BAD_LOGITS = [
     (torch.zeros(2, 3), TypeError, "must be a tree"),
     (None, TypeError, "must be a tree"),
-    (broken("action_type", None), ValueError, "must have the keys 'action_type'"),
-    (broken("action_args.sigma", None), ValueError, "action_args must have the keys"),
+    (broken("action_type", None), TypeError, "the keys 'action_type'"),
+    (broken("action_args.sigma", None), TypeError, "action_args must be a tree"),
     (broken("action_args", torch.zeros(2, 4)), TypeError, "action_args must be a tree"),
     (broken("action_type", torch.zeros(3)), ValueError, r"action_type .*got.*\(3,\)"),
     (broken("action_type", torch.zeros(2, 3).long()), TypeError, "action_type .*int64"),
@@ -216,7 +216,7 @@ BAD_LOGITS = [
 
 
 BAD_ACTIONS = [
-    ({"action_type": torch.zeros(2).long()}, ValueError, "action must have the keys"),
+    ({"action_type": torch.zeros(2).long()}, TypeError, "action must be a tree"),
     (torch.zeros(2, 4), TypeError, "action must be a tree"),
     (action_of([0, 1, 2], torch.zeros(3, 4)), ValueError, r"\(3, 4\)|\(3,\)"),
     (action_of([0, 1, 2], torch.zeros(2, 4)), ValueError, r"\(2, 4\)|\(3,\)"),

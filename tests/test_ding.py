@@ -157,13 +157,6 @@ def test_a_setting_has_one_value() -> None:
         IMPALAPolicyConfig.from_dict({"optim": "adam", "learn": {"optim": "rmsprop"}})
 
 
-def test_a_section_is_a_dictionary() -> None:
-    with pytest.raises(
-        TypeError, match=r"policy\.learn must be a dictionary, got 0\.5"
-    ):
-        IMPALAPolicyConfig.from_dict({"policy": {"learn": 0.5}})
-
-
 def test_a_setting_may_stand_in_several_places_with_one_value() -> None:
     many = {"discount_factor": 0.9, "unroll_len": 8, "action_space": "continuous"}
     config = many | {

@@ -407,12 +407,12 @@ def test_detach_is_one_of_three_words() -> None:
 @pytest.mark.parametrize(
     ("observation", "error", "message"),
     [
-        (torch.zeros(2, 4), ValueError, "observation must be a dict with keys"),
-        ({"x": torch.zeros(2, 4)}, ValueError, "observation must be a dict with keys"),
+        (torch.zeros(2, 4), ValueError, r"observation must have \['x', 'y'\]"),
+        ({"x": torch.zeros(2, 4)}, ValueError, r"observation must .*, got \['x'\]"),
         (
             {"x": torch.zeros(2, 4), "y": (torch.zeros(2),)},
             ValueError,
-            r"observation\['y'\] must be a tuple of 2",
+            r"observation\['y'\] must have \[0, 1\], got \[0\]",
         ),
         (
             {"x": torch.zeros(2, 3), "y": (torch.zeros(2).long(),) * 2},

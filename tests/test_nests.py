@@ -20,7 +20,6 @@ from literate_rl.ground.nests import (
     ends,
     first_row,
     flat,
-    hollow,
     leaves,
     map_nest,
     open_ended,
@@ -105,10 +104,10 @@ TWO = spaces.Tuple((spaces.Discrete(2), spaces.Dict({"far": spaces.Box(0, 1, (3,
 @pytest.mark.parametrize(
     ("nest", "error", "message"),
     [
-        (torch.zeros(1), ValueError, "x must be a tuple of 2"),
-        ((torch.zeros(1),), ValueError, "x must be a tuple of 2"),
-        ((torch.zeros(1), torch.zeros(1)), ValueError, r"x\[1\] must be a dict with k"),
-        ((torch.zeros(1), {"near": 1}), ValueError, r"x\[1\] must .* keys \['far'\]"),
+        (torch.zeros(1), ValueError, r"x must have \[0, 1\], got Tensor"),
+        ((torch.zeros(1),), ValueError, r"x must have \[0, 1\], got \[0\]"),
+        ((torch.zeros(1), torch.zeros(1)), ValueError, r"x\[1\] must have"),
+        ((torch.zeros(1), {"near": 1}), ValueError, r"x\[1\] must have \['far'\]"),
         (([0], {"far": torch.zeros(3)}), TypeError, r"x\[0\] must be a tensor, got li"),
         (
             (torch.zeros(1), {"far": torch.zeros(1, 2)}),
@@ -120,13 +119,6 @@ TWO = spaces.Tuple((spaces.Discrete(2), spaces.Dict({"far": spaces.Box(0, 1, (3,
 def test_a_nest_of_another_form_is_named(nest: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         list(unpack(TWO, nest, "x"))
-
-
-def test_a_nest_that_is_empty_somewhere_is_hollow() -> None:
-    for nest in ((), {}, (1, ()), {"a": (2, {"b": {}})}):
-        assert hollow(nest)
-    for nest in (1, "", (1,), {"a": (2, {"b": 3})}):
-        assert not hollow(nest)
 
 
 # --- Nests of tensors -----------------------------------------------------------------
@@ -187,13 +179,12 @@ def test_a_flat_observation_is_that_of_gymnasium(
 
 
 @pytest.mark.parametrize("value", [[-2], [2], [0, 3]])
-def test_a_discrete_observation_out_of_range_is_named(value: list[int]) -> None:
+def test_a_discrete_observation_out_of_range_is_refused(value: list[int]) -> None:
     space = spaces.Discrete(3, start=-1)
     assert flat(space, torch.tensor([-1, 1])).tolist() == [[1, 0, 0], [0, 0, 1]]
-    message = "observation must be whole and from -1 to 1, got tensor"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(RuntimeError, match="Class values must be"):
         flat(space, torch.tensor(value))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="observation must be whole numbers, got"):
         flat(space, torch.zeros(2))
 
 

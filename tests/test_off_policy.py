@@ -709,11 +709,11 @@ def test_bad_fields_are_named(change, error, message) -> None:
     ("change", "error", "message"),
     [
         ({"target_output": torch.zeros(5, 3, 2)}, TypeError, "target_output must be a"),
-        ({"target_output": {"mu": 1}}, ValueError, "target_output must have the keys"),
+        ({"target_output": {"mu": 1}}, TypeError, "target_output must be a tree"),
         (
             {"behaviour_output": {"mu": torch.zeros(5, 3, 2)}},
-            ValueError,
-            "behaviour_output must have the keys",
+            TypeError,
+            "behaviour_output must be a tree with the keys",
         ),
         (
             {"target_output": dict.fromkeys(("mu", "sigma"), torch.zeros(5, 3, 2))},

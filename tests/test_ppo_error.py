@@ -579,8 +579,8 @@ def test_continuous_bad_input_is_named() -> None:
         ),
         (
             {"logit_old": {"mu": torch.zeros(4, 2)}},
-            ValueError,
-            r"data.logit_old .*got the keys \[.mu.\]",
+            TypeError,
+            r"data.logit_old .*got {'mu'}",
         ),
         (
             {"logit_new": logit | {"sigma": torch.zeros(4, 2)}},

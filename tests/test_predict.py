@@ -427,7 +427,7 @@ def test_a_wrong_observation_is_named() -> None:
         ({"a": np.zeros(3)}, r"obs must have \['a', 'b'\], got \['a'\]"),
         ({"a": np.zeros(3), "b": 2}, r"obs\['b'\] must be in Discrete\(2\), got"),
         ({"a": np.zeros((2, 3)), "b": [0]}, r"as many rows in each part.*\[2, 1\]"),
-        (np.zeros(5), "obs must be in Dict"),
+        (np.zeros(5), "obs must have .*, got ndarray"),
     ):
         with pytest.raises(ValueError, match=words):
             nested.predict(obs)

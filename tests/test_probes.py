@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,8 +14,8 @@ from torch import Tensor, nn
 from worlds import moody
 
 from literate_rl.check.probes import (
-    Finding,
     Probe,
+    demand,
     forward_parameters,
     open_parameters,
     required_parameters,
@@ -140,30 +139,28 @@ def test_actions_for_a_critic_fit_the_space() -> None:
     torch.testing.assert_close(prob.sum(1), torch.ones(7))
 
 
-def first(probe: Probe) -> Iterator[Finding]:
+def first(probe: Probe) -> None:
     """Holds always.
 
     And so on.
     """
-    yield from ()
+    demand(True, "never told")
 
 
-def second(probe: Probe) -> Iterator[Finding]:
+def second(probe: Probe) -> None:
     """Fails twice."""
-    yield Finding("must be so", "is not", "think")
-    yield Finding("never told")
+    demand(False, "must be so", "is not", "think")
+    demand(False, "never told")
 
 
-def third(probe: Probe) -> Iterator[Finding]:
-    """Is only harmful."""
-    yield Finding("should be so", harmful=True)
+def third(probe: Probe) -> None:
+    """Is only harmful (a warning)."""
+    demand(False, "should be so")
 
 
-def fourth(probe: Probe) -> Iterator[Finding]:
+def fourth(probe: Probe) -> None:
     """Raises."""
-    if probe:
-        raise ValueError("one line\nand another")
-    yield Finding("")
+    raise ValueError("one line\nand another")
 
 
 def test_all_rules_of_a_stage_are_tried_and_each_finds_at_most_one_thing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fractions
 import functools
 import importlib
 import inspect
@@ -27,8 +26,6 @@ from typing import (
     Any,
     Literal,
     NamedTuple,
-    Protocol,
-    Self,
     TypedDict,
     TypeVar,
     get_type_hints,
@@ -47,7 +44,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from typing_extensions import TypeAliasType
 
 import literate_rl
 from literate_rl.ground.signatures import (
@@ -239,19 +235,6 @@ def test_nan_satisfies_no_bound_and_infinity_those_that_it_satisfies():
     assert not accepts(Finite, -math.inf)
 
 
-@pytest.mark.parametrize("x", [1e39, -1e39, np.float64(1e308), 10**400])
-def test_a_number_with_bounds_fits_into_float32_or_is_infinite(x):
-    bounded = Annotated[float, Lt(math.inf)]
-    with pytest.raises(
-        ValueError, match=r"a must be infinite or at most 3.4e\+38, got"
-    ):
-        takes(bounded)(x)
-    largest = torch.finfo(torch.float32).max
-    assert all(accepts(bounded, y) for y in (largest, -largest, -math.inf))
-    assert accepts(float, x), "without a bound nothing is refused"
-    assert accepts(Annotated[int, Ge(0)], 10**400), "integers have no end"
-
-
 @pytest.mark.parametrize(
     ("annotation", "legal", "illegal"),
     [
@@ -282,10 +265,8 @@ ROWS = torch.ones(2)
         (int, np.int32(3), 3),
         (float, np.uint8(3), 3),
         (float, np.float32(0.5), 0.5),
-        (float, np.longdouble(0.5), 0.5),
         (float, np.array(0.5), 0.5),
         (float, torch.tensor(0.5), 0.5),
-        (float, fractions.Fraction(1, 2), 0.5),
         (Fraction | None, np.float64(0.5), 0.5),
         (Float[Tensor, "B"] | float, np.float64(0.5), 0.5),
         (bool, np.bool_(True), True),
@@ -341,15 +322,6 @@ def test_settings_are_plain_numbers():
 def test_what_no_plain_number_mends_is_told_of_what_came(hint, x, kind, words):
     with pytest.raises(kind, match=words):
         takes(hint)(x)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_told_the_way_out(dtype):
-    wanted = f"a must be a float32 or float64 tensor, got {dtype}"
-    with pytest.raises(TypeError, match=f"^{wanted}: convert it with .float\\(\\)$"):
-        takes(Float[Tensor, "B"])(torch.ones(2, dtype=dtype))
-    with pytest.raises(TypeError, match=r"got torch\.int64$"):
-        takes(Float[Tensor, "B"])(torch.ones(2, dtype=torch.int64))
 
 
 # --- Dtypes ---------------------------------------------------------------------------
@@ -490,7 +462,7 @@ TB, ROW = Float[Tensor, "T B"], torch.ones(4)
         (
             [Literal["always", "never"]],
             [1],
-            "TypeError: a must be 'always' or 'never', got int",
+            "ValueError: a must be 'always' or 'never', got 1",
         ),
         ([bool], [1], "TypeError: a must be a bool, got int"),
         ([str], [1], "TypeError: a must be a str, got int"),
@@ -515,7 +487,11 @@ TB, ROW = Float[Tensor, "T B"], torch.ones(4)
             [2],
             "ValueError: a must be at least 0 and at most 1, got 2",
         ),
-        ([str | int | None], [1.0], "TypeError: a must be a str or an integer or None"),
+        (
+            [str | int | None],
+            [1.0],
+            "TypeError: a must be a str or an integer or None",
+        ),
         (
             [Pair],
             [(ROW, None)],
@@ -535,8 +511,8 @@ TB, ROW = Float[Tensor, "T B"], torch.ones(4)
         (
             [Tree],
             [{"action_type": ROW.long(), "action_args": {"mu": torch.ones(4, 2)}}],
-            "ValueError: a.action_args must have the keys 'mu', 'sigma', "
-            "got the keys ['mu']",
+            "TypeError: a.action_args must be a tree with the keys 'mu', 'sigma', "
+            "got {'mu'}",
         ),
         (
             [Args],
@@ -568,12 +544,6 @@ TB, ROW = Float[Tensor, "T B"], torch.ones(4)
             [(1, "x", 2)],
             "TypeError: a must be a tuple of 2, got tuple of 3",
         ),
-        (
-            [Mapping[str, Count]],
-            [{"x": 0}],
-            "ValueError: a['x'] must be at least 1, got 0",
-        ),
-        ([dict[str, int]], [{3: 0}], "TypeError: a, key 3 must be a str, got int"),
         (
             [Sequence[Sequence[bool]]],
             [[[True], [0]]],
@@ -621,7 +591,6 @@ T = TypeVar("T")
         (NDArray[Any], [np.ones(2)], [[1.0]]),
         (type[Any], [int], [1]),
         (list, [[1, "x"]], [(1,)]),
-        (set[str], [{"a"}, set()], [["a"], {1}]),
         (tuple[()], [()], [(1,)]),
         (Own, [Own()], [1]),
         (Float[Tensor | np.ndarray, "B"], [ROW, np.ones(3)], [[1.0], ROW.half()]),
@@ -632,57 +601,9 @@ def test_kinds(hint, legal, illegal):
     assert not any(accepts(hint, x) for x in illegal)
 
 
-# --- Annotations with a name of their own, as ``type Rows = list[float]`` -------------
-
-V = TypeVar("V")
-Number = TypeAliasType("Number", float)
-Share = TypeAliasType("Share", Annotated[float, Ge(0)])
-Row = TypeAliasType("Row", Float[Tensor, "B"])
-Some = TypeAliasType("Some", Row | int)
-Maybe = TypeAliasType("Maybe", V | None, type_params=(V,))
-Array = TypeAliasType("Array", ArrayLike)
-Endless = TypeAliasType("Endless", "list[Endless]")
-
-
 @pytest.mark.parametrize(
-    ("alias", "meaning", "legal", "illegal"),
-    [
-        (Number, float, [1.5, 2], ["x", None]),
-        (Share, Annotated[float, Ge(0)], [0, 1.5], [-1, None]),
-        (Row, Float[Tensor, "B"], [torch.ones(3)], [torch.ones(3, 2), None]),
-        (Some, Float[Tensor, "B"] | int, [torch.ones(3), 1], [torch.ones(3).int()]),
-        (Some | None, Float[Tensor, "B"] | int | None, [None, 1], ["x"]),
-        (list[Number], list[float], [[1.5]], [["x"], 1.5]),
-        (NamedTuple("Named", [("x", Share)]), Any, [], [(1,)]),
-        (Array, ArrayLike, [1, [[True]], None, "x"], []),
-        (Array | Tensor | None, ArrayLike, [1, [[True]], None, "x"], []),
-    ],
-)
-def test_an_alias_asks_what_it_stands_for(alias, meaning, legal, illegal):
-    assert all(accepts(alias, x) for x in legal)
-    assert not any(accepts(alias, x) for x in illegal)
-    assert all(accepts(meaning, x) for x in legal)
-
-
-@pytest.mark.parametrize(
-    "hint", [Endless, Maybe[int], Annotated[Share, Le(1)]], ids=str
-)
-def test_an_alias_that_is_not_understood_is_an_error(hint):
-    with pytest.raises(TypeError, match="@checked cannot read"):
-        takes(hint)(None)
-
-
-def test_a_type_variable_asks_what_it_is_bound_to():
-    bound = TypeVar("bound", bound=Callable[..., Any])
-    either = TypeVar("either", int, str)
-    assert accepts(bound, len)
-    assert not accepts(bound, 1)
-    assert accepts(either, "x")
-    assert not accepts(either, 1.5)
-
-
-@pytest.mark.parametrize(
-    "hint", [Any, object, T, Fake, Fake | None, ArrayLike, ArrayLike | Tensor | None]
+    "hint",
+    [Any, object, T, Fake, Fake | None, ArrayLike | Tensor],
 )
 def test_what_says_nothing_on_purpose(hint):
     assert all(accepts(hint, x) for x in (None, 1, "x", [[True]], ROW, Own()))
@@ -708,7 +629,7 @@ def test_trees(build):
     with pytest.raises(ValueError, match=r"a\.action_args\.sigma must .* got \(4, 3\)"):
         takes(Tree)(tree(torch.ones(4, 3)))
     more = build({**dict(tree(ROW).items()), "more": ROW})
-    with pytest.raises(ValueError, match="a must have the keys"):
+    with pytest.raises(TypeError, match="a must be a tree with the keys"):
         takes(Tree)(more)
 
 
@@ -806,43 +727,23 @@ def test_a_dataclass_that_inherits():
 # --- What is not understood is an error -----------------------------------------------
 
 
-class Partial(TypedDict, total=False):
-    x: int
-
-
 class Strange(jaxtyping.AbstractDtype):
     dtypes = ("float3",)
-
-
-class Quacks(Protocol):
-    def quack(self) -> None: ...
 
 
 @pytest.mark.parametrize(
     "hint",
     [
-        Iterator[int],
-        gym.Env[int, Any],
-        NDArray[np.float32],
         Annotated[int, MultipleOf(2)],
-        Annotated[str, Ge(0)],
         Annotated[Fraction, "words"],
-        Annotated[float | None, Ge(0)],
-        Self,
-        Partial,
-        Quacks,
-        type[nn.Module],
+        Annotated[int, MultipleOf(2)] | None,
         list["Nowhere"],
-        Sequence[Iterator[int]],
-        tuple[int, Iterator[int]],
-        dict[str, Iterator[int]],
-        int | Iterator[int],
-        NamedTuple("Holder", [("x", Iterator[int])]),
-        TypedDict("Holder", {"x": Iterator[int]}),
+        tuple[int, Float[Tensor, "#B"]],
+        NamedTuple("Holder", [("x", Float[Tensor, "#B"])]),
+        TypedDict("Holder", {"x": Float[Tensor, "#B"]}),
         Float[Tensor, "#B"],
         Float[Tensor, "T*B"],
         Float[Tensor, "T/2"],
-        Float[torch.Generator, "B"],
         Strange[Tensor, "B"],
         "not python",
         "Nowhere",
@@ -857,9 +758,9 @@ def test_what_is_not_understood_is_an_error_at_every_call(hint):
 
 
 def test_the_error_names_function_argument_and_annotation():
-    function = takes(int, Iterator[int])
-    with pytest.raises(TypeError, match=r"function, b: .*Iterator\[int\]"):
-        function(1, iter([]))
+    function = takes(int, Float[Tensor, "#B"])
+    with pytest.raises(TypeError, match=r"function, b: .* the dimension '#B'"):
+        function(1, torch.ones(2))
 
 
 def test_an_argument_without_an_annotation_is_an_error():
@@ -1242,7 +1143,7 @@ def weighted(data: Pair, weight: Float[Tensor, "B"] | None, tree: Tree) -> Tenso
 def options(
     kind: Literal["always", "never"],
     hidden: Sequence[Count],
-    scale: Mapping[str, Positive],
+    scale: Mapping[str, float],
     flag: bool = False,
     noise: Float[Tensor, "*S"] | float = 0.0,
     generator: torch.Generator | None = None,

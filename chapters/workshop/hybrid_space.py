@@ -29,7 +29,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from literate_rl.ground.nests import form, leaves, map_nest, open_ended, refused
+from literate_rl.ground.nests import Space, form, leaves, map_nest, open_ended, refused
 from literate_rl.ground.signatures import Fault, below, check_finite
 
 __all__ = ["read_hybrid_space"]
@@ -44,7 +44,7 @@ __all__ = ["read_hybrid_space"]
 
 # %% tags=["export"]
 def read_hybrid_space(
-    space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
+    space: Space, mask: ArrayLike | Tensor | None = None
 ) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
     """Read the mask of a hybrid action and the bounds of its arguments from a space.
 
@@ -137,7 +137,7 @@ def check_policy(name: str, prob: Tensor, mu: Tensor, log_sigma: Tensor) -> None
 
 # %% tags=["export"]
 def fill_space(
-    space: spaces.Space[Any],
+    space: Space,
     action_type: NDArray[np.int64],
     columns: Iterator[NDArray[np.float64]],
 ) -> Any:

@@ -58,6 +58,10 @@ __all__ = [
 
 
 # %% tags=["export"]
+Space = spaces.Space[Any]
+AnySpace = Space | dict[str, Any]  # a space, or what `plain_space` made of it
+
+
 def map_nest(function: Callable[..., Any], *nests: Any) -> Any:
     """Apply a function to what stands at the same place of nests of one form."""
     first = nests[0]
@@ -87,35 +91,27 @@ def ends(nest: Any) -> Iterator[Any]:
 
 
 # %% tags=["export"]
-def form(space: spaces.Space[Any]) -> Any:
+def form(space: Space) -> Any:
     """Return a space as a nest, with spaces other than Tuple and Dict at its ends."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         return map_nest(form, space.spaces)
     return space
 
 
-def hollow(nest: Any) -> bool:
-    """Say whether a nest, or one inside of it, is empty."""
-    if not isinstance(nest, dict | tuple):
-        return False
-    children = nest.values() if isinstance(nest, dict) else nest
-    return not nest or any(map(hollow, children))
-
-
-def leaves(space: spaces.Space[Any]) -> Iterator[spaces.Space[Any]]:
+def leaves(space: Space) -> Iterator[Space]:
     """Yield the spaces at the ends of a nest of Tuple and Dict, in order."""
     return ends(form(space))
 
 
-def pack(space: spaces.Space[Any], values: Iterator[Any]) -> Any:
+def pack(space: Space, values: Iterator[Any]) -> Any:
     """Put one value at each leaf of a space, in its order; return the nest."""
     return map_nest(lambda _: next(values), form(space))
 
 
-def first_row(space: spaces.Space[Any], nest: Any) -> Any:
+def first_row(space: Space, nest: Any) -> Any:
     """Take the first of a batch of actions, as an environment's ``step`` takes it."""
 
-    def first(leaf: spaces.Space[Any], rows: Any) -> Any:
+    def first(leaf: Space, rows: Any) -> Any:
         # An array stays one, also of the shape ().
         return int(rows[0]) if isinstance(leaf, spaces.Discrete) else rows[0, ...]
 
@@ -128,7 +124,29 @@ def first_row(space: spaces.Space[Any], nest: Any) -> Any:
 
 
 # %% tags=["export"]
-def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
+def named_ends(space: Space, nest: Any, name: str) -> Iterator[tuple[Any, Any, str]]:
+    """Yield the ends of a nest of spaces, each with what stands there and its name.
+
+    Raises:
+        ValueError: If an end is missing.
+    """
+    keys: list[Any]
+    if isinstance(space, spaces.Dict):
+        keys, here = [*space.spaces], [*nest] if isinstance(nest, dict) else []
+    elif isinstance(space, spaces.Tuple):
+        keys = [*range(len(space))]
+        here = [*range(len(nest))] if isinstance(nest, tuple | list) else []
+    else:
+        yield space, nest, name
+        return
+    if not {*keys} <= {*here}:
+        came = here or type(nest).__name__
+        raise ValueError(f"{name} must have {keys}, got {came}")
+    for key in keys:
+        yield from named_ends(space[key], nest[key], f"{name}[{key!r}]")
+
+
+def unpack(space: Space, nest: Any, name: str) -> Iterator[Tensor]:
     """Yield what stands at the leaves of a nest, in the order of its space.
 
     Args:
@@ -136,26 +154,16 @@ def unpack(space: spaces.Space[Any], nest: Any, name: str) -> Iterator[Tensor]:
         nest: Tuples and dictionaries of the same form, with tensors at the leaves.
         name: What error messages call the nest.
     """
-    if isinstance(space, spaces.Dict):
-        if not isinstance(nest, dict) or nest.keys() != space.spaces.keys():
-            raise ValueError(f"{name} must be a dict with keys {list(space.spaces)}")
-        for key, child in space.spaces.items():
-            yield from unpack(child, nest[key], f"{name}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(nest, tuple) or len(nest) != len(space.spaces):
-            raise ValueError(f"{name} must be a tuple of {len(space.spaces)}")
-        for index, child in enumerate(space.spaces):
-            yield from unpack(child, nest[index], f"{name}[{index}]")
-    else:
-        if not isinstance(nest, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(nest).__name__}")
+    for leaf, value, place in named_ends(space, nest, name):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{place} must be a tensor, got {type(value).__name__}")
         # Any number of dimensions may stand in front of those of the leaf.
-        shape = space.shape or ()
-        if nest.shape[nest.ndim - len(shape) :] != shape:
+        shape = leaf.shape or ()
+        if value.shape[value.ndim - len(shape) :] != shape:
             expected = ", ".join(map(str, ("*", *shape)))
-            given = tuple(nest.shape)
-            raise ValueError(f"{name} must have shape ({expected}), got {given}")
-        yield nest
+            given = tuple(value.shape)
+            raise ValueError(f"{place} must have shape ({expected}), got {given}")
+        yield value
 
 
 # %% [markdown]
@@ -188,7 +196,7 @@ class SpaceError(ValueError):
     """A space is refused, for one of ``REASONS``."""
 
 
-def refused(wanted: str, space: spaces.Space[Any], reason: str) -> SpaceError:
+def refused(wanted: str, space: Space, reason: str) -> SpaceError:
     """Return the error that refuses a space.
 
     Args:
@@ -218,22 +226,18 @@ def is_spec(name: str, spec: Any, sizes: Any) -> Fault | None:
     return Fault(TypeError, name, expected, spec)
 
 
-Spec = Annotated[spaces.Space[Any], is_spec]
+Spec = Annotated[Space, is_spec]
 
 
-def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
+def flat(space: Space, observation: Any) -> Tensor:
     """Return a nested observation as one vector for each state."""
     columns = []
     values = unpack(space, observation, "observation")
     for leaf, value in zip(leaves(space), values, strict=True):
         if isinstance(leaf, spaces.Discrete):
+            if value.is_floating_point():
+                raise ValueError(f"observation must be whole numbers, got {value}")
             place = value.long() - int(leaf.start)
-            if value.is_floating_point() or (place.clamp(0, leaf.n - 1) != place).any():
-                last = int(leaf.start + leaf.n) - 1
-                raise ValueError(
-                    f"observation must be whole and from {leaf.start} to {last}, "
-                    f"got {value}"
-                )
             columns.append(nn.functional.one_hot(place, int(leaf.n)))
         else:
             shape = leaf.shape or ()
@@ -250,7 +254,7 @@ def flat(space: spaces.Space[Any], observation: Any) -> Tensor:
 
 
 # %% tags=["export"]
-def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
+def plain_space(space: Space) -> dict[str, Any]:
     """Describe a space by plain values: a nest, or what stands at its ends."""
     if isinstance(space, spaces.Tuple):
         return {"tuple": [plain_space(child) for child in space.spaces]}
@@ -273,7 +277,7 @@ def plain_space(space: spaces.Space[Any]) -> dict[str, Any]:
     return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
 
 
-def as_space(plain: spaces.Space[Any] | dict[str, Any]) -> spaces.Space[Any]:
+def as_space(plain: AnySpace) -> Space:
     """Build the space that ``plain_space`` has described; return a space as it is."""
     if isinstance(plain, spaces.Space):
         return plain
@@ -350,7 +354,7 @@ def remembered(make: Make) -> Make:
 
 
 # %% tags=["export"]
-def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Box:
+def as_vectors(observation_space: AnySpace) -> spaces.Box:
     """Return a box of vectors that is given as it is or by plain values."""
     box = as_space(observation_space)
     if not isinstance(box, spaces.Box) or len(box.shape) != 1:
@@ -358,7 +362,7 @@ def as_vectors(observation_space: spaces.Space[Any] | dict[str, Any]) -> spaces.
     return box
 
 
-def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Discrete:
+def as_discrete(action_space: AnySpace) -> spaces.Discrete:
     """Return a Discrete space that is given as it is or by plain values."""
     discrete = as_space(action_space)
     if not isinstance(discrete, spaces.Discrete):
@@ -366,7 +370,7 @@ def as_discrete(action_space: spaces.Space[Any] | dict[str, Any]) -> spaces.Disc
     return discrete
 
 
-def is_hybrid(action_space: spaces.Space[Any]) -> bool:
+def is_hybrid(action_space: Space) -> bool:
     """Say whether an action has parts, and numbers among them."""
     parts = isinstance(action_space, spaces.Tuple | spaces.Dict)
     return parts and any(isinstance(x, spaces.Box) for x in leaves(action_space))
@@ -397,7 +401,7 @@ def open_ended(bound: NDArray[Any]) -> NDArray[Any]:
 
 
 # %% tags=["export"]
-def action_box(space: spaces.Space[Any], others: str = "Discrete") -> spaces.Box:
+def action_box(space: Space, others: str = "Discrete") -> spaces.Box:
     """Return a space of continuous actions, or raise if it is another one.
 
     Args:
@@ -415,7 +419,7 @@ def action_box(space: spaces.Space[Any], others: str = "Discrete") -> spaces.Box
     raise refused(f"action_space must {wanted}", space, reason)
 
 
-def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
+def bounded_box(space: Space) -> spaces.Box:
     """Return a space of actions that fill a box, or raise if it is another one."""
     box, most = action_box(space), float(np.finfo(np.float32).max) ** 0.25
     ends = np.stack([open_ended(box.low), open_ended(box.high)])

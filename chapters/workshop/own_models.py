@@ -23,8 +23,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -41,7 +41,14 @@ from literate_rl.check.probes import (
     unwrapped,
 )
 from literate_rl.check.states import ByName, StateSpec, state_spec
-from literate_rl.ground.nests import as_discrete, as_space, refused, remembered
+from literate_rl.ground.nests import (
+    AnySpace,
+    Space,
+    as_discrete,
+    as_space,
+    refused,
+    remembered,
+)
 from literate_rl.ground.networks import Critics, eval_mode
 from literate_rl.ground.protocols import refuse_mask
 from literate_rl.ground.signatures import Count, check_that, checked
@@ -108,8 +115,8 @@ class ContractPolicy(nn.Module):
     def __init__(
         self,
         actor: Any,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         critic: Any = None,
         critics: nn.Module | None = None,
     ) -> None:
@@ -133,12 +140,14 @@ class ContractPolicy(nn.Module):
     ) -> Tensor:
         """Return actions drawn from a seed; 0.0 is greedy where there is a ``mode``."""
         refuse_mask(mask, self.actor.model)
-        if not isinstance(noise, Tensor):
+        model: Any = self.actor
+        if isinstance(noise, Tensor):
+            seed = int(noise)
+        else:
             # Without a `mode` this draws, so it needs a seed as well.
-            with drawn_from(checksum(obs), obs.device):
-                return greedy(self.actor, obs)
-        with drawn_from(int(noise), obs.device):
-            action: Tensor = self.actor(obs)[0]
+            seed, mode = checksum(obs), getattr(model.model, "mode", None)
+            model = partial(model.ask, mode) if callable(mode) else model
+        action: Tensor = drawn(model, seed, obs)[0]
         return action
 
     def evaluate_actions(
@@ -147,8 +156,8 @@ class ContractPolicy(nn.Module):
         """Return the log-probabilities of actions and the entropies."""
         refuse_mask(mask, self.actor.model)
         # An entropy may be estimated from a sample. Its seed is a checksum.
-        with drawn_from(checksum(obs, action), obs.device):
-            _, log_prob, entropy, *_ = self.actor(obs, action=action)
+        seed = checksum(obs, action)
+        _, log_prob, entropy, *_ = drawn(self.actor, seed, obs, action=action)
         return log_prob.squeeze(-1), entropy.squeeze(-1)
 
     def to_env(self, action: Tensor) -> NDArray[Any]:
@@ -166,8 +175,7 @@ class ContractPolicy(nn.Module):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations."""
-        with drawn_from(checksum(obs), obs.device):
-            value: Tensor = self.critic(obs)[0]
+        value: Tensor = drawn(self.critic, checksum(obs), obs)[0]
         return value.squeeze(-1)
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -186,9 +194,7 @@ class ContractPolicy(nn.Module):
     def asked(self, obs: Tensor, generator: torch.Generator) -> tuple[Any, ...]:
         """Return all that the actor says about states; it draws with our seed."""
         seed = int(torch.randint(2**62, (), generator=generator))
-        with drawn_from(seed, obs.device):
-            results: tuple[Any, ...] = self.actor(obs)
-        return results
+        return drawn(self.actor, seed, obs)
 
 
 # %% [markdown]
@@ -197,19 +203,14 @@ class ContractPolicy(nn.Module):
 
 
 # %% tags=["export"]
-def greedy(actor: ByName, obs: Tensor) -> Tensor:
-    """Return the actions of an actor's method ``mode``; without one, draw."""
-    mode = getattr(actor.model, "mode", None)
-    action: Tensor = actor.ask(mode if callable(mode) else actor.model, obs)[0]
-    return action
-
-
-@contextmanager
-def drawn_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's global generators inside a block; then restore them."""
+def drawn(
+    ask: Callable[..., tuple[Any, ...]], seed: int, obs: Tensor, **given: Tensor
+) -> tuple[Any, ...]:
+    """Ask a model with PyTorch's global generators seeded; then restore them."""
+    device = obs.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         seed_generators(seed, device)
-        yield
+        return ask(obs, **given)
 
 
 def checksum(*tensors: Tensor) -> int:
@@ -230,8 +231,8 @@ def checksum(*tensors: Tensor) -> int:
 @checked
 @remembered
 def make_contract_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     actor: Any,
     critic: Any,
 ) -> ContractPolicy:
@@ -408,8 +409,8 @@ class LogitsOf(nn.Module):
 @checked
 @remembered
 def make_qnet_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     qnet: Any,
     support: Sequence[float] | None = None,
 ) -> Policy:
@@ -447,8 +448,8 @@ def make_qnet_policy(
 @checked
 @remembered
 def make_own_ddpg_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     actor: Any,
     critic: Any,
     num_critics: Count = 1,
@@ -502,8 +503,8 @@ def as_many(critic: Any, number: int) -> list[Any]:
 @checked
 @remembered
 def make_own_sac_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     actor: Any,
     critic: Any,
     num_critics: Count = 2,

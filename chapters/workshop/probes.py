@@ -40,7 +40,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.episodes import env_maker
-from literate_rl.ground.nests import open_ended
+from literate_rl.ground.nests import Space, open_ended
 from literate_rl.ground.networks import eval_mode, randomness_kept
 
 __all__ = [
@@ -158,7 +158,7 @@ def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
     return made, seen
 
 
-def some_action(space: spaces.Space[Any], infos: dict[str, Any]) -> Any:
+def some_action(space: Space, infos: dict[str, Any]) -> Any:
     """Draw an action, a legal one where ``infos`` say which are."""
     mask = infos.get("action_mask") if isinstance(space, spaces.Discrete) else None
     return space.sample(None if mask is None else np.asarray(mask, np.int8))
@@ -191,7 +191,7 @@ class Probe:
         self,
         model: Any,
         states: Mapping[str, Any],
-        space: spaces.Space[Any],
+        space: Space,
         action: str = "",
         transform: Callable[..., Any] | None = None,
     ) -> None:
@@ -323,8 +323,8 @@ class Probe:
 # %% [markdown]
 # ## Rules
 #
-# A rule is a function that yields what it finds wrong with a model on trial: what was expected, what
-# came, and what may help. If it yields nothing, the model keeps the rule. The first line of its
+# A rule is a function that makes demands of a model on trial. The first one that does not hold ends
+# it, with what was expected, what came, and what may help. The first line of its
 # docstring is what a contract prints. So what is said stands beside what is tested.
 
 
@@ -349,7 +349,19 @@ class Finding(NamedTuple):
         return f"{self.expected}{came}" + (f" ({self.hint})" if self.hint else "")
 
 
-Rule = Callable[[Probe], Iterator[Finding]]
+Rule = Callable[[Probe], None]
+
+
+class DemandError(Exception):
+    """Ends a rule; its only argument is the finding."""
+
+
+def demand(
+    holds: Any, expected: str, came: str = "", hint: str = "", harmful: bool = False
+) -> None:
+    """End a rule with a finding unless something holds."""
+    if not holds:
+        raise DemandError(Finding(expected, came, hint, harmful))
 
 
 def text_of(rule: Rule) -> str:
@@ -372,15 +384,17 @@ def try_rules(
         for stage in stages:
             illegal = False
             for rule in stage:
+                text = text_of(rule)
                 try:
-                    finding = next(rule(probe), None)
+                    rule(probe)
+                    continue
+                except DemandError as found:
+                    (finding,) = found.args
                 except Exception as error:
-                    text = text_of(rule)
-                    harmful = "(a warning)" in text
-                    finding = Finding(text, raised(error), harmful=harmful)
-                if finding:
-                    illegal = illegal or not finding.harmful
-                    yield rule.__name__, finding
+                    finding = Finding(text, raised(error))
+                harmful = finding.harmful or "(a warning)" in text
+                illegal = illegal or not harmful
+                yield rule.__name__, finding._replace(harmful=harmful)
             if illegal:
                 return
 
@@ -402,12 +416,7 @@ import torch
 
 from gymnasium import spaces
 
-from literate_rl.check.probes import (
-    Finding,
-    Probe,
-    required_parameters,
-    try_rules,
-)
+from literate_rl.check.probes import Probe, demand, required_parameters, try_rules
 
 
 class Scaled(torch.nn.Module):
@@ -421,8 +430,8 @@ class Scaled(torch.nn.Module):
 
 def two_columns(probe):
     """Returns two columns."""
-    if (got := probe.call(5)[0].shape[-1]) != 2:
-        yield Finding("must have two columns", f"got {got}")
+    got = probe.call(5)[0].shape[-1]
+    demand(got == 2, "must have two columns", f"got {got}")
 
 
 model = partial(torch.compile(Scaled()), scale=2.0)

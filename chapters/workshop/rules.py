@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from literate_rl.check.probes import Finding, Probe, Rule, open_parameters, raised
+from literate_rl.check.probes import Probe, Rule, demand, open_parameters, raised
 
 __all__ = ["has_gradient", "has_shape", "returns_enough", "sums_to_one"]
 
@@ -42,13 +42,13 @@ __all__ = ["has_gradient", "has_shape", "returns_enough", "sums_to_one"]
 
 
 # %% tags=["export"]
-def copies(probe: Probe) -> Iterator[Finding]:
+def copies(probe: Probe) -> None:
     """Can be copied, for target networks."""
     if probe.copy_error is not None:
-        yield Finding("must be copied by copy.deepcopy", raised(probe.copy_error))
+        demand(False, "must be copied by copy.deepcopy", raised(probe.copy_error))
 
 
-def takes_states(probe: Probe) -> Iterator[Finding]:
+def takes_states(probe: Probe) -> None:
     """Takes the states by name; anything else has a default."""
     named = dict(probe.parameters)
     if probe.action:
@@ -59,7 +59,7 @@ def takes_states(probe: Probe) -> Iterator[Finding]:
         wanted = ", ".join(probe.states)
         came = ", ".join(map(str, probe.parameters.values()))
         hint = "write out each argument" if vague else ""
-        yield Finding(f"must take the states ({wanted}) by name", f"got ({came})", hint)
+        demand(False, f"must take the states ({wanted}) by name", f"got ({came})", hint)
 
 
 # %% [markdown]
@@ -67,7 +67,7 @@ def takes_states(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def runs_on_batches(probe: Probe) -> Iterator[Finding]:
+def runs_on_batches(probe: Probe) -> None:
     """Runs on any number of rows, in training and in evaluation mode."""
     # A batch of one in training mode is left out: batch normalisation refuses it.
     for batch, train in ((5, False), (1, False), (5, True)):
@@ -75,19 +75,18 @@ def runs_on_batches(probe: Probe) -> Iterator[Finding]:
             probe.call(batch, train=train)
         except Exception as error:
             mode = " in training mode" if train else ""
-            yield Finding(f"must run on a batch of {batch}{mode}", raised(error))
-            return
+            demand(False, f"must run on a batch of {batch}{mode}", raised(error))
 
 
 def returns_enough(number: int) -> Rule:
     """Return the rule that the first results are tensors."""
     words = "a tensor" if number == 1 else f"a tuple of {number} tensors"
 
-    def results(probe: Probe) -> Iterator[Finding]:
+    def results(probe: Probe) -> None:
         given = probe.call(5)
-        if sum(isinstance(x, Tensor) for x in given[:number]) < number:
-            came = ", ".join(type(x).__name__ for x in given)
-            yield Finding(f"must return {words}, or more", f"got {came}")
+        enough = sum(isinstance(x, Tensor) for x in given[:number]) == number
+        came = ", ".join(type(x).__name__ for x in given)
+        demand(enough, f"must return {words}, or more", f"got {came}")
 
     return named(results, "results", f"Returns {words}, or more.")
 
@@ -110,17 +109,16 @@ def has_shape(text: str, index: int) -> Rule:
     """Return the rule that the result at an index has the shape in its text."""
     name, _, dims = text.rstrip("]").partition("[")
 
-    def check(probe: Probe) -> Iterator[Finding]:
+    def check(probe: Probe) -> None:
         for batch in (5, 1):
             got = tuple(probe.call(batch)[index].shape)
             wanted = probe.shape(dims.split(", "), batch)
             pairs = [*zip_longest(got, wanted, fillvalue=-1)]
             # Of atoms there may be any number above 1.
-            if any(size != want and (want or size < 2) for size, want in pairs):
-                sizes = ", ".join(str(size or "atoms") for size in wanted)
-                expected = f"{name} must have shape ({sizes})"
-                yield Finding(expected, f"got {got}", advice(got, wanted))
-                return
+            fits = all(size == want or (not want and size > 1) for size, want in pairs)
+            sizes = ", ".join(str(size or "atoms") for size in wanted)
+            expected = f"{name} must have shape ({sizes})"
+            demand(fits, expected, f"got {got}", advice(got, wanted))
 
     return named(check, name, f"Returns {text}.")
 
@@ -144,24 +142,23 @@ def advice(got: tuple[int, ...], wanted: tuple[int, ...]) -> str:
 
 
 # %% tags=["export"]
-def numbers(probe: Probe) -> Iterator[Finding]:
+def numbers(probe: Probe) -> None:
     """Returns finite floating numbers, but for discrete actions."""
     for result in probe.judge():
-        if not result.is_floating_point():
-            yield Finding("results must be floating numbers", f"got {result.dtype}")
-        elif not result.isfinite().all():
-            bad = result[~result.isfinite()][0].item()
-            yield Finding("results must be finite", f"got {bad}")
+        floats, came = result.is_floating_point(), f"got {result.dtype}"
+        demand(floats, "results must be floating numbers", came)
+        bad = result[~result.isfinite()].tolist()
+        demand(not bad, "results must be finite", f"got {bad[:1]}")
 
 
-def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
-    """Yield a finding if no gradient flows from a result to the parameters."""
+def demand_gradient(
+    probe: Probe, index: int, name: str, hint: str = "a detach, or no_grad?"
+) -> None:
+    """End a rule if no gradient flows from a result to the parameters."""
     expected = f"a gradient must flow from {name} to the parameters"
     result = probe.call(5)[index]
     # First: nothing is recorded that a gradient could go back through.
-    if not result.requires_grad:
-        yield Finding(expected, "none does", "a detach, or no_grad?")
-        return
+    demand(result.requires_grad, expected, "none does", hint)
     # The sum over a row of probabilities never changes, so each number gets a weight.
     weight = torch.randn(result.shape, generator=torch.Generator().manual_seed(0))
     loss = (result * weight.to(result)).sum()
@@ -169,17 +166,15 @@ def find_no_gradient(probe: Probe, index: int, name: str) -> Iterator[Finding]:
     # Second and third: it is not finite, or zero for every parameter.
     seen = [grad for grad in grads if grad is not None and grad.numel()]
     largest = [grad.abs().max().item() for grad in seen]
-    if not all(map(math.isfinite, largest)):
-        yield Finding(expected, "it is not finite")
-    elif not any(largest):
-        yield Finding(expected, "it is zero")
+    demand(all(map(math.isfinite, largest)), expected, "it is not finite")
+    demand(any(largest), expected, "it is zero")
 
 
 def has_gradient(name: str, index: int) -> Rule:
     """Return the rule that the result at an index can be learned from."""
 
-    def check(probe: Probe) -> Iterator[Finding]:
-        return find_no_gradient(probe, index, name)
+    def check(probe: Probe) -> None:
+        demand_gradient(probe, index, name)
 
     text = f"{name} has a gradient with respect to the parameters."
     return named(check, f"{name} learns", text)
@@ -196,7 +191,7 @@ def has_gradient(name: str, index: int) -> Rule:
 def sums_to_one(name: str, text: str) -> Rule:
     """Return the rule that the first result holds probabilities."""
 
-    def check(probe: Probe) -> Iterator[Finding]:
+    def check(probe: Probe) -> None:
         prob = probe.call(5)[0].detach()
         sums = prob.sum(-1)
         if (prob >= 0).all() and (sums - 1).abs().max() <= 1e-5:
@@ -210,7 +205,7 @@ def sums_to_one(name: str, text: str) -> Rule:
         came = (
             f"got {prob.min():.3g} and sums from {sums.min():.3g} to {sums.max():.3g}"
         )
-        yield Finding(expected, came, hint)
+        demand(False, expected, came, hint)
 
     return named(check, "sums", text)
 
@@ -223,7 +218,7 @@ def sums_to_one(name: str, text: str) -> Rule:
 
 
 # %% tags=["export"]
-def in_bounds(probe: Probe) -> Iterator[Finding]:
+def in_bounds(probe: Probe) -> None:
     """Action lies in its box, however large the states are."""
     space: Any = probe.space
     for scale in (1.0, 100.0):
@@ -237,23 +232,21 @@ def in_bounds(probe: Probe) -> Iterator[Finding]:
             low, high = space.low[at], space.high[at]
             expected = f"action[:, {place}] must lie in {low:g} to {high:g}"
             came = f"got {column.min():.3g} to {column.max():.3g}"
-            yield Finding(expected, came, "tanh, times the range of each dimension")
-            return
+            demand(False, expected, came, "tanh, times the range of each dimension")
 
 
-def is_an_action(probe: Probe) -> Iterator[Finding]:
+def is_an_action(probe: Probe) -> None:
     """Action is an integer below action_num, or finite numbers."""
     drawn, count = probe.call(5)[0], probe.num_actions
+    came = f"got {drawn.dtype}"
     if count is None:
-        if not drawn.is_floating_point() or not drawn.isfinite().all():
-            yield Finding(
-                "action must be finite floating numbers", f"got {drawn.dtype}"
-            )
-    elif drawn.dtype != torch.int64:
-        yield Finding("action must be int64", f"got {drawn.dtype}")
-    elif not ((drawn >= 0) & (drawn < count)).all():
-        came = f"got {drawn.min()} to {drawn.max()}"
-        yield Finding(f"action must lie in 0 to {count - 1}", came)
+        floats = drawn.is_floating_point() and drawn.isfinite().all()
+        demand(floats, "action must be finite floating numbers", came)
+        return
+    demand(drawn.dtype == torch.int64, "action must be int64", came)
+    inside = ((drawn >= 0) & (drawn < count)).all()
+    came = f"got {drawn.min()} to {drawn.max()}"
+    demand(inside, f"action must lie in 0 to {count - 1}", came)
 
 
 # %% [markdown]
@@ -262,21 +255,19 @@ def is_an_action(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def as_it_is(probe: Probe) -> Iterator[Finding]:
+def as_it_is(probe: Probe) -> None:
     """A given action is returned as it is."""
     given = probe.call(5)[0].detach()
     back = probe.call(5, given.clone(), luck=1)[0]
-    if back.shape != given.shape or not torch.equal(back, given):
-        yield Finding("a given action must be returned as it is")
+    demand(torch.equal(back, given), "a given action must be returned as it is")
 
 
-def tells_apart(probe: Probe) -> Iterator[Finding]:
+def tells_apart(probe: Probe) -> None:
     """The log-probability depends on the action."""
     (one, log_one, _), (two, log_two, _) = probe.draw(200, 0), probe.draw(200, 1)
-    if not torch.equal(one, two) and torch.equal(log_one, log_two):
-        yield Finding(
-            "the log-probability must depend on the action", "it never changes"
-        )
+    apart = torch.equal(one, two) or not torch.equal(log_one, log_two)
+    expected = "the log-probability must depend on the action"
+    demand(apart, expected, "it never changes")
 
 
 # %% [markdown]
@@ -286,19 +277,17 @@ def tells_apart(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def action_learns(probe: Probe) -> Iterator[Finding]:
+def action_learns(probe: Probe) -> None:
     """A drawn action has a gradient: rsample(), not sample()."""
-    for finding in find_no_gradient(probe, 0, "action"):
-        yield finding._replace(hint="rsample(), not sample()")
+    demand_gradient(probe, 0, "action", "rsample(), not sample()")
 
 
-def lists_log_probs(probe: Probe) -> Iterator[Finding]:
+def lists_log_probs(probe: Probe) -> None:
     """action_log_probs holds the log-probabilities of all actions."""
     drawn, log_prob, _, every, *_ = probe.call(5)
     off = (every.gather(1, drawn) - log_prob).abs().max().item()
-    if not off <= 1e-4:
-        expected = "action_log_probs must agree with action_log_prob at the action"
-        yield Finding(expected, f"differs by {off:.3f}", "log_softmax")
+    expected = "action_log_probs must agree with action_log_prob at the action"
+    demand(off <= 1e-4, expected, f"differs by {off:.3f}", "log_softmax")
 
 
 # %% [markdown]
@@ -312,17 +301,16 @@ def lists_log_probs(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def entropy_learns(probe: Probe) -> Iterator[Finding]:
+def entropy_learns(probe: Probe) -> None:
     """distribution_entropy has a gradient (a warning if it is a constant)."""
     entropy = probe.call(5)[2]
-    if entropy.requires_grad or entropy.std(0).max() > 1e-6:
-        yield from find_no_gradient(probe, 2, "distribution_entropy")
-    else:
-        expected = "distribution_entropy should have a gradient"
-        yield Finding(expected, "it is a constant", harmful=True)
+    changes = entropy.requires_grad or entropy.std(0).max() > 1e-6
+    expected = "distribution_entropy should have a gradient"
+    demand(changes, expected, "it is a constant", harmful=True)
+    demand_gradient(probe, 2, "distribution_entropy")
 
 
-def entropy_fits(probe: Probe) -> Iterator[Finding]:
+def entropy_fits(probe: Probe) -> None:
     """distribution_entropy is that of the actions (a warning)."""
     draws = [probe.draw(500, luck) for luck in range(8)]
     surprise = -torch.cat([log_prob for _, log_prob, _ in draws]).detach()
@@ -333,7 +321,7 @@ def entropy_fits(probe: Probe) -> Iterator[Finding]:
         hint = "of the actions before the squash?" if probe.num_actions is None else ""
         if abs((told + surprise).mean()) < 0.1 * abs(surprise.mean()):
             hint = "has it the wrong sign? A bonus would then be a penalty"
-        yield Finding(expected, f"differs by {gap:+.2f} nats", hint, harmful=True)
+        demand(False, expected, f"differs by {gap:+.2f} nats", hint)
 
 
 # %% [markdown]
@@ -345,29 +333,27 @@ def entropy_fits(probe: Probe) -> Iterator[Finding]:
 
 
 # %% tags=["export"]
-def keeps_inputs(probe: Probe) -> Iterator[Finding]:
+def keeps_inputs(probe: Probe) -> None:
     """Does not write to its arguments (a warning)."""
     probe.call(5)
     fresh = probe.rows(5)
     tensors = [name for name, x in fresh.items() if isinstance(x, Tensor)]
     changed = [x for x in tensors if not torch.equal(fresh[x], probe.seen[x])]
-    if changed:
-        came = f"{', '.join(changed)} changed"
-        yield Finding("arguments should not be written to", came, harmful=True)
+    came = f"{', '.join(changed)} changed"
+    demand(not changed, "arguments should not be written to", came)
 
 
-def same_in_both_modes(probe: Probe) -> Iterator[Finding]:
+def same_in_both_modes(probe: Probe) -> None:
     """Is the same network in both modes (a warning)."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     layers = (x for x in probe.model.modules() if isinstance(x, kinds))
     found = {type(layer).__name__ for layer in layers if layer.training}
-    if found:
-        expected = "the network that learns should be the one that acts"
-        came = f"{', '.join(sorted(found))} changes with the mode"
-        yield Finding(expected, came, "LayerNorm, or none", harmful=True)
+    expected = "the network that learns should be the one that acts"
+    came = f"{', '.join(sorted(found))} changes with the mode"
+    demand(not found, expected, came, "LayerNorm, or none")
 
 
-def survives_large_states(probe: Probe) -> Iterator[Finding]:
+def survives_large_states(probe: Probe) -> None:
     """Survives states that are 1,000 times as large (a warning)."""
     expected = "states 1,000 times as large should do no harm"
     hint = "a floor for the standard deviation"
@@ -378,18 +364,15 @@ def survives_large_states(probe: Probe) -> Iterator[Finding]:
             every = torch.full((5, 1), number)
             least = min(least, probe.call(5, every, scale=1000.0)[1].min().item())
     except Exception as error:
-        yield Finding(expected, raised(error)[:80], hint, harmful=True)
-        return
-    if not log_prob.isfinite().all():
-        came = "the log-probability is not finite"
-        yield Finding(expected, came, hint, harmful=True)
+        demand(False, expected, raised(error)[:80], hint)
+    came = "the log-probability is not finite"
+    demand(log_prob.isfinite().all(), expected, came, hint)
     cut = math.log(torch.finfo(torch.float32).eps)
-    if abs(least - cut) < 1e-3:
-        expected, came = (
-            "log-probabilities should not be cut off",
-            f"they stop at {cut:.1f}",
-        )
-        yield Finding(expected, came, "Categorical(logits=…)", harmful=True)
+    expected, came = (
+        "log-probabilities should not be cut off",
+        f"they stop at {cut:.1f}",
+    )
+    demand(abs(least - cut) >= 1e-3, expected, came, "Categorical(logits=…)")
 
 
 # %% [markdown]

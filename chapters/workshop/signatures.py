@@ -27,11 +27,10 @@ import math
 import operator
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, is_dataclass
 from functools import wraps
 from itertools import cycle
-from numbers import Integral, Real
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -203,7 +202,7 @@ def anything(name: str, x: Any, sizes: Sizes) -> Fault | None:
 
 def describe(x: Any) -> str:
     """Say what came: "list of 3", "NoneType"."""
-    counted = isinstance(x, Sequence | Mapping | Set) and not isinstance(x, str)
+    counted = isinstance(x, list | tuple | dict)
     return f"{type(x).__name__} of {len(x)}" if counted else type(x).__name__
 
 
@@ -238,7 +237,7 @@ def checked(function: AnyCallable) -> AnyCallable:
     Returns:
         A function of the same signature, or the dataclass. A call raises ``TypeError``
         where a type or dtype is wrong, ``ValueError`` where a shape, a number or a word
-        is; both name the argument. An annotation that cannot be checked is a
+        is; both name the argument. An annotation that cannot be read is a
         ``TypeError`` at the first call.
     """
     if isinstance(function, type) and is_dataclass(function):
@@ -294,15 +293,11 @@ def plain(x: Any) -> Any:
     """Return Python's own number or text for a single one of another library's."""
     single = isinstance(x, np.generic | np.ndarray | Tensor) and x.ndim == 0
     if single and not getattr(x, "requires_grad", False):
-        x = x.item()
-    if isinstance(x, dict):
-        return {key: plain(part) for key, part in x.items()}
+        return x.item()
     if isinstance(x, list | tuple):
         parts = map(plain, x)
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    if isinstance(x, Real) and not isinstance(x, bool):
-        return int(x) if isinstance(x, Integral) else float(x)
-    return str.__str__(x) if isinstance(x, str) else x
+    return x
 
 
 # %% [markdown]
@@ -317,8 +312,8 @@ def plan_for(source: Any) -> dict[str, Check]:
     """Return the check of each argument of a function or a dataclass.
 
     Raises:
-        TypeError: If an annotation is missing, names something that does not exist or
-            cannot be checked. The message names function, argument and annotation.
+        TypeError: If an annotation is missing, or names something that does not exist.
+            The message names the function, the argument and the annotation.
     """
     plan: dict[str, Check] = {}
     name = "an annotation"
@@ -330,8 +325,8 @@ def plan_for(source: Any) -> dict[str, Check]:
         for name, parameter in inspect.signature(function).parameters.items():
             if name not in hints and (plan or name not in ("self", "cls")):
                 raise TypeError("the annotation is missing")
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise TypeError(f"@checked does not understand {parameter}")
+            if str(parameter).startswith("*"):
+                raise TypeError(f"it does not understand {parameter}")
             plan[name] = check_for(hints.get(name, Any))
     except Exception as error:
         where = f"{source.__module__}.{source.__qualname__}"
@@ -342,87 +337,50 @@ def plan_for(source: Any) -> dict[str, Check]:
 # %% [markdown]
 # ## From an annotation to a check
 #
-# Here is the vocabulary: what an annotation can say, one line each. Anything else is an
-# error. Silence would be worse than no check at all, because the signature *looks* as if
-# it were enforced.
+# Here is the vocabulary: what an annotation can say, one line each. All else, such as what
+# a function in an argument takes and returns, is a type checker's matter. Of a class with
+# parameters only the class is tested, with the exception of lists and tuples.
 #
-# Some annotations accept anything, on purpose: `Any`, `object`, free type variables, and
+# Some annotations accept anything, on purpose: `Any`, `object`, type variables, and
 # NumPy's `ArrayLike`, which is for functions that convert what they get. So do **classes of
 # our own**, those of this package and of a notebook. If you run a chapter as a notebook, you
 # define its classes again, and an object of the old class is no instance of the new one,
 # although nothing is wrong with it. Named tuples are therefore recognised by their fields,
 # and trees by their keys. The test suite has a list of all arguments of which nothing is
 # asked, and fails if there is one more.
-#
-# `Callable[[Tensor], Tensor]` asks for something that can be called. What it takes and
-# returns only shows when it is called. Since Python 3.12 an annotation can have a name of its own,
-# as in `type Rows = list[float]`. It asks for what it stands for.
 
 
 # %% tags=["export"]
-# `ArrayLike` is a union of types of the last one.
-OPEN = ("literate_rl.", "__main__", "numpy._typing")
+# `Any` is a class of `typing`, and `ArrayLike` a union of types of the last one.
+OPEN = ("literate_rl.", "__main__", "typing", "numpy._typing")
 
 
 def check_for(hint: Any) -> Check:
-    """Return the check that an annotation asks for; raise if none is known."""
+    """Return the check that an annotation asks for."""
     origin, parts = get_origin(hint), get_args(hint)
     kind = origin or hint
-    if hint in (Any, object):
-        return anything
-    if hasattr(hint, "__value__") and not parts:
-        return check_for(hint.__value__)
-    if isinstance(hint, TypeVar):
-        return union_check(hint.__constraints__ or (hint.__bound__ or Any,))
     if origin in (Union, types.UnionType):
         return union_check(parts)
-    if origin is Annotated and all(map(callable, parts[1:])):
-        return ruled_check(check_for(parts[0]), parts[1:])
-    if hasattr(hint, "dim_str"):
-        return tensor_check(hint)
     if hint in (int, float) or (origin is Annotated and parts[0] in (int, float)):
         base, *bounds = parts or (hint,)
         return number_check(base, bounds)
+    if origin is Annotated:
+        return ruled_check(check_for(parts[0]), parts[1:])
+    if hasattr(hint, "dim_str"):
+        return tensor_check(hint)
     if origin is Literal:
         return literal_check(parts)
-    if is_typeddict(hint):
-        return tree_check(hint)
-    if hasattr(hint, "_fields"):
+    if is_typeddict(hint) or hasattr(hint, "_fields"):
         return fields_check(hint)
     if kind is Callable:
         return type_check(callable, "be callable")
-    if isinstance(kind, type):
-        return class_check(hint)
-    raise TypeError(f"@checked does not understand {hint}")
-
-
-# %% [markdown]
-# Classes come last. Of one with parameters only the class can be tested, with the exception of
-# lists, tuples, sets and dictionaries. A parameter that says more would be a promise that nobody
-# keeps.
-
-
-# %% tags=["export"]
-def class_check(hint: Any) -> Check:
-    """Return the check of a class, with parameters or without."""
-    kind, parts = get_origin(hint) or hint, get_args(hint)
-    if kind.__module__.startswith(OPEN):
-        return anything
     if kind is str:
         return type_check(lambda x: type(x) is str, "be a str")
-    if kind is not hint and issubclass(kind, Sequence | Set | Mapping):
+    if not isinstance(kind, type) or kind.__module__.startswith(OPEN):
+        return anything
+    if origin and issubclass(kind, Sequence):
         return items_check(kind, parts)
-    if not all(map(says_nothing, parts)):
-        raise TypeError(f"@checked does not understand {hint}")
-    # A protocol that cannot be tested raises here, and not in the middle of a call.
-    isinstance(None, kind)
     return type_check(lambda x: isinstance(x, kind), f"be a {kind.__name__}")
-
-
-def says_nothing(hint: Any) -> bool:
-    """Say whether a parameter of a generic class is open: ``Any``, ``dtype[Any]``."""
-    parts = get_args(hint)
-    return hint in (Any, ...) or (bool(parts) and all(map(says_nothing, parts)))
 
 
 def type_check(test: Callable[[Any], bool], expected: str) -> Check:
@@ -462,11 +420,14 @@ def read_dim(text: str) -> Dim:
 
 def tensor_check(hint: Any) -> Check:
     """Return the check of ``Float[Tensor, "T B"]`` and its relatives."""
-    kind, dtypes = legal_dtypes(hint)
+    kind, texts = get_origin(hint.array_type) or hint.array_type, hint.dim_str.split()
     noun = "tensor" if kind is Tensor else "NumPy array"
+    # jaxtyping serves several libraries, so it gives dtypes as words, and for `Shaped`,
+    # which takes every dtype, none.
+    dtypes = hint.dtypes if isinstance(hint.dtypes, list | tuple) else []
+    legal = {getattr(torch, x, None) if kind is Tensor else np.dtype(x) for x in dtypes}
     few = " or ".join(dtypes) if len(dtypes) < 3 else hint.dtype.__name__.lower()
     described = f"be {'an' if few[:1] in 'aeio' else 'a'} {few} {noun}"
-    legal, texts = set(dtypes.values()), hint.dim_str.split()
     words = f"({', '.join(texts)}{',' * (len(texts) == 1)})"
     dims = [read_dim(text) for text in texts]
     star = next((i for i, d in enumerate(dims) if d[1] == 0), None)
@@ -475,9 +436,7 @@ def tensor_check(hint: Any) -> Check:
         if not isinstance(x, kind):
             return Fault(TypeError, name, f"be a {noun}", describe(x))
         if legal and x.dtype not in legal:
-            low = x.dtype in (torch.float16, torch.bfloat16) and torch.float32 in legal
-            came = f"{x.dtype}{': convert it with .float()' * low}"
-            return Fault(TypeError, name, described, came)
+            return Fault(TypeError, name, described, x.dtype)
         # Most arguments have the shape of one before them. Comparing the two is quicker
         # than looking at each dimension.
         shape = x.shape
@@ -519,26 +478,6 @@ def fits(name: str, parts: Sequence[Any], dims: list[Dim], sizes: Sizes) -> bool
 
 
 # %% [markdown]
-# Jaxtyping serves several libraries, so it gives dtypes as words. Here the words become
-# dtypes of PyTorch or NumPy.
-
-
-# %% tags=["export"]
-def legal_dtypes(hint: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the class that an annotation takes, and its dtypes; none for all."""
-    kind, words = get_origin(hint.array_type) or hint.array_type, hint.dtypes
-    # jaxtyping's `Shaped` takes every dtype and lists none.
-    words = words if isinstance(words, tuple | list) else ()
-    known: Any = vars(torch)
-    if kind is np.ndarray:
-        known = {word: np.dtype(word) for word in words if word in np.sctypeDict}
-    dtypes = {word: known[word] for word in words if word in known}
-    if kind not in (Tensor, np.ndarray) or (words and not dtypes):
-        raise TypeError(f"@checked does not understand {hint}")
-    return kind, dtypes
-
-
-# %% [markdown]
 # ## Numbers and words
 #
 # An integer is a number, but a `bool` is not, although Python says so: `gamma=True` is a
@@ -548,10 +487,6 @@ def legal_dtypes(hint: Any) -> tuple[Any, dict[str, Any]]:
 # A lower bound alone lets infinity pass: an infinite clip range clips nothing, and someone
 # may want that. Where it makes no sense, add `Lt(math.inf)`. `NonNegative` has it, because most
 # of what may be zero is a factor, and nothing is left of a loss that is multiplied by infinity.
-#
-# Networks compute in float32, whose largest number is about $3.4 \cdot 10^{38}$. A number with
-# bounds may be infinite, but not finite and larger than that: PyTorch would refuse it later, in
-# words that name nothing.
 
 
 # %% tags=["export"]
@@ -561,18 +496,14 @@ BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
     Le: (operator.le, "at most"),
     Lt: (operator.lt, "less than"),
 }
-LARGEST = torch.finfo(torch.float32).max
 
 
 def number_check(base: type, bounds: Sequence[Any]) -> Check:
     """Return the check of ``int``, ``float`` and their ranges."""
-    if not {type(bound) for bound in bounds} <= BOUNDS.keys():
-        raise TypeError(f"@checked does not understand {base.__name__} with {bounds}")
     kinds = (int,) if base is int else (float, int)
     noun = "be an integer" if base is int else "be a number"
     rules = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
     expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in rules)}"
-    bounded = base is float and bool(rules)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if type(x) not in kinds:
@@ -580,8 +511,6 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
         for holds, _, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
-        if bounded and LARGEST < abs(x) < math.inf:
-            return Fault(ValueError, name, f"be infinite or at most {LARGEST:.2g}", x)
         return None
 
     return check
@@ -591,13 +520,10 @@ def literal_check(options: tuple[Any, ...]) -> Check:
     """Return the check of ``Literal["always", "never"]``."""
     expected = f"be {' or '.join(map(repr, options))}"
     # The type counts as well: `1 == True`, but one is no truth value.
-    typed = {(type(option), option) for option in options}
-    kinds = {kind for kind, _ in typed}
+    typed = [(type(option), option) for option in options]
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        if type(x) not in kinds:
-            return Fault(TypeError, name, expected, describe(x))
-        fine = (type(x), x) in typed
+        fine = any(type(x) is kind and x == option for kind, option in typed)
         return None if fine else Fault(ValueError, name, expected, repr(x))
 
     return check
@@ -637,8 +563,8 @@ def union_check(parts: tuple[Any, ...]) -> Check:
             if fault.kind is ValueError or fault.name != name:
                 return fault
         words = [fault.expected.removeprefix("be ") for fault in faults]
-        expected = "be " + " or ".join(words + ["None"] * optional)
-        return faults[0]._replace(expected=expected)
+        words += ["None"] * optional
+        return faults[0]._replace(expected=f"be {' or '.join(words)}")
 
     return check
 
@@ -649,18 +575,32 @@ def union_check(parts: tuple[Any, ...]) -> Check:
 # What holds several things is checked thing by thing, and the name in the message says where
 # the fault is: `data.logit_old`, `action.action_args`, `frames[3]`. A tree is described by a
 # `TypedDict` of its leaves. It may be a dictionary or a tree tensor.
+#
+# For Python a string is a sequence of strings. Here it is not: `names="abc"` means that somebody
+# forgot the brackets.
 
 
 # %% tags=["export"]
-def parts_check(
-    whole: Check, parts: Callable[[Any], Iterable[tuple[str, Check, Any]]]
-) -> Check:
-    """Return a check of a thing and then of its parts, each with a label."""
+def fields_check(hint: Any) -> Check:
+    """Return the check of a named tuple, field by field, or of a tree, key by key."""
+    hints, tree = get_type_hints(hint, include_extras=True), is_typeddict(hint)
+    fields = hints if tree else hint._fields
+    # The keys of a tree may stand in any order.
+    alike: Any = set if tree else tuple
+    wanted = alike(fields)
+    tests = [(f".{x}", check_for(hints.get(x, Any))) for x in fields]
+    expected = f"be a {hint.__name__} ({', '.join(fields)})"
+    if tree:
+        expected = f"be a tree with the keys {', '.join(map(repr, fields))}"
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        if fault := whole(name, x, sizes):
-            return fault
-        for label, test, part in parts(x):
+        # A tree tensor is no `Mapping`, but it has keys.
+        names = getattr(x, "keys", tuple)() if tree else getattr(x, "_fields", ())
+        there = alike(names)
+        if there != wanted:
+            return Fault(TypeError, name, expected, there or describe(x))
+        parts = [x[key] for key in fields] if tree else x
+        for (label, test), part in zip(tests, parts):  # noqa: B905
             if fault := test(name + label, part, sizes):
                 return fault
         return None
@@ -668,66 +608,22 @@ def parts_check(
     return check
 
 
-def fields_check(hint: Any) -> Check:
-    """Return the check of a named tuple, field by field."""
-    fields, hints = hint._fields, get_type_hints(hint, include_extras=True)
-    labels = [f".{field}" for field in fields]
-    checks = [check_for(hints.get(field, Any)) for field in fields]
-    alike = type_check(
-        lambda x: isinstance(x, tuple) and getattr(x, "_fields", None) == fields,
-        f"be a {hint.__name__} ({', '.join(fields)})",
-    )
-    return parts_check(alike, lambda x: zip(labels, checks, x))  # noqa: B905
-
-
-def tree_check(hint: Any) -> Check:
-    """Return the check of a ``TypedDict``, key by key."""
-    if not hint.__total__:
-        raise TypeError(f"@checked does not understand {hint}, which is not total")
-    hints = get_type_hints(hint, include_extras=True)
-    checks = [(key, f".{key}", check_for(part)) for key, part in hints.items()]
-    keys = f"the keys {', '.join(map(repr, hints))}"
-
-    def whole(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        # A tree tensor is no `Mapping`, but it has keys.
-        if not hasattr(x, "keys"):
-            return Fault(TypeError, name, f"be a tree with {keys}", describe(x))
-        if {*x.keys()} == {*hints}:
-            return None
-        return Fault(ValueError, name, f"have {keys}", f"the keys {[*x.keys()]}")
-
-    return parts_check(
-        whole, lambda x: ((at, test, x[key]) for key, at, test in checks)
-    )
-
-
-# %% [markdown]
-# Lists, tuples and dictionaries work the same way, with an index or a key in brackets. For
-# Python a string is a sequence of strings. Here it is not: `names="abc"` means that somebody
-# forgot the brackets.
-
-
-# %% tags=["export"]
 def items_check(kind: type, hints: tuple[Any, ...]) -> Check:
-    """Return the check of ``Sequence[X]``, ``tuple[X, Y]`` or ``dict[K, V]``."""
+    """Return the check of ``Sequence[X]``, ``list[X]`` or ``tuple[X, Y]``."""
     tests = [check_for(hint) for hint in hints if hint is not ...]
     fixed = issubclass(kind, tuple) and ... not in hints
     expected = f"be a {kind.__name__}" + f" of {len(tests)}" * fixed
 
-    def alike(x: Any) -> bool:
+    def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         right = isinstance(x, kind) and not isinstance(x, str)
-        return right and (not fixed or len(x) == len(tests))
+        if not right or (fixed and len(x) != len(tests)):
+            return Fault(TypeError, name, expected, describe(x))
+        for i, (test, part) in enumerate(zip(cycle(tests), x, strict=False)):
+            if fault := test(f"{name}[{i}]", part, sizes):
+                return fault
+        return None
 
-    def parts(x: Any) -> Iterator[tuple[str, Check, Any]]:
-        if isinstance(x, Mapping):
-            for key, part in x.items():
-                yield f", key {key!r}", tests[0], key
-                yield f"[{key!r}]", tests[1], part
-        else:
-            for i, (test, part) in enumerate(zip(cycle(tests), x, strict=False)):
-                yield f"[{i}]", test, part
-
-    return parts_check(type_check(alike, expected), parts)
+    return check
 
 
 # %% [markdown]
@@ -901,7 +797,7 @@ print(f"plain {1e6 * seconds[0]:.1f} µs, with its checks {1e6 * seconds[1]:.1f}
 # - The signature says type, dtype, dimensions and ranges. The body is free for the idea.
 # - Equal names are equal sizes, across all arguments of a call.
 # - An error names the argument, what was expected, what came and which argument fixed a size.
-# - An annotation that cannot be checked is an error at the first call. `Any` accepts anything.
+# - An annotation that cannot be read is an error at the first call. `Any` accepts anything.
 # - The numbers inside tensors are not read. `check_finite` looks at results.
 
 # %% [markdown]

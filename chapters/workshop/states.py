@@ -39,6 +39,7 @@ from literate_rl.check.probes import (
     unwrapped,
     watch,
 )
+from literate_rl.ground.nests import Space
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.signatures import checked
 
@@ -91,14 +92,14 @@ class StateSpec(NamedTuple):
 
 
 @checked
-def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
+def state_spec(observation_space: Space) -> StateSpec:
     """Name the states of an observation space.
 
     A ``Dict`` has a state for each key, a ``Tuple`` has ``state_0``, ``state_1`` and so
     on, and anything else is one state called ``state``. Integers, such as the bytes of
     a picture, stay integers. A space that is not a ``Box`` is flattened by Gymnasium.
     """
-    parts: dict[str, spaces.Space[Any]] = {"state": observation_space}
+    parts: dict[str, Space] = {"state": observation_space}
     if isinstance(observation_space, spaces.Dict):
         parts = dict(observation_space.spaces)
     elif isinstance(observation_space, spaces.Tuple):
@@ -123,7 +124,7 @@ def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
 
 
 # %% tags=["export"]
-def look_around(env: Any) -> tuple[StateSpec, spaces.Space[Any], Tensor]:
+def look_around(env: Any) -> tuple[StateSpec, Space, Tensor]:
     """Return the states' names, the action space and some observations."""
     with randomness_kept():
         made, seen = watch(env)

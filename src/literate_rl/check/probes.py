@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest 34afad7170fe238c
+# Generated from chapters/workshop/probes.py (edit there); digest c41faefbb14638d4
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.episodes import env_maker
-from literate_rl.ground.nests import open_ended
+from literate_rl.ground.nests import Space, open_ended
 from literate_rl.ground.networks import eval_mode, randomness_kept
 
 __all__ = [
@@ -112,7 +112,7 @@ def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
     return made, seen
 
 
-def some_action(space: spaces.Space[Any], infos: dict[str, Any]) -> Any:
+def some_action(space: Space, infos: dict[str, Any]) -> Any:
     """Draw an action, a legal one where ``infos`` say which are."""
     mask = infos.get("action_mask") if isinstance(space, spaces.Discrete) else None
     return space.sample(None if mask is None else np.asarray(mask, np.int8))
@@ -134,7 +134,7 @@ class Probe:
         self,
         model: Any,
         states: Mapping[str, Any],
-        space: spaces.Space[Any],
+        space: Space,
         action: str = "",
         transform: Callable[..., Any] | None = None,
     ) -> None:
@@ -283,7 +283,19 @@ class Finding(NamedTuple):
         return f"{self.expected}{came}" + (f" ({self.hint})" if self.hint else "")
 
 
-Rule = Callable[[Probe], Iterator[Finding]]
+Rule = Callable[[Probe], None]
+
+
+class DemandError(Exception):
+    """Ends a rule; its only argument is the finding."""
+
+
+def demand(
+    holds: Any, expected: str, came: str = "", hint: str = "", harmful: bool = False
+) -> None:
+    """End a rule with a finding unless something holds."""
+    if not holds:
+        raise DemandError(Finding(expected, came, hint, harmful))
 
 
 def text_of(rule: Rule) -> str:
@@ -299,15 +311,17 @@ def try_rules(
         for stage in stages:
             illegal = False
             for rule in stage:
+                text = text_of(rule)
                 try:
-                    finding = next(rule(probe), None)
+                    rule(probe)
+                    continue
+                except DemandError as found:
+                    (finding,) = found.args
                 except Exception as error:
-                    text = text_of(rule)
-                    harmful = "(a warning)" in text
-                    finding = Finding(text, raised(error), harmful=harmful)
-                if finding:
-                    illegal = illegal or not finding.harmful
-                    yield rule.__name__, finding
+                    finding = Finding(text, raised(error))
+                harmful = finding.harmful or "(a warning)" in text
+                illegal = illegal or not harmful
+                yield rule.__name__, finding._replace(harmful=harmful)
             if illegal:
                 return
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/states.py (edit there); digest bb3724aea4f65c8d
+# Generated from chapters/workshop/states.py (edit there); digest 7477e53d9bf15c41
 """States by name: what the states are called, and a model that is called with them."""
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from literate_rl.check.probes import (
     unwrapped,
     watch,
 )
+from literate_rl.ground.nests import Space
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.signatures import checked
 
@@ -65,14 +66,14 @@ class StateSpec(NamedTuple):
 
 
 @checked
-def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
+def state_spec(observation_space: Space) -> StateSpec:
     """Name the states of an observation space.
 
     A ``Dict`` has a state for each key, a ``Tuple`` has ``state_0``, ``state_1`` and so
     on, and anything else is one state called ``state``. Integers, such as the bytes of
     a picture, stay integers. A space that is not a ``Box`` is flattened by Gymnasium.
     """
-    parts: dict[str, spaces.Space[Any]] = {"state": observation_space}
+    parts: dict[str, Space] = {"state": observation_space}
     if isinstance(observation_space, spaces.Dict):
         parts = dict(observation_space.spaces)
     elif isinstance(observation_space, spaces.Tuple):
@@ -92,7 +93,7 @@ def state_spec(observation_space: spaces.Space[Any]) -> StateSpec:
     return StateSpec(tuple(parts), tuple(shapes), tuple(dtypes))
 
 
-def look_around(env: Any) -> tuple[StateSpec, spaces.Space[Any], Tensor]:
+def look_around(env: Any) -> tuple[StateSpec, Space, Tensor]:
     """Return the states' names, the action space and some observations."""
     with randomness_kept():
         made, seen = watch(env)

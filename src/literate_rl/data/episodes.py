@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest 9adb54150eb34cfd
+# Generated from chapters/workshop/episodes.py (edit there); digest ac25f6f70dc8fdd6
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.ground.nests import as_space, form, hollow, leaves, pack, refused
+from literate_rl.ground.nests import (
+    Space,
+    as_space,
+    leaves,
+    map_nest,
+    named_ends,
+    pack,
+    refused,
+)
+from literate_rl.ground.protocols import Envs
 from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
 __all__ = [
@@ -40,10 +49,11 @@ __all__ = [
 ]
 
 
-Make = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+Env = gym.Env[Any, Any]
+Make = str | EnvSpec | Callable[..., Env]
 
 
-def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
+def make_one(env: Make, **arguments: Any) -> Env:
     """Make one environment.
 
     Args:
@@ -59,13 +69,7 @@ def make_one(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
         make = getattr(found, name, None)
         env = make if callable(make) and name not in gym.registry else env
     if isinstance(env, str | EnvSpec):
-        try:
-            return gym.make(env, **arguments)
-        except gym.error.NameNotFound as error:
-            if isinstance(env, str) and module:
-                words = f"{module} has no class or function {name}, and no id is {name}"
-                raise gym.error.NameNotFound(words) from error
-            raise
+        return gym.make(env, **arguments)
     return env(**arguments)
 
 
@@ -85,19 +89,16 @@ def from_file(text: str) -> str:
     """Return ``module:name`` for what stands in a file; other texts as they are.
 
     Raises:
-        ImportError: If there is no such file, or if its module is another one.
+        ImportError: If there is no such module, or if it is that of another file.
     """
     if not (parts := in_file(text)):
         return text
-    path, name = parts
-    files = [x for x in (Path(f"{path}.py"), path / "__init__.py") if x.is_file()]
-    if not files:
-        raise ImportError(f"there is no file {path}.py")
-    if (folder := str(path.resolve().parent)) not in sys.path:
+    path, name = parts[0].resolve(), parts[1]
+    if (folder := str(path.parent)) not in sys.path:
         sys.path.insert(0, folder)
-    found = getattr(import_module(path.name), "__file__", None)
-    if found is None or not files[0].samefile(found):
-        words = f"{path.name} is the name of another module: rename {files[0]}"
+    found = getattr(import_module(path.name), "__file__", None) or ""
+    if Path(found).resolve().with_suffix("") not in (path, path / "__init__"):
+        words = f"{path.name} is the name of another module: rename {path}.py"
         raise ImportError(words)
     return f"{path.name}:{name}" if name else path.name
 
@@ -142,8 +143,8 @@ def makes_env(thing: Any, module: str) -> bool:
 
 @checked
 def env_maker(
-    env: str | Callable[[], gym.Env[Any, Any]], copy: int | None = None
-) -> Callable[[], gym.Env[Any, Any]]:
+    env: str | Callable[[], Env], copy: int | None = None
+) -> Callable[[], Env]:
     """Return a function that makes an environment.
 
     Args:
@@ -151,7 +152,7 @@ def env_maker(
         copy: Which one it is of several, for the notes of exceptions.
     """
 
-    def make() -> gym.Env[Any, Any]:
+    def make() -> Env:
         with making(env):
             made = make_one(env)
         if not isinstance(made, gym.Env):
@@ -191,7 +192,7 @@ def check_copies(envs: SyncVectorEnv) -> None:
         raise ValueError("env must make a new environment at each call")
 
 
-def flat_env(env: Make, **arguments: Any) -> gym.Env[Any, Any]:
+def flat_env(env: Make, **arguments: Any) -> Env:
     """Make one environment whose observations are vectors.
 
     Args:
@@ -232,13 +233,14 @@ def known_env(env: Any) -> Any:
         return with_name(env) if isinstance(env, str) else env
 
 
-def check_flat(space: spaces.Space[Any]) -> None:
+def check_flat(space: Space) -> None:
     """Raise unless observations of a space can be made vectors."""
     # A space of somebody else's may not know. Gymnasium says that it could flatten a
     # Dict without parts, and fails.
     try:
-        fits = space.is_np_flattenable and not hollow(form(space))
-    except NotImplementedError:
+        spaces.flatten_space(space)
+        fits = space.is_np_flattenable
+    except (NotImplementedError, ValueError):
         fits = False
     if not fits:
         wanted = "env must have observations that can be flattened"
@@ -270,7 +272,7 @@ def check_num_envs(envs: Any, wanted: int) -> None:
         raise ValueError(f"envs must have {wanted} copies, got {envs.num_envs}")
 
 
-def resets_later(envs: VectorEnv[Any, Any, Any]) -> bool:
+def resets_later(envs: Envs) -> bool:
     """Return whether a copy is reset in the step after an end, as in ``NEXT_STEP``.
 
     Raises:
@@ -296,9 +298,8 @@ def check_infos(infos: Any) -> None:
 def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
     """Raise unless the last observations are there that an autoreset mode promises."""
     check_infos(infos)
-    wanted = [] if later else done.nonzero()[0].tolist()
-    some = infos.get("_final_obs")
-    given = [] if some is None else np.nonzero(some)[0].tolist()
+    wanted = [] if later else np.flatnonzero(done).tolist()
+    given = np.flatnonzero(infos.get("_final_obs", False)).tolist()
     if given != wanted:
         mode = "NEXT_STEP" if later else "SAME_STEP"
         raise ValueError(
@@ -399,7 +400,7 @@ def as_argument(mask: Masks | Tensor | None) -> dict[str, Tensor]:
     return {} if mask is None else {"mask": torch.as_tensor(mask).clone()}
 
 
-def check_seen(policy: Any, envs: VectorEnv[Any, Any, Any]) -> None:
+def check_seen(policy: Any, envs: Envs) -> None:
     """Raise if a policy cannot read what environments show, as far as one can tell."""
     if hasattr(policy, "policy") and not hasattr(policy, "to_env"):
         kind = type(policy).__name__
@@ -431,7 +432,7 @@ class Held(gym.Wrapper[Any, Any, Any, Any]):
     copy: int | None = None
     steps = 0
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
+    def __init__(self, env: Env) -> None:
         super().__init__(env)
         self.seen = env.observation_space
         self.options = num_options(env.action_space)
@@ -503,7 +504,7 @@ def noted(error: BaseException) -> bool:
     return any(re.match(begin, x, re.S) for x in words)
 
 
-def name_of(env: gym.Env[Any, Any]) -> str:
+def name_of(env: Env) -> str:
     """Return the id of an environment, or the name of its class."""
     return env.spec.id if env.spec else type(env.unwrapped).__name__
 
@@ -512,13 +513,10 @@ def copied(x: Any) -> Any:
     """Copy arrays, also those in dicts, lists and tuples; leave other objects alone."""
     if isinstance(x, np.ndarray):
         return x.copy()
-    if isinstance(x, dict):
-        return {key: copied(part) for key, part in x.items()}
+    if isinstance(x, dict | tuple):
+        return map_nest(copied, x)
     if isinstance(x, list):
-        return [copied(part) for part in x]
-    if isinstance(x, tuple):
-        parts = map(copied, x)
-        return type(x)._make(parts) if hasattr(x, "_make") else tuple(parts)
+        return [*map(copied, x)]
     return x.clone() if isinstance(x, Tensor) else x
 
 
@@ -549,36 +547,15 @@ def wrong_answer(method: str, answer: Any, space: Any, number: int) -> str:
     return wrong_mask(infos.get("action_mask"), number)
 
 
-def wrong_obs(obs: Any, space: gym.Space[Any], name: str = "obs") -> str:
+def wrong_obs(obs: Any, space: Space, name: str = "obs") -> str:
     """Return what is wrong with an observation, or an empty text."""
-    if not isinstance(space, spaces.Dict | spaces.Tuple):
+    if isinstance(space, spaces.Box):
         return wrong_end(space, obs, name)
     try:
-        found = (wrong_end(*end) for end in ends_of(space, obs, name))
+        found = (wrong_end(*end) for end in named_ends(space, obs, name))
         return next(filter(None, found), "")
     except ValueError as error:
         return str(error)
-
-
-def ends_of(space: Any, obs: Any, name: str) -> Iterator[tuple[Any, Any, str]]:
-    """Yield the ends of a nest of spaces, each with what stands there and its name.
-
-    Raises:
-        ValueError: If an end is missing, or if there are more.
-    """
-    keys: list[Any]
-    if isinstance(space, spaces.Dict) and isinstance(obs, dict):
-        keys, here = [*space.spaces], [*obs]
-        fits = {*keys} <= {*here}
-    elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple | list):
-        keys, here = [*range(len(space))], [*range(len(obs))]
-        fits = keys == here
-    else:
-        yield space, obs, name
-        return
-    check_that(fits, f"{name} must have {keys}, got {here}")
-    for key in keys:
-        yield from ends_of(space[key], obs[key], f"{name}[{key!r}]")
 
 
 def wrong_end(space: Any, obs: Any, name: str) -> str:
@@ -602,11 +579,9 @@ def wrong_end(space: Any, obs: Any, name: str) -> str:
     return f"{words}, got {lost[0]}" if len(lost) else ""
 
 
-def seen_parts(space: gym.Space[Any], obs: Any) -> Iterator[NDArray[Any]]:
+def seen_parts(space: Space, obs: Any) -> Iterator[NDArray[Any]]:
     """Yield what stands at the ends of an observation, or of a batch, as arrays."""
-    for end, there, name in ends_of(space, obs, "obs"):
-        if isinstance(end, spaces.Dict | spaces.Tuple):
-            raise ValueError(wrong_end(end, there, name))
+    for end, there, name in named_ends(space, obs, "obs"):
         try:
             tensor = isinstance(there, Tensor)
             part = np.asarray(there.numpy(force=True) if tensor else there)
@@ -620,7 +595,7 @@ def seen_parts(space: gym.Space[Any], obs: Any) -> Iterator[NDArray[Any]]:
         yield small if (small == part).all() else part
 
 
-def as_rows(space: gym.Space[Any], obs: Any) -> tuple[NDArray[Any], bool]:
+def as_rows(space: Space, obs: Any) -> tuple[NDArray[Any], bool]:
     """Return observations as flat rows, and whether there is one and no batch of them.
 
     Args:
@@ -670,7 +645,7 @@ def wrong_mask(mask: Any, number: int) -> str:
     )
 
 
-def num_options(space: spaces.Space[Any]) -> int:
+def num_options(space: Space) -> int:
     """Return how many options there are to choose from, 0 where nobody chooses."""
     lists = spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
     # A switch is one number with two options.
@@ -713,7 +688,7 @@ def on_cpu(action: Tensor) -> Tensor:
     return action.cpu()
 
 
-def plain_actions(envs: VectorEnv[Any, Any, Any], action: Tensor) -> NDArray[Any]:
+def plain_actions(envs: Envs, action: Tensor) -> NDArray[Any]:
     """Return actions as an array, or raise unless they fit the action space."""
     given, wanted = tuple(action.shape), envs.action_space.shape
     if given != wanted:
@@ -803,9 +778,7 @@ def mean_return(episode_return: Tensor) -> Mean:
     return mean
 
 
-def warn_unended(
-    env: gym.Env[Any, Any], playing: Sequence[bool], limit: int, calls: int
-) -> None:
+def warn_unended(env: Env, playing: Sequence[bool], limit: int, calls: int) -> None:
     """Warn that the episodes which are still under way are cut off at a limit.
 
     Args:
@@ -856,14 +829,10 @@ def check_chain(
     gamma: Fraction,
 ) -> None:
     """Raise unless a chain of states has finite values."""
-    if not np.isfinite(reward).all():
-        raise ValueError("reward must be finite")
+    check_that(np.isfinite(reward).all(), "reward must be finite")
     # NaN is not at least zero either.
-    total = transition.sum(1)
-    if not ((transition >= 0).all() and (total <= 1 + 1e-9).all()):
-        raise ValueError("transition must have rows of probabilities with a sum <= 1")
+    fits = (transition >= 0).all() and (transition.sum(1) <= 1 + 1e-9).all()
+    check_that(fits, "transition must have rows of probabilities with a sum <= 1")
     survival = np.linalg.matrix_power(gamma * transition, len(reward)).sum(1)
-    if (survival > 1 - 1e-12).any():
-        raise ValueError(
-            f"gamma must be below 1 if a state never terminates, got {gamma}"
-        )
+    words = f"gamma must be below 1 if a state never terminates, got {gamma}"
+    check_that((survival <= 1 - 1e-12).all(), words)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_space.py (edit there); digest 099d101f74164ba7
+# Generated from chapters/workshop/hybrid_space.py (edit there); digest 5dd3b812b59dd937
 """Spaces of hybrid actions: their masks, their bounds, and the way back into them."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from literate_rl.ground.nests import form, leaves, map_nest, open_ended, refused
+from literate_rl.ground.nests import Space, form, leaves, map_nest, open_ended, refused
 from literate_rl.ground.signatures import Fault, below, check_finite
 
 __all__ = ["read_hybrid_space"]
 
 
 def read_hybrid_space(
-    space: spaces.Space[Any], mask: ArrayLike | Tensor | None = None
+    space: Space, mask: ArrayLike | Tensor | None = None
 ) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
     """Read the mask of a hybrid action and the bounds of its arguments from a space.
 
@@ -109,7 +109,7 @@ def check_policy(name: str, prob: Tensor, mu: Tensor, log_sigma: Tensor) -> None
 
 
 def fill_space(
-    space: spaces.Space[Any],
+    space: Space,
     action_type: NDArray[np.int64],
     columns: Iterator[NDArray[np.float64]],
 ) -> Any:

@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 9a60e1a88f33e3e6
+# Generated from chapters/replay.py (edit there); digest 37687f1c031160fb
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -196,9 +196,6 @@ class ReplayBuffer:
             priority: Their first priorities; None stands for the largest so far.
             among: As in ``Rings.push``.
         """
-        if priority is not None:
-            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
-            check_that(came == wanted, f"priority must be {wanted}, got {came}")
         place, steps = self.rings.push(rollout, among)
         if not len(place):
             return  # no row is a step: each stands behind the end of an episode
@@ -234,8 +231,7 @@ class ReplayBuffer:
         Raises:
             ValueError: If the buffer is empty.
         """
-        if not self.rings.count.any():
-            raise ValueError("the buffer must hold a step, got an empty one")
+        check_that(len(self) > 0, "the buffer must hold a step, got an empty one")
         weight: Any = np.ones(batch_size)
         if self.tree is None:
             place = self.rings.draw(batch_size, generator)
@@ -307,15 +303,10 @@ class ReplayBuffer:
         """Hold what ``state_dict`` returned, and nothing else."""
         rings, tree = Rings(self.rings.capacity), None
         if state:
-            wanted = {
-                "capacity": rings.capacity,
-                "preference": self.priority_exponent > 0,
-            }
-            came = {"capacity": state["capacity"], "preference": "mass" in state}
-            if came != wanted:
-                raise ValueError(
-                    f"state must be that of a buffer with {wanted}, got {came}"
-                )
+            wanted = rings.capacity, self.priority_exponent > 0
+            came = state["capacity"], "mass" in state
+            words = "state must be that of a buffer with (capacity, preference)"
+            check_that(came == wanted, f"{words} {wanted}, got {came}")
             names = [name for name in (*STORED, *MASKS) if name in (*STORED, *state)]
             stored = {name: state[name].cpu().numpy() for name in names}
             envs = len(state["head"])

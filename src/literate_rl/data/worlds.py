@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/worlds.py (edit there); digest ded7f1ef2cc3c0ee
+# Generated from chapters/workshop/worlds.py (edit there); digest d6b3b7fba1d7b3e2
 """Worlds: the environments that are ours, registered with Gymnasium."""
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ gym.register(
 )
 
 
-class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
+class HybridLander(
+    gym.ActionWrapper[NDArray[np.float32], tuple[Any, ...], NDArray[np.float64]]
+):
     """Gymnasium's LunarLander with one engine at a time, and a throttle for each.
 
     Actions are ``Tuple(Discrete(4), Tuple(Box(0), Box(1), Box(1), Box(1)))``: coast, or
@@ -158,31 +160,19 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         render_mode: ``"rgb_array"`` for pictures, or None.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
-
     @checked
     def __init__(self, render_mode: RenderMode = None) -> None:
-        self.render_mode = render_mode
         lander = gym.make("LunarLander-v3", continuous=True, render_mode=render_mode)
         # Without the time limit that `make` adds: ours comes with our own registration.
-        self.lander = lander.unwrapped
-        self.observation_space = self.lander.observation_space
+        super().__init__(lander.unwrapped)
+        self.unwrapped.metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
         nothing, throttle = spaces.Box(0.0, 1.0, (0,)), spaces.Box(0.0, 1.0, (1,))
         self.action_space = spaces.Tuple(
             (spaces.Discrete(4), spaces.Tuple((nothing, throttle, throttle, throttle)))
         )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start a new descent."""
-        super().reset(seed=seed)
-        return self.lander.reset(seed=seed, options=options)
-
-    def step(
-        self, action: tuple[Any, ...]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Burn one engine, or none, for one step."""
+    def action(self, action: tuple[Any, ...]) -> NDArray[np.float64]:
+        """Return the command that burns one engine, or none, for one step."""
         check_action(self.action_space, action)
         kind, throttles = action
         command = np.zeros(2)
@@ -194,16 +184,7 @@ class HybridLander(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
             # half they burn, the left one where it is negative, else the right one.
             side = 0.5 + 0.5 * throttle
             command[:] = [(throttle, 0.0), (0.0, -side), (0.0, side)][kind - 1]
-        obs, reward, terminated, truncated, info = self.lander.step(command)
-        return obs, float(reward), terminated, truncated, info
-
-    def render(self) -> Any:
-        """Draw the moon and the lander."""
-        return self.lander.render()
-
-    def close(self) -> None:
-        """Free what drawing has allocated."""
-        self.lander.close()
+        return command
 
 
 gym.register(

@@ -1,9 +1,9 @@
-# Generated from chapters/workshop/alf.py (edit there); digest f7ea5aa18d0e62f6
+# Generated from chapters/workshop/alf.py (edit there); digest 87e86f3b0acbe096
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -16,7 +16,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, kl_divergence
 
-from literate_rl.ground.nests import ends, map_nest
+from literate_rl.ground.nests import Space, ends, map_nest
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.signatures import (
     Bool,
@@ -420,9 +420,9 @@ class PPGAuxAlgorithm:
     @checked
     def __init__(
         self,
-        observation_spec: spaces.Space[Any],
-        action_spec: spaces.Space[Any],
-        reward_spec: spaces.Space[Any] = REWARD,
+        observation_spec: Space,
+        action_spec: Space,
+        reward_spec: Space = REWARD,
         config: PPGConfig | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         dual_actor_value_network: DisjointPolicyValueNetwork | None = None,
@@ -457,27 +457,16 @@ class PPGAuxAlgorithm:
         )
         nested: Any = NestedPolicy(self.network)  # which has what the phase uses
         self.phase = AuxiliaryPhase(Policy(nested, nested), self.config, optimizer)
+        # What trains it, and how many policy phases lie between two auxiliary phases.
+        self.optimizer, self.parameters = self.phase.optimizer, self.network.parameters
+        self.interval = aux_options.interval
         self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
         self.form: Any = None  # shapes and types of an experience
-
-    @property
-    def interval(self) -> int:
-        """Policy phases between two auxiliary phases."""
-        return self.options.interval
 
     @property
     def training(self) -> bool:
         """Whether the network is in training mode."""
         return self.network.training
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Return the parameters that the auxiliary phase trains."""
-        return self.network.parameters()
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimiser of the auxiliary phase."""
-        return self.phase.optimizer
 
     def observe_for_aux_replay(self, exp: tuple[Any, PPGRolloutInfo]) -> None:
         """Store a copy of an observation and of the rollout's information on it.

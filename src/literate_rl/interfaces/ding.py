@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest 8c394e9a5591b896
+# Generated from chapters/workshop/ding.py (edit there); digest d5243e6f30834b5d
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.agents import best_device
-from literate_rl.ground.nests import ends, map_nest
+from literate_rl.ground.nests import Space, ends, map_nest
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.rows import ONCE
 from literate_rl.ground.signatures import Count, Fraction, check_that, checked
@@ -64,10 +64,8 @@ def each_setting(
         path = section + name
         if name not in {"policy", "model", *SECTIONS}:
             yield path, value
-        elif isinstance(value, Mapping):
-            yield from each_setting(value, f"{path}.")
         else:
-            raise TypeError(f"{path} must be a dictionary, got {value!r}")
+            yield from each_setting(value, f"{path}.")
 
 
 @checked
@@ -148,9 +146,7 @@ class IMPALAPolicyConfig(IMPALAConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """Write settings as nested dictionaries, which ``from_dict`` reads."""
-        nested = asdict(self)
-        for ours in ONCE.values():
-            del nested[ours]
+        nested = {k: x for k, x in asdict(self).items() if k not in ONCE.values()}
         # From the last section to the first, as the last one stands within another.
         for section, names in reversed(SECTIONS.items()):
             nested[section] = {name: nested.pop(name) for name in names}
@@ -168,8 +164,7 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
     Returns:
         A tensor, or a dictionary of what its entries give.
     """
-    if not items:
-        raise ValueError("items must hold at least one, got none")
+    check_that(bool(items), "items must hold at least one, got none")
     first = items[0]
     if isinstance(first, Mapping):
         return {key: collate([item[key] for item in items], dim) for key in first}
@@ -288,17 +283,16 @@ class IMPALAPolicy:
 
     def sizes(self) -> tuple[tuple[int, ...], int]:
         """Return the shape of an observation, and the size of an action."""
-        shape, size = (self.cfg.model.get(x) for x in ("obs_shape", "action_shape"))
-        sides = (shape,) if isinstance(shape, int) else shape
-        whole = isinstance(sides, Sequence) and all(isinstance(x, int) for x in sides)
-        if not whole or not isinstance(size, int):
+        shape, size = map(self.cfg.model.get, SIZES)
+        sides: Any = [shape] if isinstance(shape, int) else shape
+        if not isinstance(sides, Sequence) or not isinstance(size, int):
             raise ValueError(
                 "config.model must hold obs_shape, a number or a list, and "
                 f"action_shape, a number, got {self.cfg.model}"
             )
         return tuple(sides), size
 
-    def action_space(self, size: int) -> spaces.Space[Any]:
+    def action_space(self, size: int) -> Space:
         """Return the space of so many actions, or of so many numbers."""
         return spaces.Box(-1, 1, (size,)) if self.continuous else spaces.Discrete(size)
 
@@ -560,7 +554,7 @@ def unread(samples: Sequence[Any]) -> dict[str, list[Any]]:
         return [step.get(key) for step in sample] if steps else sample.get(key)
 
     heads = [sample[0] if isinstance(sample, list) else sample for sample in samples]
-    keys = {key: None for head in heads for key in head if key not in FIELDS}
+    keys = {key for head in heads for key in head} - {*FIELDS}
     return {key: [entry(sample, key) for sample in samples] for key in keys}
 
 

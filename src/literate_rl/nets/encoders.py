@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 7d1bb33eaf126505
+# Generated from chapters/encoders.py (edit there); digest 549361e8bdb4fdfa
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -11,12 +11,20 @@ from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import as_vectors, refused
+from literate_rl.ground.nests import (
+    Space,
+    as_vectors,
+    form,
+    leaves,
+    named_ends,
+    refused,
+)
 from literate_rl.ground.networks import eval_mode, orthogonal
-from literate_rl.ground.signatures import Count, Fault, check_that, checked
+from literate_rl.ground.signatures import Count, check_that, checked
 
 __all__ = [
     "MINATAR_LAYERS",
@@ -50,15 +58,7 @@ MINATAR_LAYERS = Layers(((16, 3, 1),), 128)
 NATURE_LAYERS = Layers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)
 
 
-def is_convolution(name: str, numbers: Sequence[int], sizes: Any) -> Fault | None:
-    """Find a fault in the numbers of a convolution."""
-    if len(numbers) in (3, 4) and min(numbers[:3]) > 0 and min(numbers) >= 0:
-        return None
-    expected = "hold channels, kernel and stride, from 1 on, and perhaps a padding"
-    return Fault(ValueError, name, expected, numbers)
-
-
-Convolutions = Sequence[Annotated[Sequence[int], is_convolution]]
+Convolutions = Sequence[Sequence[Annotated[int, Ge(0)]]]
 
 
 def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
@@ -118,8 +118,6 @@ class PictureEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.shape = shape = space.shape
-        words = f"space must have two to four dimensions, got {shape}"
-        check_that(2 <= len(shape) <= 4, words)
         # The space says whether there are bytes, and where the channels are.
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
         self.channels_last, self.planes = read_planes(shape)
@@ -202,7 +200,7 @@ class RowEncoder(nn.Module):
     """
 
     @checked
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: Space) -> None:
         super().__init__()
         self.output_size = spaces.flatdim(space)
         self.shape: tuple[int, ...] = (self.output_size,)
@@ -247,25 +245,12 @@ class PartsEncoder(nn.Module):
         return torch.cat(features, -1)
 
 
-def named_parts(
-    space: spaces.Space[Any], name: str
-) -> Iterator[tuple[str, spaces.Space[Any]]]:
-    """Yield the innermost spaces of a nest, each with its way from the outside."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        inside = space.spaces
-        keyed = inside.items() if isinstance(inside, dict) else enumerate(inside)
-        for key, part in keyed:
-            yield from named_parts(part, f"{name}[{key!r}]")
-    else:
-        yield name, space
-
-
 ROWS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 @checked
 def make_encoder(
-    space: spaces.Space[Any],
+    space: Space,
     hidden: Count | None = None,
     convolutions: Convolutions | None = None,
 ) -> RowEncoder | PictureEncoder | PartsEncoder:
@@ -291,9 +276,10 @@ def make_encoder(
     return RowEncoder(space)
 
 
-def readable_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
+def readable_parts(space: Space) -> list[Space]:
     """Return the innermost spaces of a nest, or raise if one cannot be read."""
-    parts = dict(named_parts(space, "observation_space"))
+    ends = named_ends(space, form(space), "observation_space")
+    parts = {name: part for part, _, name in ends}
     if not parts:
         raise refused("observation_space must have a part", space, "numbers")
     for name, part in parts.items():
@@ -317,12 +303,12 @@ def is_picture(space: Any, asked: bool) -> TypeGuard[spaces.Box]:
     return asked or min(sides) >= 3
 
 
-def has_pictures(space: spaces.Space[Any]) -> bool:
+def has_pictures(space: Space) -> bool:
     """Say whether a space is a picture or has one among its parts."""
-    return any(is_picture(part, False) for _, part in named_parts(space, ""))
+    return any(is_picture(part, False) for part in leaves(space))
 
 
-OwnEncoder = nn.Module | Callable[[spaces.Space[Any]], nn.Module]
+OwnEncoder = nn.Module | Callable[[Space], nn.Module]
 
 
 class ShapedEncoder(nn.Module):
@@ -334,9 +320,10 @@ class ShapedEncoder(nn.Module):
             ``output_size``; or a function from the space to such a module.
     """
 
-    def __init__(self, space: spaces.Space[Any], encoder: OwnEncoder) -> None:
+    def __init__(self, space: Space, encoder: OwnEncoder) -> None:
         super().__init__()
-        self.encoder = own_encoder(space, encoder)
+        ready = isinstance(encoder, nn.Module)
+        self.encoder: Any = copy.deepcopy(encoder) if ready else encoder(space)
         self.output_size: Any = getattr(self.encoder, "output_size", None)
         fits = isinstance(self.output_size, int) and self.output_size > 0
         words = "encoder must have its number of features as output_size, an int"
@@ -366,20 +353,8 @@ class ShapedEncoder(nn.Module):
         return features.view(*lead, self.output_size)
 
 
-def own_encoder(space: spaces.Space[Any], encoder: OwnEncoder) -> Any:
-    """Return a copy of an encoder, or what a function makes of the space."""
-    if isinstance(encoder, nn.Module):
-        return copy.deepcopy(encoder)
-    try:
-        return encoder(space)
-    except Exception as error:
-        words = "encoder must be a module, or make one from the space"
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{words}, got {encoder!r}: {reason}") from error
-
-
 def entrance(
-    space: spaces.Space[Any],
+    space: Space,
     convolutions: Convolutions | None = None,
     encoder: OwnEncoder | None = None,
 ) -> tuple[list[nn.Module], int]:
@@ -419,7 +394,7 @@ class Detached(nn.Sequential):
 
 
 def off_policy_entrances(
-    space: spaces.Space[Any],
+    space: Space,
     num_critics: int,
     share_encoder: bool,
     encoder: OwnEncoder | None = None,
@@ -439,15 +414,13 @@ def off_policy_entrances(
         yield [*first, *front], size
 
 
-def check_shared(
-    share_encoder: bool, front: Sequence[nn.Module], space: spaces.Space[Any]
-) -> None:
+def check_shared(share_encoder: bool, front: Sequence[nn.Module], space: Space) -> None:
     """Raise if an encoder is to be shared, and there is none."""
     words = f"share_encoder must be False without an encoder, got {space}"
     check_that(bool(front) or not share_encoder, words)
 
 
-def check_normalize(normalize: bool, encoded: bool, space: spaces.Space[Any]) -> None:
+def check_normalize(normalize: bool, encoded: bool, space: Space) -> None:
     """Raise if features were to be normalised, and warn of zeros and ones."""
     words = f"normalize must be False with an encoder, got {space}"
     check_that(not (encoded and normalize), f"{words}: leave out normalize_obs")
@@ -472,10 +445,7 @@ class ConvolutionalEncodingNetwork(PictureEncoder):
 
     @checked
     def __init__(self, observation_spec: spaces.Box, hidden: Count = 64) -> None:
-        shape = observation_spec.shape
-        words = f"observation_spec must have channels, height and width, got {shape}"
-        check_that(len(shape) == 3, words)
-        _, (_, *sides) = read_planes(shape)
+        _, (_, *sides) = read_planes(observation_spec.shape)
         first = (16, 8, 4) if min(sides) > 16 else (16, 3, 1, 1)
         super().__init__(observation_spec, hidden, (first, (32, 3, 2, 1)))
 
@@ -498,7 +468,7 @@ class PartsEncodingNetwork(nn.Module):
 
     def __init__(
         self,
-        space: spaces.Space[Any],
+        space: Space,
         hidden: int,
         encoder: OwnEncoder | None,
         row: spaces.Box,
