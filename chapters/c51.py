@@ -11,7 +11,7 @@
 #
 # **Why learn how likely each return is, if only the mean decides what to do?** After this chapter
 # you can send a distribution of returns through the Bellman equation, put it back on a fixed grid
-# without changing its mean, and write the loss from which a network learns it. It takes about 25
+# without changing its mean, and write the loss from which a network learns it. It takes about 20
 # minutes to read, without exercises. You need {doc}`dqn`. The agent that learns in this way is that of
 # {doc}`rainbow`.
 
