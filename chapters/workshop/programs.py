@@ -279,7 +279,7 @@ class Source(NamedTuple):
         return "\n".join(["```python", self.code + "```", where])
 
 
-def source(thing: Callable[..., Any] | str) -> Source:
+def source(thing: Any) -> Source:
     """Return the code of a function, a method or a class; of a program by its name."""
     if isinstance(thing, str):
         text = (

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/programs.py (edit there); digest f63d8f40a134318b
+# Generated from chapters/workshop/programs.py (edit there); digest 1153b92e8d728512
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Source(NamedTuple):
         return "\n".join(["```python", self.code + "```", where])
 
 
-def source(thing: Callable[..., Any] | str) -> Source:
+def source(thing: Any) -> Source:
     """Return the code of a function, a method or a class; of a program by its name."""
     if isinstance(thing, str):
         text = (

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/growth.py (edit there); digest ccd396baef58f817
+# Generated from chapters/workshop/growth.py (edit there); digest da94cc51d20f4f53
 """Growth: the curves of the program that grows over the first pages."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from literate_rl.apps.programs import STEPS
-from literate_rl.book.pictures import Axis, Mark, Picture, plot
+from literate_rl.book.pictures import Axis, Mark, Picture, Tone, plot
 from literate_rl.runs.runs import StoredRuns, stored_runs
 
 __all__ = ["grown"]
@@ -45,7 +45,9 @@ def grown(upto: str, beside: str | None = None) -> Picture:
         marks.append(Mark("line", thousand, seed.tolist(), "faint"))
     for name in names:
         runs = runs_of(name)
-        tone = {upto: "accent", second: "second"}.get(name, "quiet")
+        tone: Tone = "quiet"
+        if name in (upto, second):
+            tone = "accent" if name == upto else "second"
         kind = "line thick" if tone != "quiet" else "line"
         mean = runs.curves.mean(0).tolist()
         marks.append(Mark(kind, thousand, mean, tone))
