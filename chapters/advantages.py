@@ -12,8 +12,9 @@
 # **Was this action better than what the policy usually does here?** After this chapter you can
 # answer that for every step of a rollout, and say what the answer costs: bias or variance. And the
 # agent of the last page has got a critic. It takes about 25 minutes to read, without exercises. You
-# need returns and the two flags ({doc}`agents`), and the policy gradient ({doc}`policy_gradient`),
-# which weights every action by the number that we are about to compute.
+# need returns and the two flags ({doc}`agents`). The policy gradient ({doc}`policy_gradient`) weights
+# every action by the number that we are about to compute; whoever only wants values may skip the
+# section on the agent.
 
 # %% tags=["export", "hide-input"]
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
@@ -509,9 +510,9 @@ grown("advantages")
 
 # %% [markdown]
 # **Notice** the gap between the thick lines: over the whole run the agent with a critic gets 103
-# points more (47 to 158), and half of its runs end above 400, of those without one a tenth. Two
-# things have changed, the baseline and what follows a cut, and the curve cannot tell which of them
-# pays. The runs still lie far apart: four of twenty end below 100.
+# points more (47 to 158, a 95 % interval as in {doc}`evaluation`). Half of its runs end above 400, of
+# those without a critic a tenth. Two things have changed, the baseline and what follows a cut, and the
+# curve cannot tell which of them pays. The runs still lie far apart: four of twenty end below 100.
 
 # %% tags=["claims"]
 

@@ -128,8 +128,8 @@ while collector.step < total_steps:
 # %% [markdown]
 # This is PPO, for any task with a vector of numbers to see and a few actions to choose from. Only
 # the entropy bonus is missing: CartPole is learned without it. {doc}`workshop/on_policy` has the same
-# as a class, for every kind of action, and `train("PPO", ...)` uses that class, with settings for
-# each task.
+# as a class, for all the kinds of actions of {doc}`policies`, and `train("PPO", ...)` uses that class,
+# with settings for each task.
 
 # %% tags=["hide-input"]
 from literate_rl.book.growth import grown, runs_of
@@ -306,6 +306,7 @@ picture
 # Look at these four numbers in every run. Here they are for a Gaussian policy on Pendulum, trained by
 # one call of `train`. The motor is too weak to lift the pendulum, so it has to swing it up. Each step
 # costs something: a motor that pushes at random gets about $-1200$, a good one about $-150$.
+# `evaluate` plays greedy episodes ({doc}`evaluation`).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four small panels over steps of the run on Pendulum: the KL divergence, k3, stays below a few hundredths; so does the clip fraction below one third; the entropy falls slowly; the explained variance rises from zero to nearly one"}}
 from literate_rl import train

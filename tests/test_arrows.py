@@ -23,7 +23,7 @@ FLOORS = {
     for floor in floors.FLOORS
 }
 LISTED = [module for floor in FLOORS.values() for module in floor]
-ON_POLICY = "a2c a3c ppo ppg ppo_error hybrid_ppo policy_gradient"
+ON_POLICY = "a2c a3c workshop.on_policy ppg ppo_error hybrid_ppo policy_gradient"
 OFF_POLICY = "dqn rainbow ddpg td3 sac discrete_sac windows replay c51 loop apex"
 ON_POLICY, OFF_POLICY = (
     {tangle.HOMES[chapter] for chapter in kind.split()}

@@ -728,14 +728,7 @@ def at_least(number: int, things: str = "one") -> Check:
 
 # %% tags=["export"]
 class NotFiniteError(ValueError):
-    """A result holds NaN or infinity.
-
-    Attributes:
-        large: The inputs whose squares have an infinite sum, with the largest number of
-            each.
-    """
-
-    large: dict[str, float] = {}
+    """A result holds NaN or infinity."""
 
 
 def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
@@ -755,10 +748,7 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
-    error = NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
-    large = {name: x for name, x in given.items() if x.square().sum() == math.inf}
-    error.large = {name: x.abs().max().item() for name, x in large.items()}
-    raise error
+    raise NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
 
 
 # %% [markdown]

@@ -275,6 +275,7 @@ def module_text(chapter: Path, notebook: NotebookNode, root: Path = ROOT) -> str
 NOT_AT_THE_TOP = {
     "apps.cli",
     "apps.programs",
+    "book.growth",
     "book.pictures",
     "book.playground",
     "book.train_here",

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d8dc9e8440daa750
+# Generated from chapters/*.py (edit there); digest 65b5128e0c107cc9
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -83,6 +83,10 @@ from .learners.dqn import (
     make_q_policy as make_q_policy,
     q_target as q_target,
 )
+from .learners.loop import (
+    OffPolicy as OffPolicy,
+    OffPolicyConfig as OffPolicyConfig,
+)
 from .maths.c51 import (
     categorical_error as categorical_error,
     project_distribution as project_distribution,
@@ -157,10 +161,6 @@ from .data.exact_values import (
 )
 from .by_hand.ppo_by_hand import (
     ByHand as ByHand,
-)
-from .learners.loop import (
-    OffPolicy as OffPolicy,
-    OffPolicyConfig as OffPolicyConfig,
 )
 from .actors.processes import (
     SharedMemory as SharedMemory,
@@ -245,9 +245,6 @@ from .book.exercises import (
 )
 from .book.rooms import (
     six_rooms as six_rooms,
-)
-from .book.growth import (
-    grown as grown,
 )
 from .interfaces.alf import (
     AlgStep as AlgStep,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 2a7f039712c64d9a
+# Generated from chapters/workshop/signatures.py (edit there); digest 9fda8ad85b35718b
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -487,14 +487,7 @@ def at_least(number: int, things: str = "one") -> Check:
 
 
 class NotFiniteError(ValueError):
-    """A result holds NaN or infinity.
-
-    Attributes:
-        large: The inputs whose squares have an infinite sum, with the largest number of
-            each.
-    """
-
-    large: dict[str, float] = {}
+    """A result holds NaN or infinity."""
 
 
 def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
@@ -514,10 +507,7 @@ def check_finite(result: Tensor | float, **inputs: Tensor | None) -> None:
         return
     given = {name: x for name, x in inputs.items() if x is not None}
     bad = [name for name, x in given.items() if not x.isfinite().all()]
-    error = NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
-    large = {name: x for name, x in given.items() if x.square().sum() == math.inf}
-    error.large = {name: x.abs().max().item() for name, x in large.items()}
-    raise error
+    raise NotFiniteError(f"{' and '.join(bad) or 'the result'} must be finite")
 
 
 def check_that(holds: bool | np.bool_ | Tensor, words: str) -> None:
