@@ -309,7 +309,7 @@ picture
 # `evaluate` plays greedy episodes ({doc}`evaluation`).
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four small panels over steps of the run on Pendulum: the KL divergence, k3, stays below a few hundredths; so does the clip fraction below one third; the entropy falls slowly; the explained variance rises from zero to nearly one"}}
-from literate_rl import train
+from literate_rl.apps.training import train
 
 agent = train("PPO", "Pendulum-v1", total_steps=50_000, progress=False)
 history = agent.history

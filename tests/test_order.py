@@ -279,5 +279,13 @@ def test_what_is_missing_is_said_in_words(copy: Path) -> None:
     assert "is stale: run `make sync`" in "\n".join(check.stale_views(copy))
 
 
+def test_a_whole_sentence_in_brackets_is_said(copy: Path) -> None:
+    chapter = copy / "chapters/advantages.py"
+    chapter.write_text(chapter.read_text() + "\n# (Nobody has asked for this.)\n")
+    (said,) = check.in_brackets(copy)
+    assert said.startswith("chapters/advantages.py: no whole sentence")
+
+
 def test_the_repository_lacks_nothing() -> None:
     assert [*check.stale_views(), *check.missing_files(), *check.unlinked()] == []
+    assert not [*check.in_brackets()]

@@ -10,10 +10,9 @@
 # # The command line
 #
 # **How do you train an agent without writing a program?** `literate-rl ppo` makes environments, a
-# policy that fits them and a learner, and keeps the run in a directory. (Where that command is not
-# found, `python -m literate_rl ppo` is the same.) All of the work is done by other chapters; this
+# policy that fits them and a learner, and keeps the run in a directory. Where that command is not found, `python -m literate_rl ppo` is the same. All of the work is done by other chapters; this
 # one connects them. Which commands there are is said by {doc}`commands`. Nobody has to read this
-# page to follow the book. (Agents that are trained already are shown by {doc}`trained`.)
+# page to follow the book. Agents that are trained already are shown by {doc}`trained`.
 
 # %% tags=["export", "hide-input"]
 """The command line: train agents, resume them and watch them."""

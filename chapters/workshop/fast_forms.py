@@ -12,7 +12,7 @@
 # **How does an agent get faster without a line in its chapter?** Somebody hands the speed in. A
 # learner takes an `act` and an `error` in place of its own. This page makes them, for a given
 # policy, and each refuses a policy that it cannot compute; an error also refuses an algorithm whose
-# own error is another one. (The last form is Adam's step, for {doc}`/chapters/ppo_by_hand`.) `train` hands
+# own error is another one. The last form is Adam's step, for {doc}`/chapters/ppo_by_hand`. `train` hands
 # in what fits ({doc}`training`), and so can you:
 #
 # ```python
@@ -399,8 +399,7 @@ assert cost["plain"] > 1.5 * cost["NumPy"]
 # $$ (chain-gradient)
 #
 # and passes the last one on. A ReLU passes on what belongs to outputs above zero. What the chain
-# starts from is the gradient of a loss with respect to the rows, which a chapter knows. (PPO's loss is
-# longer: {doc}`/chapters/ppo_by_hand` walks back through all of it, in NumPy.)
+# starts from is the gradient of a loss with respect to the rows, which a chapter knows. PPO's loss is longer: {doc}`/chapters/ppo_by_hand` walks back through all of it.
 
 
 # %% tags=["export"]

@@ -108,9 +108,9 @@ class Samples(NamedTuple):
 # {doc}`/chapters/ppo_by_hand` has the same gradient, sooner, and Adam's step with it. With `target_kl` the
 # epochs stop early.
 #
-# (If a network of your own has dropout: acting, its log-probabilities and the old values share one
-# mode, `eval_mode` of {doc}`/chapters/workshop/networks`, in which nothing is dropped. Only `learn` runs in
-# training mode, so its first ratios are scattered around 1.)
+# If a network of your own has dropout: acting, its log-probabilities and the old values share one mode,
+# `eval_mode` of {doc}`/chapters/workshop/networks`, in which nothing is dropped. Only `learn` runs in
+# training mode, so its first ratios are scattered around 1.
 
 
 # %% tags=["export"]
@@ -372,9 +372,8 @@ class PPOConfig(RunConfig):
 # with which the agent has learned. Those of CartPole come from
 # [rl-baselines3-zoo](https://github.com/DLR-RM/rl-baselines3-zoo/blob/22e3ff2450fd92033f7f032915e1f64894a09584/hyperparams/ppo.yml#L37-L48),
 # with half as many steps and epochs, twice the learning rate and a clip range that stays as it
-# is. An environment that is not in the table gets the defaults. (The program at the top has
-# settings of its own, with minibatches, so that every part of PPO can be seen.
-# {doc}`/chapters/ppo_evidence` uses those of the table.)
+# is. An environment that is not in the table gets the defaults. The program of {doc}`/chapters/ppo` has settings of its own, with
+# minibatches, so that every part of PPO can be seen.
 
 # %% tags=["export", "hide-input"]
 # Settings with which the agent has learned, by environment. What an entry leaves out is

@@ -542,8 +542,7 @@ def of_all(critic: Any, spec: StateSpec, num_actions: int) -> FirstResult:
 # %% [markdown]
 # An actor of your own must return the log-probabilities of *all* actions, as a fourth result,
 # because a sum needs the probability of each action. For the other actors of {doc}`/chapters/contracts`
-# three results are enough, but here such an actor is refused. (The contracts of Machin, which
-# that chapter starts from, ask for `rsample` instead. A `Categorical` of PyTorch has none.)
+# three results are enough, but here such an actor is refused. The contracts of Machin ask for `rsample` instead; a `Categorical` of PyTorch has none.
 
 # %%
 from literate_rl.book.contract_models import CategoricalActor, QNetwork

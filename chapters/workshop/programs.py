@@ -27,7 +27,6 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib.resources import files
 from pathlib import Path

@@ -1769,7 +1769,7 @@ print(type(policy).__name__, record_video(policy, "CartPole-v1", place / "ppo.mp
 # | `tensorboard --logdir runs` | draws the curves of all runs (`pip install tensorboard`) |
 #
 # In a program of yours, `wandb.init(sync_tensorboard=True)` before `train` or `fit` sends the same
-# curves to Weights & Biases. (It wants `tensorboard` installed too.)
+# curves to Weights & Biases. It wants `tensorboard` installed too.
 #
 # Ctrl-C is the polite way to stop a run. A power cut is not polite, and neither is
 # `kill -9`. After either there is a whole checkpoint all the same, and `--resume` ends with

@@ -2,7 +2,8 @@
 
 ``python docs/_ext/check.py`` names views that are stale or edited by hand, chapters
 without a place in the order, modules without a page, a group or tests, decisions in
-another form than the others, and classes in signatures that the website cannot link.
+another form than the others, whole sentences in brackets, and classes in signatures
+that the website cannot link.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from typing import Any
 from decisions import missing, wrong
 from order import listed, read_order
 from reference import grouped
-from tangle import ROOT, TangleError, home_of, sync
+from tangle import ROOT, TangleError, home_of, parse, sync
 
 
 def stale_views(root: Path = ROOT) -> Iterator[str]:
@@ -51,6 +53,24 @@ def missing_files(root: Path = ROOT) -> Iterator[str]:
             yield f"docs/api.md: put {chapter.name} into a group"
     for page in known - {chapter.docname for chapter in read_order(root)}:
         yield f"index.md: there is no {page}.py"
+
+
+# They begin like a sentence and end like one.
+IN_BRACKETS = re.compile(r"\(\s*[*_`\"“]*[A-Z][^()]*(?:\([^()]*\)[^()]*)*[.?!]\s*\)")
+
+
+def in_brackets(root: Path = ROOT) -> Iterator[str]:
+    """Yield the whole sentences in brackets: they are notes that no reader needs."""
+    pages = [chapter.docname + ".py" for chapter in read_order(root)]
+    pages += [f"docs/{path.name}" for path in sorted((root / "docs").glob("*.md"))]
+    for page in pages:
+        text = (root / page).read_text("utf-8")
+        if page.endswith(".py"):
+            cells = parse(text).cells
+            text = "\n\n".join(c.source for c in cells if c.cell_type == "markdown")
+        for found in IN_BRACKETS.findall(text):
+            if not found.endswith("...)"):
+                yield f"{page}: no whole sentence stands in brackets: {found[:50]}"
 
 
 def public_functions(module: ModuleType) -> Iterator[Any]:
@@ -98,7 +118,13 @@ def unlinked(root: Path = ROOT) -> Iterator[str]:
 
 def main() -> int:
     """Print what is wrong; return how much it is."""
-    problems = [*stale_views(), *missing_files(), *wrong(), *missing()]
+    problems = [
+        *stale_views(),
+        *missing_files(),
+        *wrong(),
+        *missing(),
+        *in_brackets(),
+    ]
     if not problems:
         problems = [*unlinked()]
     print("\n".join(problems) or "views, pages and tests are complete")

@@ -64,18 +64,9 @@ def {name}_mean(x: Tensor) -> Tensor:
 # %%
 import torch
 
-from literate_rl.data.agents import best_device
-
-device = best_device()
-print(f"on {{device.type}}:", {name}_mean(torch.arange(4.0, device=device)).item())
+print({name}_mean(torch.arange(4.0)).item())
 
 # %% [markdown]
-# ## What well-known implementations do
-#
-# | question | this chapter | somebody else, with a link |
-# |---|---|---|
-# | what is averaged | all numbers | |
-#
 # ## Exercises
 #
 # ### Exercise 1: by hand

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/programs.py (edit there); digest 1153b92e8d728512
+# Generated from chapters/workshop/programs.py (edit there); digest 6b61c25a5802b939
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib.resources import files
 from pathlib import Path
