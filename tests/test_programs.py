@@ -190,6 +190,20 @@ def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch
     assert sys.argv == ["mine", "--env", "Nothing-v0"]
 
 
+def test_run_program_takes_other_numbers():
+    made = workshop.run_program("ppo_error", total_steps=600, clip_ratio=0.1)
+    assert made["clip_ratio"] == 0.1
+    with pytest.raises(ValueError, match="'ppo_error' has no setting 'clip'"):
+        workshop.run_program("ppo_error", total_steps=600, clip=0.1)
+
+
+def test_source_shows_a_program_as_its_page_does():
+    shown = source("ppo_error")
+    assert repr(shown).startswith("import torch\n")
+    assert 'env_id, seed, total_steps = "CartPole-v1", 1, 50_000\n' in repr(shown)
+    assert "argparse" not in repr(shown)
+
+
 # --- What does not count --------------------------------------------------------------
 
 
