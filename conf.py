@@ -118,7 +118,7 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 strip_signature_backslash = True  # `lambda_` is no reference
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:class", r"(Any|Callable|Mapping|NDArray|Space|Tree|.*ArrayLike)"),
+    ("py:class", r"(Any(Space)?|Callable|Mapping|NDArray|Space|Tree|.*ArrayLike)"),
     ("py:class", r"(np|numpy)\..*"),
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
@@ -128,7 +128,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"(Fraction|Positive|NonNegative|Finite|Scale|AboveOne|Count|Seed|(Sync)?VectorEnv)",
     ),
-    ("py:class", r"(.*\.)?(Make|Wrapper|Env|EnvSpec|Asked|Taught|Adapter)"),
+    ("py:class", r"(.*\.)?(Make|Wrapper|Env|EnvSpec|Asked|Taught|Adapter|FusedError)"),
     ("py:class", r"(Envs|Level|Parts|Rule|Results|Tone|Frame|MazeSize|RenderMode)"),
     ("py:class", r"(Gaussian|MeanAndDeviation)"),
     ("py:class", r"(.*\.)?Hybrid(Action|Logit|PolicyData|Sizes)"),

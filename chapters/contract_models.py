@@ -693,7 +693,7 @@ print([look_at(name, edited(name, pairs)) for name, pairs in changes.items()])
 
 # %% tags=["claims"]
 from literate_rl.check.contracts import scores_cancel
-from literate_rl.check.probes import Probe
+from literate_rl.check.probes import Probe, try_rules
 from literate_rl.check.rules import entropy_fits
 
 passing = {name for name, words in verdicts.items() if words == "passes"}
@@ -707,9 +707,10 @@ for name, text in plain.items():
     assert verdicts[name].startswith(("NameError", "TypeError"))
     assert "3 broken rules" in look_at(name, text)
     probe = Probe(build(text, 4, 2, 2.0), one, box, "action=None")
-    assert list(scores_cancel(probe)), "the mean score is not zero"
+    assert [*try_rules(probe, [[scores_cancel]])], "the mean score is not zero"
     model = build(edited(name, squash_once), 4, 2, 2.0)
-    assert list(entropy_fits(Probe(model, one, box, "action=None"))), "a warning"
+    probe = Probe(model, one, box, "action=None")
+    assert [*try_rules(probe, [[entropy_fits]])], "a warning"
 assert all(look_at(name, edited(name, changes[name])) == "passes" for name in changes)
 
 # %% [markdown]

@@ -11,7 +11,7 @@
 #
 # **What does an algorithm require of a network, and how do you know that yours meets it?** After
 # this chapter you can read the contracts of fifteen families of algorithms, from DQN to SAC, and
-# check a model of your own with one call. The next chapter, {doc}`contract_models`, builds models that pass.
+# check a model of your own with one call. {doc}`contract_models` builds models that pass.
 #
 # Reading takes about 35 minutes. You need policies ({doc}`policies`) and the algorithm that you want to train
 # with: A2C and PPO for the first half, {doc}`ddpg` and {doc}`sac` for the rules about actions.

@@ -207,7 +207,7 @@ for name in ("disjoint", "one encoder, held"):
 # only be held while it does not learn, and the value must learn all the time. The auxiliary value
 # can wait. Phasic policy gradient takes turns: in a **policy phase** policy and value learn as in PPO; in an
 # **auxiliary phase** the auxiliary value teaches the policy's features while the policy is held, and the value is
-# trained further. The next chapter is about these phases; this one is about the network.
+# trained further. {doc}`ppg` is about these phases, this page about the network.
 #
 # ## In symbols
 #

@@ -58,8 +58,8 @@ Seed = Annotated[int, Ge(0)]
 # %% [markdown]
 # ## Luck, and what is left of it
 #
-# The last agent of {doc}`policy_gradient`, in its variant without a baseline, was
-# trained for 51,200 steps with each of 20 seeds, and then played 100 episodes of CartPole, in
+# An agent like that of {doc}`policy_gradient`, whose returns go on with a critic's value where a
+# rollout ends, was trained for 51,200 steps with each of 20 seeds, and then played 100 episodes of CartPole, in
 # which 500 is the most that one can get. Suppose that you could afford only some of these seeds.
 # The second slider decides which ones you get. The dots are your results, the line is
 # their mean, and the band should contain the true mean. In the second picture each dot is how much

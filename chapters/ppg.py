@@ -13,7 +13,7 @@
 # After this chapter you can write the two phases of phasic policy gradient, train an agent
 # with them, and say what each term of its loss does to the policy. It takes about 45
 # minutes. You need the learner of {doc}`ppo` and the network with three heads of
-# {doc}`disjoint_network`. Whether it pays is the question of the next chapter,
+# {doc}`disjoint_network`. Whether it pays is the question of
 # {doc}`ppg_evidence`.
 
 # %% tags=["export", "hide-input"]

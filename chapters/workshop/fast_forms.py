@@ -299,6 +299,17 @@ RULES: dict[type, Callable[[Any, Any], Rule]] = {
 
 
 # %% tags=["export"]
+def check_numbers(parameters: list[Any]) -> None:
+    """Raise unless NumPy can compute with parameters where they are."""
+    places = {p.device.type for p in parameters}
+    words = "parameters must be on the CPU"
+    check_that(places == {"cpu"}, f"{words}, got {', '.join(places)}")
+    kinds = {p.dtype for p in parameters}
+    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+    words = "parameters must be float32 or float64 throughout"
+    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
+
+
 @checked
 def numpy_act(policy: PolicyLike) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
@@ -638,17 +649,6 @@ def fused_critic_error(
 
 
 # %% tags=["export"]
-def check_numbers(parameters: list[Any]) -> None:
-    """Raise unless NumPy can compute with parameters where they are."""
-    places = {p.device.type for p in parameters}
-    words = "parameters must be on the CPU"
-    check_that(places == {"cpu"}, f"{words}, got {', '.join(places)}")
-    kinds = {p.dtype for p in parameters}
-    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-    words = "parameters must be float32 or float64 throughout"
-    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
-
-
 class SharesMemory:
     """What looks at the memory of a policy. A copy would look at copies of it."""
 

@@ -144,6 +144,7 @@ class HybridActions:
     @cached_property
     def box(self) -> GaussianActions:
         """The arguments alone, which are moved from [-1, 1] to their bounds."""
+        # Its `to_env` is {eq}`hybrid-rescale`.
         return GaussianActions(self.low, self.high, "float64")
 
     @property

@@ -412,6 +412,8 @@ def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, st
 # %% mystnb={"image": {"alt": "Returns of the hill climber on CartPole over steps: single tries jump up and down between 10 and 460, and what was kept climbs in stairs to the highest of them"}}
 import matplotlib.pyplot as plt
 
+from literate_rl.runs.runs import Run  # further down on this page
+
 climber = HillClimber("CartPole-v1", ClimbConfig(seed=3))
 history = fit(climber, progress=False)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 38c45a8f3d475c55
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 45c2bd523751ff01
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -225,6 +225,17 @@ RULES: dict[type, Callable[[Any, Any], Rule]] = {
 }
 
 
+def check_numbers(parameters: list[Any]) -> None:
+    """Raise unless NumPy can compute with parameters where they are."""
+    places = {p.device.type for p in parameters}
+    words = "parameters must be on the CPU"
+    check_that(places == {"cpu"}, f"{words}, got {', '.join(places)}")
+    kinds = {p.dtype for p in parameters}
+    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+    words = "parameters must be float32 or float64 throughout"
+    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
+
+
 @checked
 def numpy_act(policy: PolicyLike) -> Act:
     """Return what ``policy.act`` computes, in NumPy: faster for small networks.
@@ -447,17 +458,6 @@ def fused_critic_error(
         return FusedError(loss, target - value, value, chains, outputs, distance)
 
     return error
-
-
-def check_numbers(parameters: list[Any]) -> None:
-    """Raise unless NumPy can compute with parameters where they are."""
-    places = {p.device.type for p in parameters}
-    words = "parameters must be on the CPU"
-    check_that(places == {"cpu"}, f"{words}, got {', '.join(places)}")
-    kinds = {p.dtype for p in parameters}
-    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-    words = "parameters must be float32 or float64 throughout"
-    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
 
 
 class SharesMemory:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest b86d144375c90383
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest b106e5a4dd04317b
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class HybridActions:
     @cached_property
     def box(self) -> GaussianActions:
         """The arguments alone, which are moved from [-1, 1] to their bounds."""
+        # Its `to_env` is {eq}`hybrid-rescale`.
         return GaussianActions(self.low, self.high, "float64")
 
     @property
