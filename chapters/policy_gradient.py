@@ -46,7 +46,7 @@ source("agents")
 # Let the random agent learn. Its policy becomes a small network. It gets the four numbers that
 # describe cart and pole and returns two, one for each action. They are called *logits*, and softmax
 # turns them into probabilities: the larger a logit, the more likely its action. The agent plays 512
-# steps, notes what each action led to, makes the more likely what turned out well, and plays the next
+# steps, notes what each action led to, makes what turned out well more likely, and plays the next
 # 512. *Adam*, the usual optimiser, moves the weights down a loss along its gradient, with a step size
 # for each. New lines are marked, and what stayed is folded.
 

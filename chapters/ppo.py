@@ -311,7 +311,7 @@ picture
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Four small panels over steps of the run on Pendulum: the KL divergence, k3, stays below a few hundredths; so does the clip fraction below one third; the entropy falls slowly; the explained variance rises from zero to nearly one"}}
 from literate_rl.apps.training import train
 
-agent = train("PPO", "Pendulum-v1", total_steps=50_000, progress=False)
+agent = train("PPO", "Pendulum-v1", seed=1, total_steps=50_000, progress=False)
 history = agent.history
 steps = [row["step"] for row in history]
 pendulum_returns = evaluate(agent.policy, "Pendulum-v1", episodes=20, seed=1)

@@ -21,6 +21,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+from hybrid import logit_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import curves
@@ -41,6 +42,7 @@ from benchmarks import (
     ppg_learning,
     ppo_loop,
     ppo_solve,
+    programs,
     published,
     reinforce_learning,
     sac_learning,
@@ -54,7 +56,6 @@ from benchmarks.store import (
     write_results,
     write_table,
 )
-from literate_rl.apps.programs import program_names
 from literate_rl.apps.trained import trained_agents
 from literate_rl.apps.training import settings_of
 from literate_rl.data.agents import discounted_returns
@@ -186,7 +187,7 @@ def test_every_experiment_of_the_page_can_be_repeated(capsys, monkeypatch) -> No
         module, given = made.removeprefix("python -m ").split()
         if module == "benchmarks.peer_learning":  # in an environment of its own
             continue
-        known = getattr(import_module(module), "EXPERIMENTS", program_names())
+        known = getattr(import_module(module), "EXPERIMENTS", programs.SEEDS)
         assert given in known, made
     ran: list[list[str]] = []
     monkeypatch.setattr("subprocess.run", lambda words, check: ran.append(words))
@@ -845,7 +846,7 @@ def test_the_error_per_head_has_the_gradient_of_the_chapters() -> None:
     theirs, _ = actions.evaluate(old, action)
     clips = 0.2, 3.0
     loss, _ = hybrid_learning.per_head_error(ours, theirs, entropy, adv, None, *clips)
-    trees = (actions.logit_of(row) for row in (new, old))
+    trees = (logit_of(*actions.split(row)) for row in (new, old))
     data = ppo_policy_data(*trees, actions.action_of(action), adv, None)
     expected, _ = ppo_policy_error_hybrid_per_head(data, MASK, *clips)
     torch.testing.assert_close(loss.entropy_loss, expected.entropy_loss)

@@ -1070,9 +1070,9 @@ def test_a_file_that_leaves_it_open_is_answered_with_what_to_type(
     for env, words in {
         "two_rooms.py": "2 environments, so name two_rooms.py:A or two_rooms.py:B",
         "no_room.py": "no environments, so name a class or function in it, as in no_",
-        "nothing.py": "No module named .nothing.",
-        "gone/nothing.py:A": "No module named .nothing.",
-        "json.py:A": "json is the name of another module: rename json.py",
+        "nothing.py": "No module named 'nothing'",
+        "gone/nothing.py:A": "No module named 'nothing'",
+        "json.py:A": "json is the name of another module: rename ",
         "ALE/Nothing-v0": "Nothing",
     }.items():
         message = refusal(["ppo", "--env", env, *TINY])
@@ -1211,7 +1211,7 @@ def test_a_class_with_wrappers_a_mask_and_one_encoder(mine, capsys):
         ([], "hand over again --env myworld:Untold"),
         (typed[:2], "hand over again --wrappers"),
         ([*typed[:3], around[0]], "the run has --wrappers"),
-        ([*typed, "--mask", "11", "11", "11"], "the run has mask [[1, 0]"),
+        ([*typed, "--mask", "11", "11", "11"], "the run has --mask '[[1, 0]"),
     ):
         assert message in refusal(["a2c", "--resume", "runs/a", *options])
     assert snapshot(mine) == before

@@ -250,7 +250,7 @@ def test_numpy_refuses_networks_that_it_does_not_know() -> None:
 
     strange = nn.Sequential(nn.Linear(4, 2), nn.GELU())
     for network in (Own(nn.Linear(4, 2)), strange, nn.Bilinear(1, 2, 3)):
-        with pytest.raises(ValueError, match="must be a chain of known layers"):
+        with pytest.raises(ValueError, match="there, without hooks or methods"):
             numpy_act(Policy(network, EpsilonGreedy(2)))
 
 
@@ -588,7 +588,7 @@ def test_a_chain_that_begins_with_a_relu_leaves_its_input_as_it_is() -> None:
 def test_the_fused_error_refuses_what_needs_autograd() -> None:
     layers = nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2)
     policy = Policy(nn.Sequential(*layers), EpsilonGreedy(2))
-    with pytest.raises(ValueError, match="must have chains of Linear and ReLU"):
+    with pytest.raises(ValueError, match="Linear or ReLU there"):
         fused_q_error(policy)
     # The plain error takes it.
     error_of(policy, policy, batch_of(0)).backward(torch.ones(N))

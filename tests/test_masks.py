@@ -485,7 +485,7 @@ def test_another_idea_of_what_is_legal_gets_no_fused_error() -> None:
 
     policy = make_q_policy(*SPACES, 8)
     policy.actions = Strict(4)
-    with pytest.raises(ValueError, match="as EpsilonGreedy does"):
+    with pytest.raises(ValueError, match="methods of its own, got Strict"):
         fused_q_error(policy)
 
 

@@ -330,10 +330,10 @@ def test_policy_and_settings_agree() -> None:
 
 def test_fused_errors_refuse_what_normalises_and_train_does_without() -> None:
     policy = make_q_policy(ROWS, LISTED, 8, normalize=True)
-    with pytest.raises(ValueError, match="chains of Linear and ReLU"):
+    with pytest.raises(ValueError, match="Linear or ReLU there"):
         fused_q_error(policy)
     for make in (make_sac_policy, make_ddpg_policy):
-        with pytest.raises(ValueError, match="policy must have critics of ours"):
+        with pytest.raises(ValueError, match="policy must have critics"):
             fused_critic_error(make(ROWS, BOX, 8, normalize=True))
     for agent in ("dqn", "td3", "sac"):
         name, env, config = settings(agent)

@@ -727,10 +727,6 @@ def test_a_dataclass_that_inherits():
 # --- What is not understood is an error -----------------------------------------------
 
 
-class Strange(jaxtyping.AbstractDtype):
-    dtypes = ("float3",)
-
-
 @pytest.mark.parametrize(
     "hint",
     [
@@ -744,7 +740,6 @@ class Strange(jaxtyping.AbstractDtype):
         Float[Tensor, "#B"],
         Float[Tensor, "T*B"],
         Float[Tensor, "T/2"],
-        Strange[Tensor, "B"],
         "not python",
         "Nowhere",
     ],
@@ -1072,6 +1067,9 @@ UNASKED = {
     "nets.hybrid_policy.make_hybrid_policy": "mask",
     "ground.nests.is_spec": "spec, sizes",
     "runs.runs.record_video": "policy",
+    "runs.runs.fit": "learner, run",
+    "apps.training.Asked": "env, wrappers",
+    "apps.training.check_fast": "row",
 }
 
 

@@ -342,8 +342,9 @@ def remembered(make: Make) -> Make:
                 vars(policy).setdefault(name, as_space(arguments[name]))
             else:
                 arguments[name] = x
-        # What the maker itself has written down says it better.
-        policy.recipe = make.__name__, arguments | policy.recipe[1]
+        # What the maker itself has written down, under no name yet, says it better.
+        name, better = policy.recipe
+        policy.recipe = make.__name__, arguments if name else arguments | better
         return policy
 
     return cast(Make, call)

@@ -487,6 +487,10 @@ def fits(name: str, parts: Sequence[Any], dims: list[Dim], sizes: Sizes) -> bool
 # A lower bound alone lets infinity pass: an infinite clip range clips nothing, and someone
 # may want that. Where it makes no sense, add `Lt(math.inf)`. `NonNegative` has it, because most
 # of what may be zero is a factor, and nothing is left of a loss that is multiplied by infinity.
+#
+# Networks compute in float32, whose largest number is about $3.4 \cdot 10^{38}$. A number with
+# bounds may be infinite, but not finite and larger than that: PyTorch would refuse it later, in
+# words that name nothing.
 
 
 # %% tags=["export"]
@@ -496,6 +500,7 @@ BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
     Le: (operator.le, "at most"),
     Lt: (operator.lt, "less than"),
 }
+LARGEST = torch.finfo(torch.float32).max
 
 
 def number_check(base: type, bounds: Sequence[Any]) -> Check:
@@ -504,6 +509,7 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
     noun = "be an integer" if base is int else "be a number"
     rules = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
     expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in rules)}"
+    bounded = base is float and bool(rules)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if type(x) not in kinds:
@@ -511,6 +517,8 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
         for holds, _, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
+        if bounded and LARGEST < abs(x) < math.inf:
+            return Fault(ValueError, name, f"be infinite or at most {LARGEST:.2g}", x)
         return None
 
     return check

@@ -85,6 +85,11 @@ STANDINGS = (
 PROGRAMS = tuple(
     Standing(title, f"program_{name}")
     for name, title in {
+        "agents": "a random agent",
+        "policy_gradient": "REINFORCE",
+        "advantages": "REINFORCE with a critic",
+        "ppo_error_without_clip": "PPO's loops without its clip",
+        "ppo_error": "PPO without its four details",
         "a2c": "A2C",
         "ppo": "PPO",
         "ppg": "PPG",

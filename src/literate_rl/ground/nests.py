@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 443d35a7d4e5f1f5
+# Generated from chapters/workshop/nests.py (edit there); digest 7be9493364eadf8f
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -270,8 +270,9 @@ def remembered(make: Make) -> Make:
                 vars(policy).setdefault(name, as_space(arguments[name]))
             else:
                 arguments[name] = x
-        # What the maker itself has written down says it better.
-        policy.recipe = make.__name__, arguments | policy.recipe[1]
+        # What the maker itself has written down, under no name yet, says it better.
+        name, better = policy.recipe
+        policy.recipe = make.__name__, arguments if name else arguments | better
         return policy
 
     return cast(Make, call)

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 9fda8ad85b35718b
+# Generated from chapters/workshop/signatures.py (edit there); digest 2fb80b411b3805c7
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -341,6 +341,7 @@ BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
     Le: (operator.le, "at most"),
     Lt: (operator.lt, "less than"),
 }
+LARGEST = torch.finfo(torch.float32).max
 
 
 def number_check(base: type, bounds: Sequence[Any]) -> Check:
@@ -349,6 +350,7 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
     noun = "be an integer" if base is int else "be a number"
     rules = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
     expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in rules)}"
+    bounded = base is float and bool(rules)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if type(x) not in kinds:
@@ -356,6 +358,8 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
         for holds, _, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
+        if bounded and LARGEST < abs(x) < math.inf:
+            return Fault(ValueError, name, f"be infinite or at most {LARGEST:.2g}", x)
         return None
 
     return check
