@@ -54,7 +54,7 @@ picture
 # An **agent** and an **environment** take turns. At step $t$ the environment is in a **state**
 # $s_t$. The agent looks at it and takes an **action** $a_t$. The environment pays a **reward**
 # $r_t$, a number, and moves on to the successor $s'_t$. Two flags say whether that was the end,
-# and of which kind; [a section below](#two-ways-for-an-episode-to-end) explains them. If the
+# and of which kind; [a section below](#termination-and-truncation) explains them. If the
 # episode goes on, the successor is the next state, $s'_t = s_{t+1}$. The agent's rule for its
 # actions is its **policy** $\pi(a \mid s)$: the probability of each action in each state.
 #
@@ -227,7 +227,7 @@ for gamma in discounts[2:]:
 # The next chapter is in the middle row. From there the book goes to the row below, then to
 # the row above, with DQN and its relatives, then to DDPG, TD3 and SAC, and at last to many actors.
 #
-# ## Two ways for an episode to end
+# ## Termination and truncation
 #
 # The sum in {eq}`def-return` has no last term, but an episode has a last step. It ends in one
 # of two ways.

@@ -789,7 +789,7 @@ ROW = register(
         contract="ddpg",
     )
 )
-prioritised(ROW)
+_ = prioritised(ROW)
 
 # %% [markdown]
 # ## When to use it

@@ -55,8 +55,22 @@ torch.set_num_threads(1)  # the networks are too small for several threads to pa
 # | lasts | each step pays 1, until a time limit | value $1 / (1 - \gamma) = 5$ | the two flags |
 # | chooses | right pays 1, left 0 | probability 1 of right | the policy's loss |
 # | both | the observation says which action pays 1 | probability 1 of that action | an advantage belongs to its observation |
-#
-# This is a step in the `House` of {doc}`workshop/rooms`; "reads", "waits" and "both" have two states:
+
+# %% tags=["hide-input"]
+from literate_rl.book.pictures import Picture
+
+picture = Picture(
+    "A house with six rooms",
+    "Six boxes with the names of the rooms, each with the answer that is right there.",
+)
+for place, (room, (exact, _)) in enumerate(ROOMS.items()):
+    column, row = place % 3, place // 3
+    tone = "accent" if row else ""
+    picture.box(80 + 155 * column, 40 + 84 * row, f"{room}\n{exact:g}", tone, 130, 56)
+picture
+
+# %% [markdown]
+# Each box has the answer that is right there. This is a step in the `House` of {doc}`workshop/rooms`; "reads", "waits" and "both" have two states:
 
 # %%
 from literate_rl.apps.programs import source

@@ -902,7 +902,7 @@ def prioritised(row: Row) -> Row:
     )
 
 
-prioritised(ROW)
+_ = prioritised(ROW)
 
 # %% [markdown]
 # ## When to use it

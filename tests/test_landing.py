@@ -209,8 +209,8 @@ def test_the_page_works_without_a_script(browser):
 def test_an_agent_can_be_trained_in_the_page(page):
     [figure] = soup(page).select("figure.lr-train")
     assert [str(x["type"]) for x in figure("input")] == ["number", *["range"] * 3]
-    # It is no card's picture: the one with a pole is that of the agent to be pushed.
-    assert len(start().select(".chapter-thumbnail .lr-pole")) == 1
+    # It is no card's picture.
+    assert not start().select(".chapter-thumbnail .lr-pole")
 
 
 # --- The equation and its code --------------------------------------------------------
@@ -329,7 +329,7 @@ def test_nothing_is_cut_or_overlaps(visit, width):
         assert button["y"] + button["height"] < 800
     # On a phone the page is short: a stranger comes to its end.
     height = root.evaluate("root => root.scrollHeight")
-    assert height < (5000 if width >= 1280 else 7500)
+    assert height < (6000 if width >= 1280 else 8000)
 
 
 def test_headings_follow_one_another():

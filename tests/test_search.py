@@ -20,7 +20,7 @@ QUERIES = {
     "kl divergence": "ppo_error",
     "importance sampling": "off_policy",
     "v-trace": "off_policy",
-    "truncation": "advantages",
+    "truncation": "agents",
     "terminated": "agents",
     "policy gradient": "policy_gradient",
     "baseline": "policy_gradient",

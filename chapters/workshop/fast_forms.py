@@ -519,7 +519,8 @@ class FusedError(NamedTuple):
             chain_backward(chain, outputs, row)
 
 
-FusedQError = FusedCriticError = FusedError  # their names before
+FusedQError = FusedError  # their names before
+FusedCriticError = FusedError
 
 
 def fused_q_error(

@@ -258,15 +258,24 @@ def definitions(source: str) -> dict[int, str]:
     for node in list(body):
         body += node.orelse if isinstance(node, ast.If) else []
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.lineno - 1] = node.name
+        if name := defined(node):
+            found[node.lineno - 1] = name
         if isinstance(node, ast.ClassDef):
             for child in node.body:
-                name = f"{node.name}.{getattr(child, 'name', '')}"
+                name = f"{node.name}.{defined(child)}"
                 # What sets a property has the name of what returns it, further up.
-                if isinstance(child, ast.FunctionDef) and name not in found.values():
+                if defined(child) and name not in found.values():
                     found[child.lineno - 1] = name
     return found
+
+
+def defined(node: ast.stmt) -> str:
+    """Return the name of what a statement defines: also ``SAC = learner_of(…)``."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return node.name
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call | ast.Name):
+        return ast.unparse(node.targets[0]) if len(node.targets) == 1 else ""
+    return ""
 
 
 # --- Building the page ----------------------------------------------------------------

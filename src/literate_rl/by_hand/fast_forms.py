@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 45c2bd523751ff01
+# Generated from chapters/workshop/fast_forms.py (edit there); digest acd613e21099a752
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -375,7 +375,8 @@ class FusedError(NamedTuple):
             chain_backward(chain, outputs, row)
 
 
-FusedQError = FusedCriticError = FusedError  # their names before
+FusedQError = FusedError  # their names before
+FusedCriticError = FusedError
 
 
 def fused_q_error(

@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest 003fc54aaf166fb9
+# Generated from chapters/ddpg.py (edit there); digest cf3aa8706771644e
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -310,4 +310,4 @@ ROW = register(
         contract="ddpg",
     )
 )
-prioritised(ROW)
+_ = prioritised(ROW)

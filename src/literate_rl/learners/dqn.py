@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 8bc7e4e00f29088b
+# Generated from chapters/dqn.py (edit there); digest 107ef2096e5400dc
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -363,4 +363,4 @@ def prioritised(row: Row) -> Row:
     )
 
 
-prioritised(ROW)
+_ = prioritised(ROW)
