@@ -3,6 +3,8 @@
 import ast
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,15 @@ def test_a_mutant_dies_lives_or_is_gone(
         if now == "dies"
         else [(True, ["tests/test_advantages.py"])]
     )
+
+
+def test_the_program_leaves_it_to_the_tests_to_import_the_package() -> None:
+    # A process that runs them begins by importing the program, and what the program
+    # imports is not the copy.
+    code = (
+        "import benchmarks.chaos_mutants, sys; assert 'literate_rl' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=chaos_mutants.ROOT)
 
 
 def test_a_test_that_cannot_run_at_all_kills_nothing(monkeypatch, tmp_path) -> None:

@@ -514,6 +514,13 @@ def test_priorities_reach_the_buffer() -> None:
     assert len(set(used)) > 1
 
 
+@pytest.mark.parametrize(("priority", "alpha"), [(False, 0.0), (True, 0.6)])
+def test_samples_are_preferred_only_if_that_is_asked_for(
+    priority: bool, alpha: float
+) -> None:
+    assert make_learner(replace(LOOP, priority=priority)).memory.alpha == alpha
+
+
 @pytest.mark.parametrize("env", ["Pendulum-v1", "literate_rl/Moving-v0"])
 def test_any_action_space_trains(env: str) -> None:
     learner = make_learner(replace(LOOP, lag=1), env)

@@ -33,7 +33,12 @@ from literate_rl.learners.dqn import (
     QLearning,
     make_q_policy,
 )
-from literate_rl.learners.loop import OffPolicy, QError, linear_schedule
+from literate_rl.learners.loop import (
+    OffPolicy,
+    QError,
+    linear_schedule,
+    squared_error,
+)
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import Run, fit, flat_env, load, load_checkpoint
 
@@ -364,6 +369,14 @@ def test_plain_learners_take_no_fast_form_and_take_those_of_ours() -> None:
     fast.iterate()
     assert fast.act is forms["act"]
     assert type(fast.error(fast.sample(), fast.generator)) is FusedQError
+
+
+def test_a_target_is_a_constant() -> None:
+    q = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    target = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    squared_error(q, target).loss.sum().backward()
+    assert target.grad is None
+    torch.testing.assert_close(q.grad, (q - target).detach())
 
 
 # --- What the loop asks of an algorithm -----------------------------------------------

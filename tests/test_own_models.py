@@ -85,6 +85,14 @@ def own_discrete_sac() -> Any:
     return make_own_sac_policy(STATES, spaces.Discrete(2), actor, critic)
 
 
+def test_the_generator_decides_what_an_own_actor_draws() -> None:
+    policy, obs = own_sac(), torch.randn(5, 3)
+    seeds = (torch.Generator().manual_seed(seed) for seed in (1, 1, 2))
+    one, same, other = (policy.draw(obs, generator)[0] for generator in seeds)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
 @pytest.mark.parametrize(
     "make",
     [

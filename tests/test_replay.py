@@ -14,7 +14,7 @@ from test_windows import SlowBuffer, generator, make_rollout, rings_of
 
 from literate_rl.data.agents import Collector, Rollout, make_envs
 from literate_rl.data.memory import UnrollBuffer
-from literate_rl.data.replay import ReplayBuffer, SumTree, importance_weights
+from literate_rl.data.replay import Batch, ReplayBuffer, SumTree, importance_weights
 
 SEEDS = st.integers(0, 2**31)
 
@@ -271,6 +271,12 @@ def test_saving_a_large_buffer_needs_a_fifth_more_memory_at_most(tmp_path):
     size, grown = map(float, done.stdout.split())
     assert size > 100e6
     assert grown < 0.2
+
+
+def test_a_batch_moves_to_a_device():
+    moved = Batch(*torch.ones(8, 2)).to(torch.device("meta"))
+    assert {field.device.type for field in moved[:8]} == {"meta"}
+    assert moved.next_mask is None
 
 
 def test_pictures_stay_bytes_and_actions_what_they_were():

@@ -68,6 +68,7 @@ from literate_rl.runs.runs import (
     flat_env,
     load,
     load_checkpoint,
+    look_at_env,
     record_video,
     save_checkpoint,
     show,
@@ -1098,6 +1099,12 @@ def test_no_damage_changes_a_number_unnoticed(tmp_path):
             silent += not same_content(state, unchecked)
     assert refused > 320
     assert silent > 100
+
+
+def test_a_file_of_an_older_version_tells_its_world_without_its_folder(tmp_path):
+    state = {"settings": {"env": "CartPole-v1"}}
+    seen, masked = look_at_env(tmp_path / "checkpoint.pt", state)
+    assert (seen.shape, masked) == ((4,), False)
 
 
 def test_a_file_with_a_digest_of_an_older_version_is_read(tmp_path):
