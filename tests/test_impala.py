@@ -124,6 +124,12 @@ def test_a_bound_of_c_above_that_of_rho_trains_and_warns_once(changes) -> None:
     assert sum("c_clip" in str(warning.message) for warning in caught) == 1
 
 
+def test_the_settings_alone_warn_of_a_bound_of_c_above_that_of_rho() -> None:
+    warn_clips.cache_clear()
+    with pytest.warns(UserWarning, match="c_clip_ratio is above rho_clip"):
+        IMPALAConfig(c_clip_ratio=3.0)
+
+
 def test_every_setting_is_held_to_its_annotation() -> None:
     legal: dict[str, Any] = {
         name: partial(getattr, IMPALAConfig(), name)

@@ -27,6 +27,7 @@ from literate_rl.learners.ppg import (
     AuxiliaryPhase,
     PPGAlgorithm,
     PPGConfig,
+    ValueEpochs,
     auxiliary_loss,
     element_wise_squared_loss,
     in_chunks,
@@ -109,6 +110,16 @@ def test_more_epochs_of_the_policy_leave_the_value_alone() -> None:
     few, many = (after_phases(1, value_epochs=2, num_epochs=n) for n in (1, 5))
     assert torch.equal(few[1], many[1])
     assert not torch.allclose(few[0], many[0])
+
+
+def test_a_long_gradient_of_the_value_alone_is_clipped() -> None:
+    policy = make_policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2))
+    config = replace(SMALL, value_epochs=1, num_minibatches=1, max_grad_norm=0.1)
+    obs = torch.randn(5, 2, 4)
+    value = policy.value(obs).detach()
+    ValueEpochs(policy, config).learn(1e-3, obs, value, value + 100)
+    grads = [p.grad.square().sum() for p in policy.parameters() if p.grad is not None]
+    assert math.sqrt(sum(grads)) == pytest.approx(0.1, rel=1e-4)
 
 
 def test_a_run_with_epochs_of_the_value_goes_on_from_its_checkpoint() -> None:
