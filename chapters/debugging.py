@@ -33,7 +33,7 @@ from literate_rl.nets.policies import make_policy
 from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.maths.ppo_error import policy_error_from_log_prob, ppo_policy_loss
 from literate_rl.by_hand.fast_forms import numpy_act
-from literate_rl.book.rooms import ROOMS, House, house, room_answers
+from literate_rl.book.rooms import House, house, room_answers
 from literate_rl.runs.runs import fit, stored_runs
 
 torch.set_num_threads(1)  # the networks are too small for several threads to pay
@@ -58,6 +58,7 @@ torch.set_num_threads(1)  # the networks are too small for several threads to pa
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import Picture
+from literate_rl.book.rooms import ROOMS
 
 picture = Picture(
     "A house with six rooms",
