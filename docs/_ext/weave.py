@@ -359,6 +359,7 @@ class WeaveCells(SphinxTransform):
         source = block.astext()
         rows = split(source)
         if not any(row.prose for row in rows):
+            self.add_anchors(cell)
             return
         grown = before is not None
         new = added(before, source) if grown else set()
