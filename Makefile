@@ -107,6 +107,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.hybrid_learning \
 	  moving moving_list_12 moving_list_8 moving_idle_2 moving_idle_4 moving_idle_16 \
+	  moving_idle_cause \
 	  lander lander_discrete lander_continuous
 	$(BIN)/python -m benchmarks.masks_learning
 	$(BIN)/python -m benchmarks.ppg_learning

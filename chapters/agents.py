@@ -12,7 +12,7 @@
 # **What does an agent optimise, and what goes wrong at the end of an episode?** After this chapter
 # you can say what a return, a value and an advantage are, and why two flags say how an episode
 # ended. You also have the first form of a program that grows to PPO on the next four pages. It
-# takes about 20 minutes to read, without exercises. You need Python and means.
+# takes about 25 minutes to read, without exercises. You need Python and means.
 
 # %% tags=["export", "hide-input"]
 """Returns: discounted sums of rewards, and what to do where an episode ends."""

@@ -71,7 +71,8 @@ for place, (room, (exact, _)) in enumerate(ROOMS.items()):
 picture
 
 # %% [markdown]
-# Each box has the answer that is right there. This is a step in the `House` of {doc}`workshop/rooms`; "reads", "waits" and "both" have two states:
+# Each box has the answer that is right there. This is a step in the `House` of
+# {doc}`workshop/rooms`; "reads", "waits" and "both" have two states:
 
 # %%
 from literate_rl.apps.programs import source

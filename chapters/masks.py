@@ -143,8 +143,8 @@ def legal(
 
     All of this package says it so: a mask holds True for what is legal, and in a row
     the lowest number of its dtype stands for what is not. In logits of your own minus
-    infinity means the same. (The table of a hybrid action is no such mask: it says
-    which type uses which argument.)
+    infinity means the same. The table of a hybrid action is no such mask: it says which
+    type uses which argument.
 
     Args:
         row: A number for each action; the larger, the likelier it is taken.

@@ -12,7 +12,7 @@
 # **How does a network learn to act if nobody tells it the right action?** It tries, and makes
 # more likely what turned out well. After this chapter you have trained an agent, can derive the
 # policy gradient with nothing left out, and know what a baseline and an entropy bonus do. It
-# takes about 30 minutes to read, without exercises. You need {doc}`agents` and derivatives of
+# takes about 35 minutes to read, without exercises. You need {doc}`agents` and derivatives of
 # logarithms.
 
 # %% tags=["export", "hide-input"]
@@ -125,8 +125,8 @@ grown("policy_gradient")
 # much as the random one. This is **REINFORCE** {cite:p}`williams1992`, the plainest policy gradient
 # method. It explores because it draws its actions at random, and it is on-policy: each batch is used
 # for one update and thrown away. **Notice** also how far the runs lie apart: at the end few hold the
-# pole for more than 400 steps, and some have hardly learned. The line with `unseen` has a share in
-# that: it pretends that nothing follows the batch. The next page mends it.
+# pole for more than 400 steps, and some have hardly learned. The line with `unseen` pretends that
+# nothing follows the batch, which is wrong; the next page mends it.
 #
 # Three questions remain. Why is the loss a return times the logarithm of a probability? Why does
 # it not matter that all returns are positive, so that *every* action becomes more likely? And how

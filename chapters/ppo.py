@@ -11,7 +11,7 @@
 #
 # **How does a loss become an agent that learns?** The last page has the loop and the loss. What is
 # left are four details, and they make it reliable. After this chapter you can read and write every
-# line of PPO, and see from its metrics whether a run is healthy. It takes about 30 minutes to read,
+# line of PPO, and see from its metrics whether a run is healthy. It takes about 20 minutes to read,
 # without exercises. You need the loss ({doc}`ppo_error`) and the advantages ({doc}`advantages`).
 
 # %% tags=["hide-cell", "so-far"] jupyter={"source_hidden": true}
@@ -128,7 +128,7 @@ while collector.step < total_steps:
 # %% [markdown]
 # This is PPO, for any task with a vector of numbers to see and a few actions to choose from. Only
 # the entropy bonus is missing: CartPole is learned without it. {doc}`workshop/on_policy` has the same
-# as a class, for all the kinds of actions of {doc}`policies`, and `train("PPO", ...)` uses that class,
+# as a class, for all the kinds of actions of {doc}`policies`, and `train("PPO", env)` uses that class,
 # with settings for each task.
 
 # %% tags=["hide-input"]
@@ -137,9 +137,9 @@ from literate_rl.book.growth import grown, runs_of
 grown("ppo")
 
 # %% [markdown]
-# **Notice** how close together the thin lines have come. At the start the two thick lines are one.
-# Later the agent of the last page falls now and then: in the second half of its run it is below 475
-# points for 37 percent of the time, this one for 8. Nineteen of twenty runs end at 500, thirteen
+# **Notice** how close together the thin lines have come: what is gained is reliability. In the second
+# half of its run the agent of the last page is below 475 points for 37 percent of the time, this one
+# for 8. Nineteen of twenty runs end at 500, thirteen
 # before. The learning rate is another one, too, and what each of the four details does was not
 # measured here: {doc}`ppo_evidence` takes some of them away.
 
@@ -150,9 +150,6 @@ below = [(runs.curves[:, late] < 475).mean() for runs in (earlier, whole)]
 assert [round(100 * x) for x in below] == [37, 8], "percent of the time"
 assert [(runs.final >= 475).sum() for runs in (earlier, whole)] == [13, 19]
 assert (whole.final == 500).sum() == 19, "at 500"
-start = [runs.curves[:, :2].mean() for runs in (earlier, whole)]
-assert abs(start[0] - start[1]) < 5, "the two thick lines are one"
-
 
 # %% [markdown]
 # ## Two problems, one after the other

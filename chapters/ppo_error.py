@@ -13,7 +13,7 @@
 # from each. If they learn many times, the policy walks away from its data. Proximal policy
 # optimisation, PPO, makes it much safer: its loss stops pushing once an action has become likely or
 # unlikely enough {cite:p}`schulman2017`. After this chapter you can read that loss line by line,
-# and say of each sample whether it still has a gradient. It takes about 35 minutes to read,
+# and say of each sample whether it still has a gradient. It takes about 45 minutes to read,
 # without exercises. You need the policy gradient ({doc}`policy_gradient`) and advantages
 # ({doc}`advantages`).
 
@@ -98,8 +98,10 @@ train_cartpole()
 # %% [markdown]
 # **Notice** what becomes of the pole at this high learning rate, 0.005. In ten stored runs with the
 # clip, of 40,960 steps each, the agent holds it in the end. Without the clip most agents learn
-# something and lose it again, and eight of ten end below 131 of 500 points. Then try the other
-# sliders: does a lower rate do what the clip does?
+# something and lose it again, and eight of ten end below 131 of 500 points. **Notice** also the
+# second plot, how many of a batch's actions have become a fifth more or less likely. Early in the run
+# these are half of them without the clip, and a quarter with it. Then try the other sliders: does a
+# lower rate do what the clip does?
 
 # %% tags=["claims"]
 import numpy as np
@@ -115,6 +117,9 @@ assert SLIDERS["learning rate"][1] == 0.005
 assert SETTINGS["num_envs"] * SETTINGS["num_steps"] == 256
 assert SETTINGS["num_minibatches"] == 8
 assert SLIDERS["clip"] == ((0.05, 0.1, 0.2, 0.4, "no clip"), 0.2)
+early = [x.watched["outside"][:, 0].mean() for x in (with_brake, without_brake)]
+assert 0.2 < early[0] < 0.3, "a quarter"
+assert 0.45 < early[1] < 0.55, "half"
 assert with_brake.final.min() > 475, "it holds it"
 ranked = np.sort(without_brake.final)
 assert ranked[-3] < 131, "eight of ten"

@@ -606,6 +606,9 @@ class ReplayBuffer:
             priority: Their first priorities; None stands for the largest so far.
             among: As in ``Rings.push``.
         """
+        if priority is not None:
+            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
+            check_that(came == wanted, f"priority must be {wanted}, got {came}")
         place, steps = self.rings.push(rollout, among)
         if not len(place):
             return  # no row is a step: each stands behind the end of an episode

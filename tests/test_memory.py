@@ -142,6 +142,15 @@ def test_the_buffer_forgets_the_oldest_and_the_used() -> None:
             UnrollBuffer(**arguments)
 
 
+@pytest.mark.parametrize("priorities", [[2.0], [2.0, math.nan], [2.0, math.inf]])
+def test_bad_priorities_leave_the_buffer_as_it_was(priorities) -> None:
+    buffer = UnrollBuffer()
+    buffer.push([{"number": 0}, {"number": 1}])
+    with pytest.raises(ValueError, match="priorities must be 2 finite numbers"):
+        buffer.update(list(buffer.entries), priorities)
+    assert [entry["priority"] for entry in buffer.entries] == [1.0, 1.0]
+
+
 def test_samples_are_a_sequence() -> None:
     buffer = UnrollBuffer()
     buffer.push([{"number": 0}, {"number": 1}])

@@ -273,6 +273,17 @@ def test_saving_a_large_buffer_needs_a_fifth_more_memory_at_most(tmp_path):
     assert grown < 0.2
 
 
+def test_priorities_of_another_shape_leave_the_buffer_as_it_was():
+    no, ones = torch.zeros(3, 2).bool(), torch.ones(3, 2)
+    nan = torch.full((3, 2), torch.nan)
+    obs = torch.zeros(3, 2, 1)
+    rollout = Rollout(obs, ones, ones, obs, no, no, ~no, nan, nan)
+    buffer = ReplayBuffer(8, 0.6)
+    with pytest.raises(ValueError, match=r"priority must be \(3, 2\), got \(4, 2\)"):
+        buffer.push(rollout, torch.ones(4, 2))
+    assert len(buffer) == 0
+
+
 def test_a_batch_moves_to_a_device():
     moved = Batch(*torch.ones(8, 2)).to(torch.device("meta"))
     assert {field.device.type for field in moved[:8]} == {"meta"}

@@ -45,6 +45,8 @@ from literate_rl.data.episodes import (
     resets_later,
 )
 from literate_rl.ground.signatures import Bool, Count, Float, checked
+
+# Here it was before, and here it is still looked for.
 from literate_rl.maths.returns import discounted_returns as discounted_returns
 
 __all__ = [

@@ -427,7 +427,8 @@ def chain_layers(module: Any) -> list[nn.Module]:
         linear = type(as_made(layer, nn.Linear, nn.ReLU)) is nn.Linear
         # Another tensor in a parameter's place may come from a computation of its own.
         for p in (layer.weight, layer.bias) if linear else ():
-            _ = p is None or as_made(p, nn.Parameter)
+            if p is not None:
+                as_made(p, nn.Parameter)
     return layers
 
 

@@ -24,7 +24,7 @@ from literate_rl.apps.programs import STEPS
 from literate_rl.book.pictures import Axis, Mark, Picture, Tone, plot
 from literate_rl.runs.runs import StoredRuns, stored_runs
 
-__all__ = ["grown"]
+__all__ = ["grown", "runs_of"]
 
 # %% [markdown]
 # The newest page has the accent: each seed is a thin line, their mean a thick one. Of the pages

@@ -141,7 +141,11 @@ class UnrollBuffer:
     def update(
         self, entries: Sequence[dict[str, Any]], priorities: Sequence[float]
     ) -> None:
-        """Give entries that were drawn their new priorities."""
+        """Give entries that were drawn their new priorities, all of them or none."""
+        if len(entries) != len(priorities) or not all(map(math.isfinite, priorities)):
+            raise ValueError(
+                f"priorities must be {len(entries)} finite numbers, got {priorities}"
+            )
         for entry, priority in zip(entries, priorities, strict=True):
             entry["priority"] = max(priority, 1e-6)
 

@@ -235,9 +235,13 @@ def flat(space: Space, observation: Any) -> Tensor:
     values = unpack(space, observation, "observation")
     for leaf, value in zip(leaves(space), values, strict=True):
         if isinstance(leaf, spaces.Discrete):
-            if value.is_floating_point():
-                raise ValueError(f"observation must be whole numbers, got {value}")
             place = value.long() - int(leaf.start)
+            if value.is_floating_point() or (place.clamp(0, leaf.n - 1) != place).any():
+                last = int(leaf.start + leaf.n) - 1
+                raise ValueError(
+                    f"observation must be whole and from {leaf.start} to {last}, "
+                    f"got {value}"
+                )
             columns.append(nn.functional.one_hot(place, int(leaf.n)))
         else:
             shape = leaf.shape or ()

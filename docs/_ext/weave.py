@@ -453,8 +453,7 @@ def is_new(row: Row, new: set[int]) -> bool:
 
 def as_before(boxes: list[nodes.container]) -> Iterator[nodes.Node]:
     """Fold rows of a program that an earlier page has shown."""
-    lines = [x for box in boxes for x in box[-1]["lines"]]
-    words = f"as before: lines {lines[0] + 1} to {lines[-1] + 1}"
+    words = f"{sum(len(box[-1]['lines']) for box in boxes)} lines as before"
     yield nodes.raw(
         "", f'<details class="as-before"><summary>{words}</summary>', format="html"
     )

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/growth.py (edit there); digest da94cc51d20f4f53
+# Generated from chapters/workshop/growth.py (edit there); digest 674613672defde93
 """Growth: the curves of the program that grows over the first pages."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from literate_rl.apps.programs import STEPS
 from literate_rl.book.pictures import Axis, Mark, Picture, Tone, plot
 from literate_rl.runs.runs import StoredRuns, stored_runs
 
-__all__ = ["grown"]
+__all__ = ["grown", "runs_of"]
 
 
 NAMES = {

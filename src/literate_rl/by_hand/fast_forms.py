@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest acd613e21099a752
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 9c9d0e8f0d0095c5
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -292,7 +292,8 @@ def chain_layers(module: Any) -> list[nn.Module]:
         linear = type(as_made(layer, nn.Linear, nn.ReLU)) is nn.Linear
         # Another tensor in a parameter's place may come from a computation of its own.
         for p in (layer.weight, layer.bias) if linear else ():
-            _ = p is None or as_made(p, nn.Parameter)
+            if p is not None:
+                as_made(p, nn.Parameter)
     return layers
 
 

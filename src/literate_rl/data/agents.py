@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/collectors.py (edit there); digest b736ece38c158faa
+# Generated from chapters/workshop/collectors.py (edit there); digest 686d18fbc3cf4bc0
 """Collectors: rollouts of an agent in many environments, seeds and devices."""
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from literate_rl.data.episodes import (
     resets_later,
 )
 from literate_rl.ground.signatures import Bool, Count, Float, checked
+
+# Here it was before, and here it is still looked for.
 from literate_rl.maths.returns import discounted_returns as discounted_returns
 
 __all__ = [

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/memory.py (edit there); digest 475af6fa6b508c07
+# Generated from chapters/workshop/memory.py (edit there); digest 129f08cd818976fc
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations
@@ -100,7 +100,11 @@ class UnrollBuffer:
     def update(
         self, entries: Sequence[dict[str, Any]], priorities: Sequence[float]
     ) -> None:
-        """Give entries that were drawn their new priorities."""
+        """Give entries that were drawn their new priorities, all of them or none."""
+        if len(entries) != len(priorities) or not all(map(math.isfinite, priorities)):
+            raise ValueError(
+                f"priorities must be {len(entries)} finite numbers, got {priorities}"
+            )
         for entry, priority in zip(entries, priorities, strict=True):
             entry["priority"] = max(priority, 1e-6)
 

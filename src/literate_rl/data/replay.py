@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 37687f1c031160fb
+# Generated from chapters/replay.py (edit there); digest 0f4de1a6c4738999
 """Replay: priorities in a tree of sums, and a buffer of windows."""
 
 from __future__ import annotations
@@ -196,6 +196,9 @@ class ReplayBuffer:
             priority: Their first priorities; None stands for the largest so far.
             among: As in ``Rings.push``.
         """
+        if priority is not None:
+            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
+            check_that(came == wanted, f"priority must be {wanted}, got {came}")
         place, steps = self.rings.push(rollout, among)
         if not len(place):
             return  # no row is a step: each stands behind the end of an episode
