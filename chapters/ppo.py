@@ -129,7 +129,7 @@ while collector.step < total_steps:
 # This is PPO, for any task with a vector of numbers to see and a few actions to choose from. Only
 # the entropy bonus is missing: CartPole is learned without it. {doc}`workshop/on_policy` has the same
 # as a class, for all the kinds of actions of {doc}`policies`, and `train("PPO", env)` uses that class,
-# with settings for each task.
+# with settings for each task. {doc}`from_nothing` has it once more, without one function of this book.
 
 # %% tags=["hide-input"]
 from literate_rl.book.growth import grown, runs_of
@@ -253,7 +253,7 @@ for game in games(60, 70):
 #
 # Why does the loop learn for a few epochs, and then collect anew? The loss judges the actions of
 # the new policy in the states of the *old* one. That is right near the old policy and wrong far
-# away: on the pier of {doc}`exact_values` a large step ends in the water. The clip takes away
+# away: on the pier of {doc}`ppo_error` a large step ends in the water. The clip takes away
 # what could be gained by going further, and new data are collected where the policy is now.
 #
 # The clip is not the only way to stay near. PPO simplifies an older method, **TRPO**, trust

@@ -157,6 +157,10 @@ def test_a_copy_is_a_whole_program(name):
     assert defaults == [("--env", "Other-v0"), ("--seed", 7), ("--total-steps", 123)]
 
 
+def test_from_nothing_needs_nothing_of_this_book():
+    assert "literate_rl" not in copied("from_nothing").partition('"""\n')[2]
+
+
 def test_copy_prints_at_once_and_imports_no_torch():
     code = (
         "import sys; from literate_rl.__main__ import main; main(); "
