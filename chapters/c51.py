@@ -146,7 +146,7 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # \tilde x_k = \min\bigl( \max( r + \gamma' x_k ,\, x_1 ),\, x_K \bigr) .
 # $$ (shifted-atom)
 #
-# Here $r$ and $\gamma'$ are the discounted rewards and the `discount` of a window ({doc}`windows`).
+# Here $r$ and $\gamma'$ are the discounted rewards and the `discount` of a window ({doc}`replay`).
 # Each moved atom carries its probability with it, its *mass*. We call the two together a *piece*. The
 # pieces hardly ever land on atoms again. So each is divided between the two atoms around it, with more
 # for the nearer one. An atom $x_j$ gets

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 65b5128e0c107cc9
+# Generated from chapters/*.py (edit there); digest c410dd4a92126e24
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -72,58 +72,20 @@ from .learners.ppg import (
     make_phasic_policy as make_phasic_policy,
     ppg_settings as ppg_settings,
 )
-from .data.replay import (
-    ReplayBuffer as ReplayBuffer,
-)
-from .learners.dqn import (
-    DQN as DQN,
-    DQNConfig as DQNConfig,
+from .maths.dqn import (
     double_q_target as double_q_target,
-    dqn_settings as dqn_settings,
-    make_q_policy as make_q_policy,
     q_target as q_target,
-)
-from .learners.loop import (
-    OffPolicy as OffPolicy,
-    OffPolicyConfig as OffPolicyConfig,
+    td_target as td_target,
 )
 from .maths.c51 import (
     categorical_error as categorical_error,
     project_distribution as project_distribution,
 )
-from .learners.rainbow import (
+from .maths.noisy import (
     NoisyLinear as NoisyLinear,
-    Rainbow as Rainbow,
-    RainbowConfig as RainbowConfig,
-    make_rainbow_policy as make_rainbow_policy,
-    rainbow_settings as rainbow_settings,
 )
-from .learners.ddpg import (
-    DDPG as DDPG,
-    DDPGConfig as DDPGConfig,
-    ddpg_settings as ddpg_settings,
-    make_ddpg_policy as make_ddpg_policy,
-)
-from .learners.td3 import (
-    HDDPG as HDDPG,
-    TD3 as TD3,
-    HDDPGConfig as HDDPGConfig,
-    TD3Config as TD3Config,
+from .maths.td3 import (
     clipped_double_target as clipped_double_target,
-    hddpg_settings as hddpg_settings,
-    td3_settings as td3_settings,
-)
-from .learners.sac import (
-    SAC as SAC,
-    SACConfig as SACConfig,
-    SquashedGaussian as SquashedGaussian,
-    make_sac_policy as make_sac_policy,
-    sac_settings as sac_settings,
-)
-from .learners.discrete_sac import (
-    DiscreteSAC as DiscreteSAC,
-    discrete_sac_settings as discrete_sac_settings,
-    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .maths.off_policy import (
     vtrace as vtrace,
@@ -149,6 +111,11 @@ from .check.contracts import (
     Contract as Contract,
     ContractError as ContractError,
     check_model as check_model,
+)
+from .learners.discrete_sac import (
+    DiscreteSAC as DiscreteSAC,
+    discrete_sac_settings as discrete_sac_settings,
+    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .learners.a2c import (
     A2C as A2C,
@@ -236,6 +203,9 @@ from .data.memory import (
     BufferConfig as BufferConfig,
     UnrollBuffer as UnrollBuffer,
 )
+from .data.replay import (
+    ReplayBuffer as ReplayBuffer,
+)
 from .check.states import (
     ByName as ByName,
     state_spec as state_spec,
@@ -277,6 +247,43 @@ from .learners.ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
     ppo_settings as ppo_settings,
+)
+from .learners.loop import (
+    OffPolicy as OffPolicy,
+    OffPolicyConfig as OffPolicyConfig,
+)
+from .learners.dqn import (
+    DQN as DQN,
+    DQNConfig as DQNConfig,
+    dqn_settings as dqn_settings,
+    make_q_policy as make_q_policy,
+)
+from .learners.rainbow import (
+    Rainbow as Rainbow,
+    RainbowConfig as RainbowConfig,
+    make_rainbow_policy as make_rainbow_policy,
+    rainbow_settings as rainbow_settings,
+)
+from .learners.ddpg import (
+    DDPG as DDPG,
+    DDPGConfig as DDPGConfig,
+    ddpg_settings as ddpg_settings,
+    make_ddpg_policy as make_ddpg_policy,
+)
+from .learners.td3 import (
+    HDDPG as HDDPG,
+    TD3 as TD3,
+    HDDPGConfig as HDDPGConfig,
+    TD3Config as TD3Config,
+    hddpg_settings as hddpg_settings,
+    td3_settings as td3_settings,
+)
+from .learners.sac import (
+    SAC as SAC,
+    SACConfig as SACConfig,
+    SquashedGaussian as SquashedGaussian,
+    make_sac_policy as make_sac_policy,
+    sac_settings as sac_settings,
 )
 from .apps.training import (
     Agent as Agent,

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 9c9d0e8f0d0095c5
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 596b804e21de4f8e
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from literate_rl.learners.dqn import (
     EpsilonGreedy,
     QLayers,
     QLearning,
-    double_q_target,
 )
+from literate_rl.maths.dqn import double_q_target
 from literate_rl.learners.sac import (
     GaussianRows,
     SoftActorCritic,
