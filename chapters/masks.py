@@ -384,7 +384,7 @@ assert (runs["no masks"].final == -200).all(), "all ten agents stand still"
 # episode. All values begin at 5.
 
 # %%
-from literate_rl.learners.dqn import q_target
+from literate_rl.maths.dqn import q_target
 
 
 def values_of_chain(minded):

@@ -66,7 +66,8 @@ from literate_rl.nets.encoders import (
     check_normalize,
 )
 from literate_rl.nets.hybrid_policy import HybridActions
-from literate_rl.nets.policies import Policy, RunningMoments, make_actions
+from literate_rl.nets.policies import Policy, make_actions
+from literate_rl.nets.parts import RunningMoments
 
 __all__ = [
     "AuxiliaryPhase",
@@ -1081,7 +1082,7 @@ predict(
 
 
 # %%
-from literate_rl.nets.policies import CategoricalActions
+from literate_rl.nets.parts import CategoricalActions
 
 actions = CategoricalActions(3)
 

@@ -44,7 +44,8 @@ from literate_rl.nets.masks import (
     WithoutMask,
     legal,
 )
-from literate_rl.nets.policies import CategoricalActions, make_policy
+from literate_rl.nets.parts import CategoricalActions
+from literate_rl.nets.policies import make_policy
 from literate_rl.runs.evaluation import evaluate, play
 from literate_rl.runs.runs import load
 

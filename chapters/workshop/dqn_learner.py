@@ -46,13 +46,8 @@ from literate_rl.maths.dqn import (
     dueling_q as dueling_q,
     q_target as q_target,
 )
-from literate_rl.nets.encoders import (
-    Convolutions,
-    OwnEncoder,
-    PictureEncoder,
-    ShapedEncoder,
-    entrance,
-)
+from literate_rl.nets.encoders import OwnEncoder, ShapedEncoder, entrance
+from literate_rl.nets.pictures import Convolutions, PictureEncoder
 from literate_rl.nets.masks import legal
 from literate_rl.nets.policies import Policy, normalizing
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c410dd4a92126e24
+# Generated from chapters/*.py (edit there); digest 9adef2b8ccdb8b23
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -27,18 +27,13 @@ from .runs.evaluation import (
     paired_difference as paired_difference,
     t_interval as t_interval,
 )
-from .nets.policies import (
+from .nets.parts import (
     ActorCritic as ActorCritic,
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
-    Policy as Policy,
-    Runner as Runner,
-    make_policy as make_policy,
 )
-from .nets.encoders import (
-    PartsEncoder as PartsEncoder,
+from .nets.pictures import (
     PictureEncoder as PictureEncoder,
-    make_encoder as make_encoder,
 )
 from .nets.choices import (
     ChoiceActions as ChoiceActions,
@@ -75,7 +70,6 @@ from .learners.ppg import (
 from .maths.dqn import (
     double_q_target as double_q_target,
     q_target as q_target,
-    td_target as td_target,
 )
 from .maths.c51 import (
     categorical_error as categorical_error,
@@ -98,13 +92,6 @@ from .learners.impala import (
     IMPALA as IMPALA,
     IMPALAConfig as IMPALAConfig,
     impala_settings as impala_settings,
-)
-from .actors.actors import (
-    Actor as Actor,
-    ActorLearner as ActorLearner,
-    ActorsConfig as ActorsConfig,
-    Transport as Transport,
-    actors_settings as actors_settings,
 )
 from .check.contracts import (
     CONTRACTS as CONTRACTS,
@@ -243,6 +230,15 @@ from .by_hand.fast_forms import (
     fused_q_error as fused_q_error,
     numpy_act as numpy_act,
 )
+from .nets.encoders import (
+    PartsEncoder as PartsEncoder,
+    make_encoder as make_encoder,
+)
+from .nets.policies import (
+    Policy as Policy,
+    Runner as Runner,
+    make_policy as make_policy,
+)
 from .learners.ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
@@ -284,6 +280,13 @@ from .learners.sac import (
     SquashedGaussian as SquashedGaussian,
     make_sac_policy as make_sac_policy,
     sac_settings as sac_settings,
+)
+from .actors.actors import (
+    Actor as Actor,
+    ActorLearner as ActorLearner,
+    ActorsConfig as ActorsConfig,
+    Transport as Transport,
+    actors_settings as actors_settings,
 )
 from .apps.training import (
     Agent as Agent,
