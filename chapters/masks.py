@@ -131,7 +131,6 @@ for logit in logits_of_jump:
 # One function is enough. It replaces the logits of illegal actions by the lowest number there is.
 # Softmax makes exactly 0 of it, and no gradient flows through a number that was replaced.
 
-
 # %% tags=["export"]
 @checked
 def legal(
@@ -156,7 +155,6 @@ def legal(
     # {eq}`masked-gradient`. Minus infinity would be lower still, but the entropy
     # multiplies it by zero, and that is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
-
 
 # %% [markdown]
 # The action distributions of {doc}`policies` and `EpsilonGreedy` of {doc}`dqn` have a method
@@ -340,25 +338,17 @@ torch.testing.assert_close(gradient["while acting", True], gradient["masked", Tr
 assert entropy["while acting"] > np.log(2) > entropy["masked"], "more than two can have"
 
 # %% [markdown]
-# Does it show? The two agents of the picture above, and one that masks only while it acts, trained
-# with ten seeds each, for 102,400 steps. The last policies then played a hundred greedy episodes, with
-# masks where they had been trained with them.
-
-# %%
-from literate_rl.runs.runs import stored_runs
-
-runs = stored_runs("masks_taxi") | stored_runs("masks_taxi_without")
-for name, found in runs.items():
-    low, high = found.final.min(), found.final.max()
-    print(f"{name:18s} {found.final.mean():6.1f}, seeds from {low:.1f} to {high:.1f}")
-
-# %% [markdown]
-# **Notice** that PPO, which subtracts a baseline, learns Taxi with a mask while acting only, and with ten seeds
-# we see no difference from the right way. The right way has no guarantee either: two of its ten seeds end at 1 and
-# 3 where the others earn 6 to 8. Without masks all ten agents stand still.
+# Does it show? The two agents of the picture above, and one that masks only while it acts, were trained with
+# ten seeds each, for 102,400 steps. **Notice** in the last policies that PPO, which subtracts a baseline,
+# learns Taxi with a mask while acting only, and with ten seeds we see no difference from the right way. The
+# right way has no guarantee either: two of its ten seeds end at 1 and 3 where the others earn 6 to 8. Without
+# masks all ten agents stand still.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
+from literate_rl.runs.runs import stored_runs
+
+runs = stored_runs("masks_taxi") | stored_runs("masks_taxi_without")
 
 assert all(len(found.final) == 10 for found in runs.values()), "ten seeds each"
 always, acting = runs["masks"].final, runs["masks while acting"].final
@@ -475,11 +465,9 @@ predict(
 # How likely does ε-greedy take each action under a mask? Return the probabilities, given values
 # `q`, a mask and ε.
 
-
 # %%
 def answer(q, mask, epsilon):
     return torch.ones_like(q) / len(q)
-
 
 # %% tags=["hide-input"]
 from literate_rl.book.exercises import grade
@@ -502,7 +490,6 @@ draws = [
     (values, torch.tensor([False, False, False, True]), 1.0),
 ]
 grade(lambda *case: answer(*case).round(decimals=2), shares_of, *draws)
-
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer(q, mask, epsilon):

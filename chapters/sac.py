@@ -523,17 +523,8 @@ def temperature_error(
 
 
 # %% [markdown]
-# The paper has $\alpha \, (H - H^\star)$ {cite:p}`haarnoja2018b`. Both are right, because with respect to
-# $\log \alpha$
-#
-# $$
-# \begin{aligned}
-# \frac{\partial}{\partial \log \alpha} \bigl[ \log \alpha \, (H - H^\star) \bigr] &= H - H^\star , \\
-# \frac{\partial}{\partial \log \alpha} \bigl[ \alpha \, (H - H^\star) \bigr] &= \alpha \, (H - H^\star) .
-# \end{aligned}
-# $$ (def-log-alpha)
-#
-# Both have the same sign, and Adam divides by the usual size of a gradient.
+# The paper has $\alpha \, (H - H^\star)$ {cite:p}`haarnoja2018b`, whose derivative with respect to $\log \alpha$
+# is $\alpha$ times this one. Both have the same sign, and Adam divides by the usual size of a gradient.
 #
 # ### Trap: minus one of what?
 #

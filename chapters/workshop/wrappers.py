@@ -26,12 +26,11 @@ from gymnasium import spaces
 
 from literate_rl.ground.signatures import check_that
 
-from literate_rl.nets.legal import (
+from literate_rl.nets.masking import (
     legal as legal,
 )
 
 __all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask"]
-
 
 # %% tags=["export"]
 class Adapter(gym.Wrapper[Any, Any, Any, Any]):
@@ -87,7 +86,6 @@ class WithoutMask(Adapter):
     def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return them, without a mask."""
         return obs, {name: x for name, x in infos.items() if name != "action_mask"}
-
 
 # %% [markdown]
 # ## References

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest a36464fad559c2fa
+# Generated from chapters/*.py (edit there); digest 59a93699f183a075
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -35,7 +35,7 @@ from .nets.parts import (
 from .nets.pictures import (
     PictureEncoder as PictureEncoder,
 )
-from .nets.legal import (
+from .nets.masking import (
     legal as legal,
 )
 from .nets.hybrid_action import (
