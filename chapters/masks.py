@@ -22,7 +22,6 @@
 from __future__ import annotations
 
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
@@ -131,6 +130,7 @@ for logit in logits_of_jump:
 # One function is enough. It replaces the logits of illegal actions by the lowest number there is.
 # Softmax makes exactly 0 of it, and no gradient flows through a number that was replaced.
 
+
 # %% tags=["export"]
 @checked
 def legal(
@@ -155,6 +155,7 @@ def legal(
     # {eq}`masked-gradient`. Minus infinity would be lower still, but the entropy
     # multiplies it by zero, and that is not a number.
     return row.masked_fill(~mask.to(row.device), torch.finfo(row.dtype).min)
+
 
 # %% [markdown]
 # The action distributions of {doc}`policies` and `EpsilonGreedy` of {doc}`dqn` have a method
@@ -465,9 +466,11 @@ predict(
 # How likely does ε-greedy take each action under a mask? Return the probabilities, given values
 # `q`, a mask and ε.
 
+
 # %%
 def answer(q, mask, epsilon):
     return torch.ones_like(q) / len(q)
+
 
 # %% tags=["hide-input"]
 from literate_rl.book.exercises import grade
@@ -490,6 +493,7 @@ draws = [
     (values, torch.tensor([False, False, False, True]), 1.0),
 ]
 grade(lambda *case: answer(*case).round(decimals=2), shares_of, *draws)
+
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer(q, mask, epsilon):

@@ -32,6 +32,7 @@ from literate_rl.nets.masking import (
 
 __all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask"]
 
+
 # %% tags=["export"]
 class Adapter(gym.Wrapper[Any, Any, Any, Any]):
     """Passes on what an environment returns, as ``told`` tells it."""
@@ -86,6 +87,7 @@ class WithoutMask(Adapter):
     def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return them, without a mask."""
         return obs, {name: x for name, x in infos.items() if name != "action_mask"}
+
 
 # %% [markdown]
 # ## References

@@ -1,4 +1,4 @@
-# Generated from chapters/masks.py (edit there); digest bcfe1acbd087789e
+# Generated from chapters/masks.py (edit there); digest 1ce44d0acbd1da39
 """Legal actions: rows in which what is not allowed has no chance."""
 
 from __future__ import annotations
