@@ -1,17 +1,14 @@
-# Generated from chapters/policies.py (edit there); digest 0617c82aa2b4638e
+# Generated from chapters/policies.py (edit there); digest 98c7a3a03edfff9b
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
-
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import (
-    open_ended,
-)
+from literate_rl.ground.nests import open_ended
 from literate_rl.ground.networks import (
     chosen,
     expected,
@@ -20,13 +17,7 @@ from literate_rl.ground.networks import (
     orthogonal,
     race_noise,
 )
-from literate_rl.ground.signatures import (
-    Float,
-    Int,
-    check_finite,
-    check_that,
-    checked,
-)
+from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
 from literate_rl.maths.fast import UNIT_ENTROPY
 from literate_rl.nets.masks import legal
 
