@@ -11,7 +11,7 @@
 #
 # **Where does the network come from that fits what the agent sees?** The agents so far saw a few
 # numbers. Others see pictures, categories, or several things at once. After this chapter you can choose layers for each
-# of these, say what a convolution computes, and say who may train a network that an actor and a critic share.
+# of these, and say what a convolution computes and who may train a network that an actor and a critic share.
 #
 # It takes about 25 minutes. You need {doc}`policies`.
 
@@ -181,9 +181,10 @@ assert not left.any(), "silent"
 # %% [markdown]
 # ## What it buys
 #
-# PPO ({doc}`ppo`) learned Breakout with two kinds of network. One takes the 400 cells as a **row**,
-# into two hidden layers of 128 units with tanh. The other has the encoder of this chapter: 16 filters of three by
-# three and one layer of 128 units, with ReLU. The settings are the same, and nothing was tuned. Thin lines are seeds, thick ones their means.
+# PPO ({doc}`ppo`) learned Breakout with two kinds of network. One takes the 400 cells as a **row**, into two hidden
+# layers of 128 units with tanh. The other has the encoder of this chapter: 16 filters of three by three and one layer
+# of 128 units, with ReLU. The settings are the same, and nothing was tuned. Thin lines are seeds, thick ones their
+# means.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Mean returns of PPO on MinAtar's Breakout over 300,000 steps, a thin line for each seed. All rise from below one. With an encoder the mean ends near seven, and single seeds near ten; with a row the mean ends near six"}}
 import matplotlib.pyplot as plt
@@ -435,11 +436,12 @@ looked_up = torch.nn.functional.embedding(category, weights.T)
 assert torch.equal(through_layer, looked_up), "an embedding"
 
 # %% [markdown]
-# A robot may see a camera picture, the angles of its joints, and which of three tasks it has. Its flat row is cut, each
-# part goes through an encoder of its own, and the features are put side by side again.
+# A robot may see a picture, the angles of its joints, and which of three tasks it has. Its flat row is cut, each part
+# goes through an encoder of its own, and the features are put side by side.
 #
-# One function, `make_encoder` of {doc}`workshop/make_encoder`, chooses by the space alone. If you know better, hand over **an encoder of your own** as `encoder=`, to `train` or to `make_policy`: any
-# module that has its number of features as `output_size`.
+# One function, `make_encoder` of {doc}`workshop/make_encoder`, chooses by the space alone. If you know better, hand
+# over **an encoder of your own** as `encoder=`, to `train` or to `make_policy`: any module that has its number of
+# features as `output_size`.
 
 # %% [markdown]
 # ## Why one frame is not enough
@@ -464,8 +466,8 @@ two_moments
 # **Notice** that the upper two pictures are equal, and no network can tell in which the paddle has to hurry. Only with
 # the frame before, below, does one see that the first ball falls and the second one rises.
 #
-# So agents that see a screen get the last few frames at once, a **stack**:
-# `train("PPO", env, wrappers=["FrameStackObservation(4)"])`. MinAtar's trail plane *is* the ball's place in the frame before.
+# So agents that see a screen get the last few frames at once, a **stack**: `train("PPO", env,
+# wrappers=["FrameStackObservation(4)"])`. MinAtar's trail plane *is* the ball's place in the frame before.
 
 # %% tags=["claims"]
 kept = [planes.index(name) for name in ("paddle", "ball", "brick")]
@@ -479,7 +481,7 @@ for name in ("falling", "rising"):
 # %% [markdown]
 # ## One encoder or two
 #
-# Should actor and critic share an encoder? That saves almost half of the weights. But then somebody has to decide **who may move it**:
+# Should actor and critic share an encoder? That saves almost half of the weights. But **who may move it**?
 
 # %% tags=["hide-input"]
 picture = Picture(
@@ -513,7 +515,8 @@ picture
 #   nothing in the world would have got better. So the critics' loss alone moves the encoder
 #   {cite:p}`yarats2021`, and the actor gets its features detached.
 #
-# `share_encoder=True` shares it. What that does to the return is not measured here; on CartPole, with numbers instead of pictures, it cost PPO a lot ({doc}`ppo_evidence`).
+# `share_encoder=True` shares it. What that does to the return is not measured here; on CartPole, with numbers instead
+# of pictures, it cost PPO a lot ({doc}`ppo_evidence`).
 
 # %% tags=["claims"]
 encoder, heads = PictureEncoder(minatar), torch.nn.Linear(128, 3 + 1)
@@ -568,8 +571,7 @@ assert abs(ratio - 255) < 0.1
 #
 # ## Summary
 #
-# - A filter is a small table of weights that is laid over every place of a picture. It learns once
-#   what may appear anywhere.
+# - A filter is laid over every place of a picture. It learns once what may appear anywhere.
 # - The encoder knows the space, and gives flat rows their shape back.
 # - Bytes are divided by 255, once. Categories are rows with a single 1, which is an embedding already.
 # - One frame does not show what moves. A stack of frames does.
