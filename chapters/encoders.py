@@ -546,8 +546,7 @@ assert turned.shape == reshaped.shape, "nobody tells you"
 # ### Trap: bytes in a float's clothes
 #
 # The *space* decides what is scaled. If a wrapper has made floats of the bytes and left them between 0 and 255, the
-# space says `float32`, nothing is scaled, and the features are 255 times as large. MiniGrid's bytes, on the other hand,
-# are scaled and should not be: they are kinds, such as 2 for a wall. Make a plane for each.
+# space says `float32`, nothing is scaled, and the features are 255 times as large.
 
 # %%
 camera = spaces.Box(0, 255, (20, 20, 3), np.uint8)

@@ -38,7 +38,7 @@ from literate_rl.ground.networks import (
 )
 from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
 from literate_rl.maths.fast import UNIT_ENTROPY
-from literate_rl.nets.masks import legal
+from literate_rl.nets.legal import legal
 
 __all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMoments"]
 
@@ -383,7 +383,8 @@ source(Policy.act)
 
 # %% [markdown]
 # In {doc}`workshop/make_policy`, `make_policy` builds it from the two spaces of an environment, and a `Runner`
-# lets it act for a rollout at a time.
+# lets it act for a rollout at a time. Several choices in one step are rows side by side, and their
+# log-probabilities add up: {doc}`choices`.
 #
 # ## One learner, two kinds of action
 #
