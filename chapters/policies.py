@@ -14,7 +14,7 @@
 # chapter you can write an action distribution of your own, and train discrete and continuous actions
 # with the same loop.
 #
-# It takes about 30 minutes, without exercises. You need the rollouts of {doc}`agents` and
+# It takes about 30 minutes. You need the rollouts of {doc}`agents` and
 # the advantages of {doc}`advantages`.
 
 # %% tags=["export", "hide-input"]
@@ -46,7 +46,7 @@ __all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMomen
 # ## A race
 #
 # In the programs so far `torch.multinomial` drew the actions, with random numbers that we never
-# saw. It is better to draw these numbers first: then a run has the same ones on every device, and leaving
+# saw. Better draw these numbers first: then a run has the same ones on every device, and leaving
 # them out gives the greedy action. How do random numbers become an action?
 #
 # A network gives three actions a, b and c their logits, and softmax turns them into
@@ -554,7 +554,7 @@ for name, stored in (("as drawn, 3.5", 3.5), ("clipped, 1.0", 1.0)):
     print(f"{name}: a good return moves the mean by {moves[-1]:+.1f}")
 
 # %% [markdown]
-# So the batch keeps the action as drawn, and `to_env` clips only what the environment gets.
+# So the batch keeps the action as drawn.
 
 # %% tags=["claims"]
 assert moves == [0.5, -2.0]
