@@ -172,9 +172,10 @@ PLACES = (
         "CategoricalActions.log_prob CategoricalActions.entropy CategoricalActions.kl "
         "GaussianActions.choose GaussianActions.log_prob "
         "GaussianActions.entropy GaussianActions.kl RunningMoments.update "
-        "RunningMoments.forward RewardScaler.forward",
+        "RunningMoments.forward",
         "policies",
     ),
+    Place("workshop/make_policy", "RewardScaler.forward", "policies"),
     Place(
         "choices",
         "options ChoiceActions.__init__ ChoiceActions.table ChoiceActions.noise "

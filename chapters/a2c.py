@@ -530,7 +530,7 @@ class GradientLearner(Kept):
 # %% [markdown]
 # ### The loop
 #
-# `Runner` ({doc}`policies`) lets a policy act for a rollout at a time, and `kept` names what a checkpoint
+# `Runner` ({doc}`workshop/make_policy`) lets a policy act for a rollout at a time, and `kept` names what a checkpoint
 # keeps ({doc}`workshop/interfaces`).
 
 

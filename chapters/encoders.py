@@ -11,9 +11,9 @@
 #
 # **Where does the network come from that fits what the agent sees?** The agents so far saw a few
 # numbers. Others see pictures, categories, or several things at once. After this chapter you can choose layers for each
-# of these, say what a convolution computes, and say who may train a network that an actor and a critic share.
+# of these, and say what a convolution computes and who may train a network that an actor and a critic share.
 #
-# It takes about 35 minutes. You need {doc}`policies`.
+# It takes about 25 minutes. You need {doc}`policies`.
 
 # %% tags=["export", "hide-input"]
 """Pictures: from planes of numbers to features."""
@@ -89,7 +89,6 @@ with torch.no_grad():
 
 
 def squares(left, top, size, found):
-    """Return the way of a pen around squares; a share below 1 makes one smaller."""
     d = ""
     for i, j, share in found:
         side = size * share
@@ -100,7 +99,6 @@ def squares(left, top, size, found):
 
 
 def draw_frame(picture, frame, left, top, size, trail=True, bricks=True):
-    """Draw a frame: bricks as squares, the ball as a dot, its trail as a faint one."""
     edge = 10 * size
     picture.path(f"M{left},{top}h{edge}v{edge}h-{edge}Z", "faint")
     picture.reach(top - 2, top + edge + 2)
@@ -120,20 +118,15 @@ def draw_frame(picture, frame, left, top, size, trail=True, bricks=True):
 
 
 def look(name, row, column):
-    """Draw the frame with a window, the filter, and its map."""
     number, (i, j) = list(filters).index(name), (row - 1, column - 1)
     weight = first.weight[number]
-    alt = (
-        "Bricks above, a ball with its trail, a paddle, and a window around nine cells."
-    )
+    alt = "Bricks above, a ball with its trail, a paddle, a window around nine cells."
     frame = Picture("A frame of Breakout", alt, width=300)
     frame.text(4, 0, "the frame", anchor="start", bold=True)
     draw_frame(frame, frames["game"], 4, 18, 28)
     frame.path(f"M{4 + 28 * j},{18 + 28 * i}h84v84h-84Z", "accent", "thick")
 
-    alt = (
-        "Weights of three by three on four planes, and a table of eight by eight sums."
-    )
+    alt = "Weights of three by three on four planes, a table of eight by eight sums."
     map_ = Picture("The filter and its map", alt, width=300)
     map_.text(4, 0, "the filter", anchor="start", bold=True)
     for place, plane in enumerate(planes):
@@ -188,10 +181,10 @@ assert not left.any(), "silent"
 # %% [markdown]
 # ## What it buys
 #
-# PPO ({doc}`ppo`) learned Breakout with two kinds of network. One takes the 400 cells as a **row**,
-# into two hidden layers of 128 units with tanh, the kind of network that this book has used so far. The other
-# has the encoder of this chapter: 16 filters of three by three and one layer of 128 units, with ReLU.
-# The settings are the same, and nothing was tuned. Thin lines are seeds, thick ones their means.
+# PPO ({doc}`ppo`) learned Breakout with two kinds of network. One takes the 400 cells as a **row**, into two hidden
+# layers of 128 units with tanh. The other has the encoder of this chapter: 16 filters of three by three and one layer
+# of 128 units, with ReLU. The settings are the same, and nothing was tuned. Thin lines are seeds, thick ones their
+# means.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Mean returns of PPO on MinAtar's Breakout over 300,000 steps, a thin line for each seed. All rise from below one. With an encoder the mean ends near seven, and single seeds near ten; with a row the mean ends near six"}}
 import matplotlib.pyplot as plt
@@ -215,7 +208,7 @@ print(f"in the last fifth {gain.mean:.1f} more ({gain.low:.1f} to {gain.high:.1f
 # %% [markdown]
 # **Notice** that with the encoder PPO earns more in the end, with eight of the ten seeds, in more than twice the
 # processor's time. Three things differ, the convolution, the ReLU and the depth, so the gain need not be the
-# convolution's alone. And the picture is tiny: a screen of Atari, 84 by 84 with four frames, has 28,224 numbers.
+# convolution's alone.
 
 # %% tags=["claims"]
 assert all(len(found.final) == 10 for found in runs.values()), "ten seeds"
@@ -223,7 +216,6 @@ assert (last["encoder"] > last["row"]).sum() == 8, "eight of the ten"
 assert gain.low > 0, "the interval lies above zero"
 seconds = {name: found.cpu_seconds.mean() for name, found in runs.items()}
 assert 2 < seconds["encoder"] / seconds["row"] < 3, "more than twice the time"
-assert 84 * 84 * 4 == 28_224
 
 # %% [markdown]
 # ## One filter at every place
@@ -304,9 +296,8 @@ def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
 # %% [markdown]
 # ## What comes in
 #
-# An agent gets what the environment shows as one **flat row** for each step, so that a memory, a queue and
-# a policy know one kind of observation only. A row of 400 numbers does not say that it is a picture. But its *space*
-# does, so an encoder is made from the space and gives the row its shape back.
+# An agent gets what the environment shows as one **flat row** for each step. A row of 400 numbers does not say that it
+# is a picture. But its *space* does, so an encoder is made from the space and gives the row its shape back.
 
 
 # %% tags=["export"]
@@ -324,20 +315,12 @@ def front(obs: Tensor, shape: tuple[int, ...]) -> torch.Size:
     )
 
 
-def as_floats(obs: Tensor, module: nn.Module) -> Tensor:
-    """Return observations in the precision of a module's weights, if it has any."""
-    weight = next(module.parameters(), None)
-    if weight is not None:
-        return obs.to(weight.dtype)
-    return obs if obs.is_floating_point() else obs.to(torch.get_default_dtype())
-
-
 # %% [markdown]
 # ## An encoder of pictures
 #
 # All pictures become planes with the channels first, as PyTorch wants them. Channels are few, so they are the
-# *shorter* one of first and last axis. A picture of two dimensions has one channel. One of four is a stack of frames
-# ([below](#why-one-frame-is-not-enough)), and the channels of all frames become one long list.
+# *shorter* one of first and last axis. In a stack of frames ([below](#why-one-frame-is-not-enough)) the channels of all
+# become one long list.
 #
 # Cameras and screens hand out **bytes**, whole numbers from 0 to 255. They are divided by 255 here, once, and
 # nowhere before: a memory of bytes is a quarter as large as one of floats.
@@ -371,7 +354,6 @@ class PictureEncoder(nn.Module):
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
         self.channels_last, self.planes = read_planes(shape)
         channels, *sides = self.planes
-        # The larger layers are taken wherever they fit.
         large = side_after(min(sides), NATURE_LAYERS.convolutions) > 0
         usual = NATURE_LAYERS if large else MINATAR_LAYERS
         if convolutions is None:
@@ -418,7 +400,6 @@ class PictureEncoder(nn.Module):
     def to_planes(self, pictures: Tensor) -> Tensor:
         """Return what the convolutions read, ``(N, channels, height, width)``."""
         pictures = pictures.to(self.features.weight.dtype)
-        # Bytes are scaled once, and here.
         if self.scale != 1:
             pictures = pictures * self.scale
         if self.channels_last:
@@ -442,12 +423,11 @@ def read_planes(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
 
 
 # %% [markdown]
-# ## Numbers and categories
+# ## Categories, and several parts
 #
-# What is a row already, such as CartPole's four numbers, needs no layers of its own. A category, one of several
-# things without an order, comes as a row with a single 1. The next layer multiplies this row with its weights, and all
-# products are zero, except those with the one column that belongs to the category. So this is an **embedding**: a table
-# with a row of learned numbers for each category.
+# What is a row already needs no layers of its own. A category, one of several things without an order, comes as a row
+# with a single 1. Multiplied with the next layer's weights it picks out one column of them, so this is an
+# **embedding**: a table with a row of learned numbers for each category.
 
 # %% tags=["claims"]
 weights, category = torch.randn(8, 5), torch.tensor([3, 0, 3])
@@ -456,29 +436,17 @@ looked_up = torch.nn.functional.embedding(category, weights.T)
 assert torch.equal(through_layer, looked_up), "an embedding"
 
 # %% [markdown]
-# ## Several parts
+# A robot may see a picture, the angles of its joints, and which of three tasks it has. Its flat row is cut, each part
+# goes through an encoder of its own, and the features are put side by side.
 #
-# A robot may see a camera picture, the angles of its joints, and which of three tasks it has: a Dict or a Tuple of
-# Gymnasium. Its flat row is cut, each part goes through an encoder of its own, and the features are put side by side
-# again.
-
-# %% [markdown]
-# ## The space decides
-#
-# One function, `make_encoder` of {doc}`workshop/make_encoder`, chooses by the space alone, and all functions of
-# this book that build a policy call it where there are pictures. Texts, graphs and sequences of any length
-# are refused.
-#
-# **An encoder of your own** is any module that has its number of features as `output_size`. You hand
-# it to the same functions, or to `train`, as `encoder=`. It gets observations in their own shape, as floats; scaling
-# bytes is up to you. Each network has a copy of it, or calls a function that makes one from the space, such as
-# `partial(PictureEncoder, hidden=64)`.
+# One function, `make_encoder` of {doc}`workshop/make_encoder`, chooses by the space alone. If you know better, hand
+# over **an encoder of your own** as `encoder=`, to `train` or to `make_policy`: any module that has its number of
+# features as `output_size`.
 
 # %% [markdown]
 # ## Why one frame is not enough
 #
-# Where does the ball go? Here are two moments of Breakout, without their trails. Ball, paddle and
-# bricks are at the same places.
+# Where does the ball go? Here are two moments of Breakout, without their trails.
 
 # %% tags=["hide-input"]
 two_moments = Picture(
@@ -495,12 +463,11 @@ for k, name in enumerate(("falling", "rising")):
 two_moments
 
 # %% [markdown]
-# **Notice** that the upper two pictures are equal. In one of them the paddle has to hurry, and no network can tell in
-# which. Only with the frame before, below, does one see that the first ball falls and the second one rises.
+# **Notice** that the upper two pictures are equal, and no network can tell in which the paddle has to hurry. Only with
+# the frame before, below, does one see that the first ball falls and the second one rises.
 #
-# So agents that see a screen get the last few frames at once, a **stack**:
-# `train("PPO", env, wrappers=["FrameStackObservation(4)"])`. A first convolution with weights on both frames is then
-# all that is needed to see movement. MinAtar's trail plane *is* the ball's place in the frame before.
+# So agents that see a screen get the last few frames at once, a **stack**: `train("PPO", env,
+# wrappers=["FrameStackObservation(4)"])`. MinAtar's trail plane *is* the ball's place in the frame before.
 
 # %% tags=["claims"]
 kept = [planes.index(name) for name in ("paddle", "ball", "brick")]
@@ -514,8 +481,7 @@ for name in ("falling", "rising"):
 # %% [markdown]
 # ## One encoder or two
 #
-# Should actor and critic share an encoder? That saves almost half of the weights, and each can use what the other
-# finds. But then somebody has to decide **who may move it**:
+# Should actor and critic share an encoder? That saves almost half of the weights. But **who may move it**?
 
 # %% tags=["hide-input"]
 picture = Picture(
@@ -542,20 +508,18 @@ for k, (title, tone, words) in enumerate(
 picture
 
 # %% [markdown]
-# - **On-policy** (PPO, A2C, IMPALA) there is one loss, the sum of the policy's and the value's.
-#   Both move a shared encoder, and a weight says how much the value's counts. {doc}`ppg` has another answer.
+# - **On-policy** (PPO, A2C, IMPALA) there is one loss, the sum of the policy's and the value's, and both move a
+#   shared encoder. {doc}`ppg` has another answer.
 # - **Off-policy** (DDPG, TD3, SAC) the actor climbs the critic. If the actor's gradient could move
 #   the encoder, it could make the critic promise more by changing *what the critic sees*, and
 #   nothing in the world would have got better. So the critics' loss alone moves the encoder
 #   {cite:p}`yarats2021`, and the actor gets its features detached.
 #
-# `share_encoder=True` shares it, in `make_policy` and its siblings and in `train`. What that does to the return is not
-# measured here; on CartPole, with numbers instead of pictures, it cost PPO a lot ({doc}`ppo_evidence`).
+# `share_encoder=True` shares it. What that does to the return is not measured here; on CartPole, with numbers instead
+# of pictures, it cost PPO a lot ({doc}`ppo_evidence`).
 
 # %% tags=["claims"]
-from literate_rl.nets.encoders import make_encoder
-
-encoder, heads = make_encoder(minatar), torch.nn.Linear(128, 3 + 1)
+encoder, heads = PictureEncoder(minatar), torch.nn.Linear(128, 3 + 1)
 shared, head = (sum(x.numel() for x in y.parameters()) for y in (encoder, heads))
 assert 0.5 < (shared + head) / (2 * shared + head) < 0.51, "almost half"
 
@@ -564,8 +528,8 @@ assert 0.5 < (shared + head) / (2 * shared + head) < 0.51, "almost half"
 #
 # ### Trap: reshaped is not turned
 #
-# The quickest way from channels last to channels first seems to be `reshape`. It runs, and the
-# shape is right. But it only cuts the row anew, and cells that were neighbours end up far from each other.
+# The quickest way from channels last to channels first seems to be `reshape`. The shape is right, but the row is only
+# cut anew, and cells that were neighbours end up far from each other.
 
 # %%
 frame = frames["game"]
@@ -581,9 +545,8 @@ assert turned.shape == reshaped.shape, "nobody tells you"
 # %% [markdown]
 # ### Trap: bytes in a float's clothes
 #
-# What is scaled is decided by the *space*. If a wrapper has made floats of the bytes and left them
-# between 0 and 255, the space says `float32`, nothing is scaled, and the features are 255 times as
-# large.
+# The *space* decides what is scaled. If a wrapper has made floats of the bytes and left them between 0 and 255, the
+# space says `float32`, nothing is scaled, and the features are 255 times as large.
 
 # %%
 camera = spaces.Box(0, 255, (20, 20, 3), np.uint8)
@@ -601,14 +564,13 @@ assert abs(ratio - 255) < 0.1
 # %% [markdown]
 # ## One decision to take home
 #
-# **Start from what `make_encoder` chooses, with two encoders.** If you see pictures, look at three things first, in
-# this order: are they bytes or numbers near 1, does a stack show what moves, and are they as small as the task allows?
-# Share an encoder when time or memory runs out.
+# **Start from what `make_encoder` chooses, with two encoders.** Look at your pictures first: are they bytes or numbers
+# near 1, does a stack show what moves, and are they as small as the task allows? Share an encoder when time or memory
+# runs out.
 #
 # ## Summary
 #
-# - A filter is a small table of weights that is laid over every place of a picture. It learns once
-#   what may appear anywhere.
+# - A filter is laid over every place of a picture. It learns once what may appear anywhere.
 # - The encoder knows the space, and gives flat rows their shape back.
 # - Bytes are divided by 255, once. Categories are rows with a single 1, which is an embedding already.
 # - One frame does not show what moves. A stack of frames does.
@@ -649,7 +611,6 @@ from literate_rl.book.exercises import grade
 
 
 def says(ball, trail):
-    """Return where a filter speaks: moment, row and column of its map, and the number."""
     seen = torch.stack([frames[name] for name in ("falling", "rising")]).movedim(-1, 1)
     weight = torch.stack([ball, trail]).unsqueeze(0)
     bias = torch.tensor([-1.0])
@@ -726,5 +687,4 @@ grade(rounded, maps_of, *cases)
 # %% [markdown]
 # ## References
 #
-# Convolutions that learn are from {cite:t}`lecun1989`, the large network from {cite:t}`mnih2015`, games and the small one
-# from {cite:t}`young2019`, and the encoder that the critic alone moves from {cite:t}`yarats2021`.
+# Convolutions that learn are from {cite:t}`lecun1989`.

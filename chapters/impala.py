@@ -722,7 +722,7 @@ class VTraceLearner(Kept):
 # %% [markdown]
 # ## The loop
 #
-# `IMPALA` is a `Runner` ({doc}`policies`). One iteration collects an unroll from each environment, stores
+# `IMPALA` is a `Runner` ({doc}`workshop/make_policy`). One iteration collects an unroll from each environment, stores
 # each of them as a **sample**, and takes a few updates on batches of samples. The store
 # ({doc}`workshop/memory`) forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.

@@ -11,10 +11,10 @@
 #
 # **How can one training loop serve every kind of action?** It never looks inside an action. It
 # asks the policy what to do, how likely that was, and how much was left to chance. After this
-# chapter you can write an action distribution of your own, build a policy for any environment with discrete
-# or continuous actions, and train both kinds with the same loop.
+# chapter you can write an action distribution of your own, and train discrete and continuous actions
+# with the same loop.
 #
-# It takes about 50 minutes, reading, without exercises. You need the rollouts of {doc}`agents` and
+# It takes about 30 minutes. You need the rollouts of {doc}`agents` and
 # the advantages of {doc}`advantages`.
 
 # %% tags=["export", "hide-input"]
@@ -22,15 +22,12 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import (
-    open_ended,
-)
+from literate_rl.ground.nests import open_ended
 from literate_rl.ground.networks import (
     chosen,
     expected,
@@ -39,13 +36,7 @@ from literate_rl.ground.networks import (
     orthogonal,
     race_noise,
 )
-from literate_rl.ground.signatures import (
-    Float,
-    Int,
-    check_finite,
-    check_that,
-    checked,
-)
+from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
 from literate_rl.maths.fast import UNIT_ENTROPY
 from literate_rl.nets.masking import legal
 
@@ -55,7 +46,7 @@ __all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMomen
 # ## A race
 #
 # In the programs so far `torch.multinomial` drew the actions, with random numbers that we never
-# saw. It is better to draw these numbers first: then a run has the same ones on every device, and leaving
+# saw. Better draw these numbers first: then a run has the same ones on every device, and leaving
 # them out gives the greedy action. How do random numbers become an action?
 #
 # A network gives three actions a, b and c their logits, and softmax turns them into
@@ -163,9 +154,8 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # a = \operatorname*{argmax}_j \; (z_j + \eta_j) .
 # $$ (act-discrete)
 #
-# In both cases $\eta = 0$ gives the likeliest action. To act greedily is to act without noise. What
-# several action distributions share ($\eta$, sums that leave out what never happens, the density of a
-# number) is a line or two each, in {doc}`workshop/networks`.
+# In both cases $\eta = 0$ gives the likeliest action: to act greedily is to act without noise. What
+# several action distributions share, such as the draw of $\eta$, is in {doc}`workshop/networks`.
 
 
 # %% tags=["export"]
@@ -235,13 +225,11 @@ class CategoricalActions:
 # %% [markdown]
 # For continuous actions the log-probability is the logarithm of a *density*, $-\sum_j \bigl(
 # \tfrac12 (a_j - \mu_j)^2 / \sigma_j^2 + \log \sigma_j + \tfrac12 \log 2\pi \bigr)$. A density
-# may exceed 1, so its logarithm may be positive, and the entropy negative. The gradient works
-# just as before.
+# may exceed 1, so its logarithm may be positive, and the entropy negative.
 #
 # Gaussian actions are measured in units in which the environment's box is $[-1, 1]$, and their noise may
-# lead out of it. What lies outside is clipped, but *only on the way into the environment*. The action
-# that we store, and whose probability we compute, is the one that was drawn.
-# [A trap](#trap-the-action-that-was-clipped) shows why.
+# lead out of it. What lies outside is clipped, but *only on the way into the environment*:
+# [a trap](#trap-the-action-that-was-clipped) shows why.
 
 
 # %% tags=["export"]
@@ -323,13 +311,10 @@ class GaussianActions:
 # %% [markdown]
 # ## Actor and critic
 #
-# Actor and critic both have two hidden layers of 64 units with tanh.
-# Their weights start orthogonal, so that signals keep their length on the way through, and are multiplied
-# by a *gain*: $\sqrt 2$, as most code has it since
-# [OpenAI's](https://github.com/openai/baselines/blob/ea25b9e8b234e6ee1bca43083f8f3cf974143998/baselines/ppo2/ppo2.py).
-# The last layer of the actor starts near zero, so that
-# all actions are about equally likely at first. For continuous actions {cite:t}`andrychowicz2021`
-# found that this matters a great deal.
+# Actor and critic have two hidden layers each, with tanh, as in {doc}`ppo`. Their weights start orthogonal
+# and are multiplied by a *gain*. That of the actor's last layer is near zero, so that all actions are about
+# equally likely at first. For continuous actions {cite:t}`andrychowicz2021` found that this matters a great
+# deal.
 
 
 # %% tags=["export"]
@@ -387,39 +372,39 @@ class WithDeviations(nn.Module):
 # %% [markdown]
 # ## A policy is a network and an action distribution
 #
-# `Policy` of {doc}`workshop/make_policy` puts the two together. This is how it acts: the network makes a row,
-# what is not allowed leaves it, and the distribution chooses.
+# `Policy` puts the two together. It acts in one line: the network makes a row, what is not allowed leaves it,
+# and the distribution chooses.
 
-# %%
+# %% tags=["hide-input"]
 from literate_rl.apps.programs import source
 from literate_rl.nets.policies import Policy
 
 source(Policy.act)
 
 # %% [markdown]
-# A policy is usually built from the two spaces of an environment, by `make_policy`, and a `Runner` lets it
-# act for a rollout at a time. Several choices in one step, each from a short list, are rows side by
-# side, and their log-probabilities add up: {doc}`choices`.
-
-# %% [markdown]
+# In {doc}`workshop/make_policy`, `make_policy` builds it from the two spaces of an environment, and a `Runner`
+# lets it act for a rollout at a time. Several choices in one step are rows side by side, and their
+# log-probabilities add up: {doc}`choices`.
+#
 # ## One learner, two kinds of action
 #
 # Here is a small learner: one update for each rollout, as in {doc}`a2c`, with Adam and with advantages
 # scaled as in {doc}`ppo`. It trains on CartPole, where the cart is pushed to the left or to the right, and
 # on the same cart with a push of any strength. Look for a line that knows which one it is.
 
-# %%
-from literate_rl.nets.policies import Runner, make_policy
+# %% tags=["hide-input"]
 from functools import partial
 
 import matplotlib.pyplot as plt
 
-from literate_rl.maths.advantages import gae
 from literate_rl.data.agents import make_envs, seed_everything
-from literate_rl.runs.runs import flat_env
 from literate_rl.data.worlds import make_force_cart_pole
+from literate_rl.maths.advantages import gae
+from literate_rl.nets.policies import Runner, make_policy
+from literate_rl.runs.runs import flat_env
 
 
+# %%
 def train(env, total_steps=60_000, num_envs=8, num_steps=32):
     seed_everything(1)
     envs = make_envs(partial(flat_env, env), num_envs)
@@ -478,8 +463,8 @@ for _, (_, ended) in trained.values():
 # ## Normalisation
 #
 # Networks often learn better from numbers around 1, though not always
-# ({doc}`ppo_evidence`). So with `normalize` of `make_policy` a policy keeps the mean and the variance of
-# what has come in so far. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$ new
+# ({doc}`ppo_evidence`). So with `normalize_obs=True` an agent of vectors keeps the mean and the variance of
+# what it has seen so far. If $n$ items with mean $\bar m$ and variance $v$ were seen, and $n'$ new
 # ones come in with $\bar m'$ and $v'$, then all of them have
 #
 # $$
@@ -542,9 +527,7 @@ class RunningMoments(nn.Module):
 
 
 # %% [markdown]
-# All agents have the setting `normalize_obs`, for vectors.
-#
-# Rewards are only *scaled*. Shifting them would change the task:
+# Rewards are only *scaled*, by `RewardScaler` of {doc}`workshop/make_policy`. Shifting them would change the task:
 # where each step costs something, the agent wants a short episode, and after the shift it might
 # want a long one. The scale is the standard deviation of the discounted sum of the episode's
 # rewards so far, which is about as large as a return:
@@ -553,8 +536,7 @@ class RunningMoments(nn.Module):
 # R_t = r_t + \gamma \, (1 - \mathrm{done}_{t-1}) \, R_{t-1} ,
 # \qquad \tilde r_t = r_t \,/ \operatorname{std}(R) .
 # $$ (reward-scale)
-
-# %% [markdown]
+#
 # ## Traps
 #
 # ### Trap: the action that was clipped
@@ -572,7 +554,7 @@ for name, stored in (("as drawn, 3.5", 3.5), ("clipped, 1.0", 1.0)):
     print(f"{name}: a good return moves the mean by {moves[-1]:+.1f}")
 
 # %% [markdown]
-# So the batch keeps the action as drawn, and `to_env` clips only what the environment gets.
+# So the batch keeps the action as drawn.
 
 # %% tags=["claims"]
 assert moves == [0.5, -2.0]
@@ -582,7 +564,7 @@ assert moves == [0.5, -2.0]
 #
 # - A policy is a network and an action distribution. The network makes a row of numbers, the
 #   action distribution knows what the row means.
-# - An action is a function of a row and of noise. Without noise it is the greedy action.
+# - An action is a function of a row and of noise.
 # - A race draws from a softmax: the largest logit plus Gumbel noise wins.
 # - A learner sees log-probabilities, entropies and values only, so one learner serves all kinds
 #   of action.
@@ -619,6 +601,7 @@ def answer(mu, log_sigma, action):
     return -(0.5 * distance.square() + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
+# %% tags=["hide-input"]
 from literate_rl.book.exercises import grade
 
 
@@ -647,8 +630,7 @@ grade(answer, by_pytorch, *rows.unbind())
 # Gaussian one and longer tails. Its density is
 # $e^{-|a - \mu| / \beta} / (2 \beta)$ and its entropy $1 + \ln 2 \beta$; its noise is the difference of
 # two exponential times. A row holds means and logarithms of
-# $\beta$, so `choose` and `to_env` can stay those of `GaussianActions`, and the network that of
-# `make_policy`.
+# $\beta$, so `choose` and `to_env` can stay those of `GaussianActions`.
 
 
 # %%
@@ -657,6 +639,9 @@ def answer(low, high):
 
 
 # %% tags=["hide-input"]
+from gymnasium import spaces
+
+
 def fits_by_samples():
     """Put a network and the actions together, draw, and compare with PyTorch's."""
     box = spaces.Box(-2, 2, (3,))
@@ -704,5 +689,4 @@ grade(fits_by_samples, lambda: [True, True], ())
 # %% [markdown]
 # ## References
 #
-# The race is known as the Gumbel-max trick {cite:p}`maddison2014`. Which details of policies
-# matter was measured by {cite:t}`andrychowicz2021`; {cite:t}`chan1983` put moments together.
+# The race is known as the Gumbel-max trick {cite:p}`maddison2014`.

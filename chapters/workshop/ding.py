@@ -268,7 +268,7 @@ def collate(items: Sequence[Any], dim: int = 0) -> Any:
 # %% [markdown]
 # ## A model of your own
 #
-# Two kinds of models can be trained. One has the methods of `Policy` ({doc}`/chapters/policies`).
+# Two kinds of models can be trained. One has the methods of `Policy` ({doc}`/chapters/workshop/make_policy`).
 # The other is DI-engine's kind. Its forward pass takes observations and a `mode`, and returns a
 # dictionary: the `logit` in the mode `compute_actor`, and the `value` as well in the mode
 # `compute_actor_critic`. An adapter makes the second kind the network of a `Policy`. Such a model

@@ -1052,7 +1052,7 @@ def warn_unended(env: Env, playing: Sequence[bool], limit: int, calls: int) -> N
 
 # %% [markdown]
 # A learner starts its environments anew at each checkpoint, so that a run that is resumed there is the
-# same run ({doc}`/chapters/policies`). Where no episode is short enough to end in between, the learner
+# same run ({doc}`/chapters/workshop/make_policy`). Where no episode is short enough to end in between, the learner
 # never sees an end, nor what it pays. So whoever starts them anew says so, once a run.
 
 

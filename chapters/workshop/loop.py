@@ -11,7 +11,7 @@
 #
 # **What changes from DQN to SAC, and what stays?** Seven agents of the book share this loop: DQN, Rainbow,
 # DDPG, HDDPG, TD3, SAC and discrete SAC. An eighth takes twenty lines. Agents that learn from fresh
-# rollouts share less, the `Runner` of {doc}`/chapters/policies`.
+# rollouts share less, the `Runner` of {doc}`/chapters/workshop/make_policy`.
 
 # %% tags=["export", "hide-input"]
 """One loop for every agent that learns from remembered steps."""

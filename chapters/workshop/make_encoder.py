@@ -38,16 +38,15 @@ from literate_rl.ground.nests import (
 )
 from literate_rl.ground.networks import eval_mode, orthogonal
 from literate_rl.ground.signatures import Count, check_that, checked
-
 from literate_rl.nets.pictures import (
-    Convolutions as Convolutions,
-    Layers as Layers,
     MINATAR_LAYERS as MINATAR_LAYERS,
     NATURE_LAYERS as NATURE_LAYERS,
-    PictureEncoder,
-    as_floats,
+    Convolutions as Convolutions,
+    Layers as Layers,
+    PictureEncoder as PictureEncoder,
     front,
     read_planes,
+    side_after as side_after,
 )
 
 __all__ = [
@@ -61,6 +60,14 @@ __all__ = [
 
 
 # %% tags=["export"]
+def as_floats(obs: Tensor, module: nn.Module) -> Tensor:
+    """Return observations in the precision of a module's weights, if it has any."""
+    weight = next(module.parameters(), None)
+    if weight is not None:
+        return obs.to(weight.dtype)
+    return obs if obs.is_floating_point() else obs.to(torch.get_default_dtype())
+
+
 class RowEncoder(nn.Module):
     """Whatever is a row already, or is best read as one, as it is.
 
@@ -197,7 +204,9 @@ def has_pictures(space: Space) -> bool:
 # ## In front of a policy
 #
 # All functions that build a policy begin with `entrance`: it returns an encoder where there are pictures, and
-# nothing for vectors.
+# nothing for vectors. **An encoder of your own** gets observations in their own shape, as floats; scaling bytes is
+# up to you. Each network has a copy of it, or calls a function that makes one from the space, such as
+# `partial(PictureEncoder, hidden=64)`.
 
 # %% tags=["export", "hide-input"]
 OwnEncoder = nn.Module | Callable[[Space], nn.Module]

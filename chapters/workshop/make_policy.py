@@ -40,10 +40,7 @@ from literate_rl.ground.nests import (
     first_row,
     remembered,
 )
-from literate_rl.ground.networks import (
-    eval_mode,
-    orthogonal,
-)
+from literate_rl.ground.networks import eval_mode, orthogonal
 from literate_rl.ground.protocols import (
     Act,
     ActionDistribution,
@@ -70,16 +67,15 @@ from literate_rl.nets.encoders import (
     entrance,
     has_pictures,
 )
-from literate_rl.nets.pictures import Convolutions, PictureEncoder
-
 from literate_rl.nets.parts import (
-    ActorCritic,
-    CategoricalActions,
-    GaussianActions,
-    RunningMoments,
+    ActorCritic as ActorCritic,
+    CategoricalActions as CategoricalActions,
+    GaussianActions as GaussianActions,
+    RunningMoments as RunningMoments,
     WithDeviations,
-    mlp,
+    mlp as mlp,
 )
+from literate_rl.nets.pictures import Convolutions, PictureEncoder
 
 __all__ = ["Policy", "RewardScaler", "Runner", "Sampler", "make_actions", "make_policy"]
 

@@ -102,7 +102,7 @@ class Samples(NamedTuple):
 
 # %% [markdown]
 # The class below has three parts, `collect`, `look_back` and `learn`; `update` runs the epochs
-# around `learn`. Its settings, `PPOConfig`, follow further down. From {doc}`/chapters/policies` it has the
+# around `learn`. Its settings, `PPOConfig`, follow further down. From {doc}`/chapters/workshop/make_policy` it has the
 # `Runner`, which acts for a rollout at a time, and the `RewardScaler`. `act` and `policy_error` may
 # be replaced: by a faster way to act, or by another loss. `by_hand` takes the place of autograd:
 # {doc}`/chapters/ppo_by_hand` has the same gradient, sooner, and Adam's step with it. With `target_kl` the

@@ -76,7 +76,7 @@ __all__ = [
 # it returns that action and judges it. A **critic** returns a value.
 #
 # Such an actor returns no row of numbers for an action distribution, so it is not a `Policy`
-# ({doc}`/chapters/policies`). But losses and learners never need a row. They need `act`,
+# ({doc}`/chapters/workshop/make_policy`). But losses and learners never need a row. They need `act`,
 # `evaluate_actions` and `value`, which we can build from an actor and a critic. SAC needs critics of
 # actions and `draw`, or `log_probs` where actions come from a list ({doc}`/chapters/discrete_sac`).
 #

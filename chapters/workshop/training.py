@@ -386,7 +386,7 @@ class Options(OwnModels, total=False):
 # that of any other run: `load` reads it, and `--resume` continues it ({doc}`runs`). Its `env` has the
 # wrappers around it, so `evaluate(agent.policy, agent.env)` and `show(agent.policy, agent.env)` play in
 # the world that the policy knows. For a saved run `load_env` makes that world again. In a loop of your
-# own `predict` takes what the environment shows and returns what its `step` takes ({doc}`../policies`).
+# own `predict` takes what the environment shows and returns what its `step` takes ({doc}`make_policy`).
 
 
 # %% tags=["export"]

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/make_encoder.py (edit there); digest 373961cc6d023963
+# Generated from chapters/workshop/make_encoder.py (edit there); digest 7d95ba5b708e63f4
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from literate_rl.ground.nests import (
 )
 from literate_rl.ground.networks import eval_mode, orthogonal
 from literate_rl.ground.signatures import Count, check_that, checked
-
 from literate_rl.nets.pictures import (
-    Convolutions as Convolutions,
-    Layers as Layers,
     MINATAR_LAYERS as MINATAR_LAYERS,
     NATURE_LAYERS as NATURE_LAYERS,
-    PictureEncoder,
-    as_floats,
+    Convolutions as Convolutions,
+    Layers as Layers,
+    PictureEncoder as PictureEncoder,
     front,
     read_planes,
+    side_after as side_after,
 )
 
 __all__ = [
@@ -44,6 +43,14 @@ __all__ = [
     "entrance",
     "make_encoder",
 ]
+
+
+def as_floats(obs: Tensor, module: nn.Module) -> Tensor:
+    """Return observations in the precision of a module's weights, if it has any."""
+    weight = next(module.parameters(), None)
+    if weight is not None:
+        return obs.to(weight.dtype)
+    return obs if obs.is_floating_point() else obs.to(torch.get_default_dtype())
 
 
 class RowEncoder(nn.Module):

@@ -1,17 +1,14 @@
-# Generated from chapters/policies.py (edit there); digest f3923d0056633db3
+# Generated from chapters/policies.py (edit there); digest e9c6111dbdce7b53
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
-
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
-from literate_rl.ground.nests import (
-    open_ended,
-)
+from literate_rl.ground.nests import open_ended
 from literate_rl.ground.networks import (
     chosen,
     expected,
@@ -20,15 +17,9 @@ from literate_rl.ground.networks import (
     orthogonal,
     race_noise,
 )
-from literate_rl.ground.signatures import (
-    Float,
-    Int,
-    check_finite,
-    check_that,
-    checked,
-)
+from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
 from literate_rl.maths.fast import UNIT_ENTROPY
-from literate_rl.nets.masking import legal
+from literate_rl.nets.legal import legal
 
 __all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMoments"]
 

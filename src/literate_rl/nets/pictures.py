@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest cc05599f304e7097
+# Generated from chapters/encoders.py (edit there); digest 5e740ad1380a5776
 """Pictures: from planes of numbers to features."""
 
 from __future__ import annotations
@@ -66,14 +66,6 @@ def front(obs: Tensor, shape: tuple[int, ...]) -> torch.Size:
     )
 
 
-def as_floats(obs: Tensor, module: nn.Module) -> Tensor:
-    """Return observations in the precision of a module's weights, if it has any."""
-    weight = next(module.parameters(), None)
-    if weight is not None:
-        return obs.to(weight.dtype)
-    return obs if obs.is_floating_point() else obs.to(torch.get_default_dtype())
-
-
 class PictureEncoder(nn.Module):
     """Convolutions and a linear layer, each followed by a ReLU.
 
@@ -101,7 +93,6 @@ class PictureEncoder(nn.Module):
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
         self.channels_last, self.planes = read_planes(shape)
         channels, *sides = self.planes
-        # The larger layers are taken wherever they fit.
         large = side_after(min(sides), NATURE_LAYERS.convolutions) > 0
         usual = NATURE_LAYERS if large else MINATAR_LAYERS
         if convolutions is None:
@@ -148,7 +139,6 @@ class PictureEncoder(nn.Module):
     def to_planes(self, pictures: Tensor) -> Tensor:
         """Return what the convolutions read, ``(N, channels, height, width)``."""
         pictures = pictures.to(self.features.weight.dtype)
-        # Bytes are scaled once, and here.
         if self.scale != 1:
             pictures = pictures * self.scale
         if self.channels_last:

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/make_policy.py (edit there); digest 4bb73375338fe04d
+# Generated from chapters/workshop/make_policy.py (edit there); digest df489a6255b6a761
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from literate_rl.ground.nests import (
     first_row,
     remembered,
 )
-from literate_rl.ground.networks import (
-    eval_mode,
-    orthogonal,
-)
+from literate_rl.ground.networks import eval_mode, orthogonal
 from literate_rl.ground.protocols import (
     Act,
     ActionDistribution,
@@ -56,16 +53,15 @@ from literate_rl.nets.encoders import (
     entrance,
     has_pictures,
 )
-from literate_rl.nets.pictures import Convolutions, PictureEncoder
-
 from literate_rl.nets.parts import (
-    ActorCritic,
-    CategoricalActions,
-    GaussianActions,
-    RunningMoments,
+    ActorCritic as ActorCritic,
+    CategoricalActions as CategoricalActions,
+    GaussianActions as GaussianActions,
+    RunningMoments as RunningMoments,
     WithDeviations,
-    mlp,
+    mlp as mlp,
 )
+from literate_rl.nets.pictures import Convolutions, PictureEncoder
 
 __all__ = ["Policy", "RewardScaler", "Runner", "Sampler", "make_actions", "make_policy"]
 
