@@ -10,7 +10,8 @@
 # # TD3 and HDDPG for any task
 #
 # **How do two agents come from one?** Both are {doc}`/chapters/workshop/ddpg_learner` with another error: that of
-# TD3 differs in the target, {eq}`clipped-double-target`, that of HDDPG in the rates, {eq}`hysteretic`.
+# TD3 differs in the target, {eq}`clipped-double-target`, that of HDDPG in the rates, {eq}`hysteretic`. TD3
+# needs a policy with two critics, `make_ddpg_policy(…, num_critics=2)`.
 
 # %% tags=["export", "hide-input"]
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
@@ -54,6 +55,24 @@ __all__ = [
     "td3_settings",
 ]
 
+# %% [markdown]
+# ## Two rates
+#
+# HDDPG has one critic, like DDPG. Its values rise at one rate and fall at another,
+#
+# $$
+# \mathcal L = \tfrac12 \sum_k w(\delta_k) \, \delta_k^2 , \qquad w(\delta) =
+# \begin{cases} w_+ & \text{if } \delta > 0 \\ w_- & \text{else,} \end{cases}
+# $$ (hysteretic)
+#
+# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$. With $w_- < w_+$ bad news
+# counts less than good news. This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several agents that
+# learn side by side: while the others still explore, a bad outcome may be their fault.
+#
+# A value settles where the pulls of both sides are equal, at the **expectile** of the targets at
+# $w_+ / (w_+ + w_-)$, for HDDPG's rates 1 and ½ the one at ⅔. If targets are 1 and −1, equally often, it
+# settles at 1/3 instead of 0.
+
 
 # %% tags=["export"]
 @checked
@@ -75,6 +94,20 @@ def critic_error(
     # {eq}`hysteretic`.
     rate = torch.where(target.detach() - q > 0, increase, decrease).to(q)
     return squared_error(q, target, rate)
+
+
+# %% tags=["claims"]
+for decrease, place in ((1.0, 0.0), (0.5, 1 / 3)):
+    q = torch.full((1, 2), place).requires_grad_()
+    error = critic_error(q, torch.tensor([1.0, -1.0]), 1.0, decrease)
+    (pull,) = torch.autograd.grad(error.loss.sum(), q)
+    assert abs(pull.sum()) < 1e-6, "there the pulls are equal"
+
+# %% [markdown]
+# ## Two agents
+#
+# `TwinDelayed` asks its policy for as many critics as its settings name. The third change of TD3,
+# the delay, is the setting `target_interval` of {doc}`/chapters/workshop/loop`.
 
 
 # %% tags=["export"]
@@ -210,4 +243,4 @@ ROW_TD3 = register(
 # %% [markdown]
 # ## References
 #
-# Those of {doc}`/chapters/td3`.
+# Those of {doc}`/chapters/td3`. Hysteretic Q-learning is from {cite:t}`matignon2007`.
