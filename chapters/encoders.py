@@ -460,33 +460,7 @@ assert torch.equal(through_layer, looked_up), "an embedding"
 #
 # A robot may see a camera picture, the angles of its joints, and which of three tasks it has: a Dict or a Tuple of
 # Gymnasium. Its flat row is cut, each part goes through an encoder of its own, and the features are put side by side
-# again:
-
-# %% tags=["hide-input"]
-picture = Picture(
-    "A row of three parts and their features",
-    "A row is cut into three. The picture goes through convolutions. The numbers and the "
-    "category stay as they are. Their features, side by side, are read by actor and critic.",
-)
-names = ("picture", "numbers", "category")
-pieces = [
-    picture.box(90 + 130 * k, 20, name, width=120) for k, name in enumerate(names)
-]
-picture.frame(pieces, "the flat row")
-convolutions = picture.box(90, 104, "convolutions", "accent", width=120)
-picture.arrow(pieces[0], convolutions, tone="accent")
-found = [picture.box(90 + 130 * k, 178, "features", width=120) for k in range(3)]
-picture.arrow(convolutions, found[0], tone="accent")
-for piece, feature in zip(pieces[1:], found[1:], strict=True):
-    picture.arrow(piece, feature)
-heads = [
-    picture.box(155 + 130 * k, 254, name, width=90)
-    for k, name in enumerate(("actor", "critic"))
-]
-picture.frame(found, "")
-for head in heads:
-    picture.arrow((head.x, 192), head)
-picture
+# again.
 
 # %% [markdown]
 # ## The space decides
@@ -499,28 +473,6 @@ picture
 # it to the same functions, or to `train`, as `encoder=`. It gets observations in their own shape, as floats; scaling
 # bytes is up to you. Each network has a copy of it, or calls a function that makes one from the space, such as
 # `partial(PictureEncoder, hidden=64)`.
-
-# %% [markdown]
-# Here is what becomes of some spaces:
-
-# %%
-from literate_rl.nets.encoders import make_encoder
-
-robot = spaces.Dict(
-    camera=spaces.Box(0, 255, (48, 48, 3), np.uint8),
-    body=spaces.Tuple((spaces.Box(-np.inf, np.inf, (6,)), spaces.Discrete(3))),
-)
-for name, space in {
-    "CartPole": spaces.Box(-np.inf, np.inf, (4,)),
-    "MinAtar": minatar,
-    "Atari": spaces.Box(0, 255, (84, 84, 4), np.uint8),
-    "a robot": robot,
-}.items():
-    encoder = make_encoder(space)
-    kind, number = type(encoder).__name__, encoder.output_size
-    print(
-        f"{name:8s} {spaces.flatdim(space):5d} numbers -> {number:3d} features, {kind}"
-    )
 
 # %% [markdown]
 # ## Why one frame is not enough
@@ -601,6 +553,8 @@ picture
 # measured here; on CartPole, with numbers instead of pictures, it cost PPO a lot ({doc}`ppo_evidence`).
 
 # %% tags=["claims"]
+from literate_rl.nets.encoders import make_encoder
+
 encoder, heads = make_encoder(minatar), torch.nn.Linear(128, 3 + 1)
 shared, head = (sum(x.numel() for x in y.parameters()) for y in (encoder, heads))
 assert 0.5 < (shared + head) / (2 * shared + head) < 0.51, "almost half"

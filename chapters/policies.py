@@ -47,7 +47,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.fast import UNIT_ENTROPY
-from literate_rl.nets.masks import legal
+from literate_rl.nets.legal import legal
 
 __all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMoments"]
 
@@ -398,7 +398,8 @@ source(Policy.act)
 
 # %% [markdown]
 # A policy is usually built from the two spaces of an environment, by `make_policy`, and a `Runner` lets it
-# act for a rollout at a time.
+# act for a rollout at a time. Several choices in one step, each from a short list, are rows side by
+# side, and their log-probabilities add up: {doc}`choices`.
 
 # %% [markdown]
 # ## One learner, two kinds of action

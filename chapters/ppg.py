@@ -497,10 +497,6 @@ def one_row(rows: Sequence[Tensor], hybrid: bool) -> Tensor:
     return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
 
 
-# %% [markdown]
-# For images and maps the encoder of {doc}`encoders` replaces the plain one, and `encoder` takes one of your own.
-
-
 # %% tags=["export", "hide-input"]
 @checked
 @remembered
@@ -951,7 +947,6 @@ class PPGAlgorithm(Kept):
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-
 # %% tags=["export", "hide-input"]
 ROW = register(
     Row(
@@ -1079,7 +1074,6 @@ predict(
 # This function is meant to return the loss of each step for discrete actions, from the rows
 # (logits) of the old and the new policy. It runs, and at the start of a phase it is right. Fix
 # it.
-
 
 # %%
 from literate_rl.nets.parts import CategoricalActions

@@ -35,7 +35,7 @@ __all__ = ["clipped_double_target", "smoothed_action"]
 # An actor that climbs a critic looks for the place where the critic's estimate, its promise, is highest,
 # and that is often where the critic is wrong. **TD3** (twin delayed DDPG) {cite:p}`fujimoto2018` answers
 # with three changes, one of them a second critic. **HDDPG** (hysteretic DDPG) goes the other way: its
-# values rise faster than they fall ({doc}`workshop/td3_learner`).
+# values rise faster than they fall.
 #
 # Here are both and {doc}`ddpg` on the pendulum, ten seeds each, and thick their medians. The second
 # panel has how much more the critic that the actor climbs promises than the agent then earns.
@@ -92,12 +92,13 @@ ddpg, hddpg = (np.median(gaps[name], 0) for name in ("DDPG", "HDDPG"))
 assert (hddpg[13:] > ddpg[13:]).all(), "higher throughout the second half"
 
 # %% [markdown]
-# How can the agent with the most optimistic critic learn so well? The actor uses only the slope of the
-# critic. Split a critic's error in a state in two. Its mean over all actions is the **offset**: it lifts
-# the whole landscape and changes no slope. What is left is the **ridge**, and the valley beside it:
-# actions that the critic overrates or underrates. This is what an actor climbs. An offset is only
-# harmless if it is the same in all states: else it becomes a ridge one step earlier, where the target
-# contains it and each action leads to another next state.
+# HDDPG weights an error by its sign, {eq}`hysteretic`: bad news counts half. How can the agent with the
+# most optimistic critic learn so well? The actor uses only the slope of the critic. Split a critic's
+# error in a state in two. Its mean over all actions is the **offset**: it lifts the whole landscape and
+# changes no slope. What is left is the **ridge**, and the valley beside it: actions that the critic
+# overrates or underrates. This is what an actor climbs. An offset is only harmless if it is the same in
+# all states: else it becomes a ridge one step earlier, where the target contains it and each action leads
+# to another next state.
 #
 # In five of these runs of each agent we tried 21 torques in 300 states. HDDPG promises about 10 too much,
 # but nearly alike for all torques: with each seed its ridge, the standard deviation of the error over the

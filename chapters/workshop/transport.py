@@ -610,6 +610,20 @@ ROW = register(
 )
 
 # %% [markdown]
+# ## What well-known implementations of IMPALA do
+#
+# | question | {doc}`/chapters/impala` | [scalable_agent](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py) | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py) | [Machin](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py) |
+# |---|---|---|---|---|---|
+# | actors | in this process, with a lag; processes in {doc}`/chapters/processes` | [processes, a queue of TensorFlow](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L503) | [processes, shared memory](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L127-L187) | collectors of its framework | processes |
+# | a sample | unroll across episodes | [unroll across episodes](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L271-L304) | [unroll across episodes](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L151-L183) | [unroll of one episode](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/worker/collector/sample_serial_collector.py#L317-L335) | [whole episode](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L217-L229) |
+# | replay | each sample up to `max_use` times | none | none | [each sample up to 16 times](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L102) | [a buffer of episodes](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L142-L144) |
+# | truncated step | bootstraps from the true successor | [counts as the end](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L372) | [counts as the end](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L253) | [counts as the end](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/env_wrappers/env_wrappers.py#L1485-L1486) | counts as the caller sets it |
+# | rewards | scaled | [clipped](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L365-L370) | [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L246-L249) | as they are | as they are |
+# | optimiser | Adam or RMSprop, clipped if wished | [RMSprop](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L401) | [RMSprop](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L387), [clipped](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L291) | [Adam, clipped; RMSprop, not clipped](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L143-L152) | [Adam](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L419), [clipped](https://github.com/iffiX/machin/blob/7fa986b1bafdefff117d6ff73d14644a5488de9d/machin/frame/algorithms/impala.py#L379) |
+#
+# Look at the row "replay": the paper's own code uses each unroll once.
+
+# %% [markdown]
 # ## References
 #
 # Those of {doc}`/chapters/actors`.

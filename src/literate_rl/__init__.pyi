@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 9adef2b8ccdb8b23
+# Generated from chapters/*.py (edit there); digest a36464fad559c2fa
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -35,13 +35,7 @@ from .nets.parts import (
 from .nets.pictures import (
     PictureEncoder as PictureEncoder,
 )
-from .nets.choices import (
-    ChoiceActions as ChoiceActions,
-)
-from .nets.masks import (
-    MaskFromMethod as MaskFromMethod,
-    MaskFromObservation as MaskFromObservation,
-    WithoutMask as WithoutMask,
+from .nets.legal import (
     legal as legal,
 )
 from .nets.hybrid_action import (
@@ -98,6 +92,9 @@ from .check.contracts import (
     Contract as Contract,
     ContractError as ContractError,
     check_model as check_model,
+)
+from .nets.choices import (
+    ChoiceActions as ChoiceActions,
 )
 from .learners.discrete_sac import (
     DiscreteSAC as DiscreteSAC,
@@ -233,6 +230,11 @@ from .by_hand.fast_forms import (
 from .nets.encoders import (
     PartsEncoder as PartsEncoder,
     make_encoder as make_encoder,
+)
+from .nets.masks import (
+    MaskFromMethod as MaskFromMethod,
+    MaskFromObservation as MaskFromObservation,
+    WithoutMask as WithoutMask,
 )
 from .nets.policies import (
     Policy as Policy,

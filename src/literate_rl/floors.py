@@ -24,7 +24,8 @@ FLOORS = {
     "data": "workshop.hybrid_space workshop.episodes workshop.makers workshop.worlds "
     "workshop.memory workshop.collectors:agents workshop.rings:windows "
     "replay:sum_tree workshop.buffer:replay exact_values",
-    "nets": "encoders:pictures workshop.make_encoder:encoders masks choices "
+    "nets": "encoders:pictures workshop.make_encoder:encoders masks:legal "
+    "workshop.wrappers:masks choices "
     "policies:parts workshop.make_policy:policies disjoint_network hybrid_action "
     "workshop.hybrid_policy hybrid_ppo",
     "learners": "workshop.loop workshop.dqn_learner:dqn "
@@ -53,6 +54,7 @@ OTHERS = {
     "encoders": "nets.encoders",
     "hybrid_policy": "nets.hybrid_policy",
     "loop": "learners.loop",
+    "masks": "nets.masks",
     "policies": "nets.policies",
     "ppo": "learners.ppo",
     "rainbow": "learners.rainbow",
