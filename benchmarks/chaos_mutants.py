@@ -191,17 +191,17 @@ PLACES = (
     Place("workshop/networks", "squashed_log_prob", "networks"),
     Place("apex", "first_priorities actor_epsilons", "apex"),
     Place(
-        "ddpg",
+        "workshop/ddpg_learner",
         "OneHotActions.noise OneHotActions.choose "
         "BoxActions.noise BoxActions.choose "
         "DeterministicPolicyGradient.aim DeterministicPolicyGradient.error "
         "DeterministicPolicyGradient.ascent",
         "ddpg",
     ),
+    Place("td3", "smoothed_action clipped_double_target", "td3"),
     Place(
-        "td3",
-        "smoothed_action clipped_double_target critic_error "
-        "TwinDelayed.aim TwinDelayed.error Hysteretic.error",
+        "workshop/td3_learner",
+        "critic_error TwinDelayed.aim TwinDelayed.error Hysteretic.error",
         "td3",
     ),
     Place(
@@ -247,7 +247,8 @@ EQUIVALENT: dict[str, str] = {
     "ppo_error.clipped_surrogate: adv < 0 -> adv <= 0": (
         "without an advantage the objective and its gradient are 0 on both ways"
     ),
-    "td3.critic_error: target.detach() - q > 0 -> target.detach() - q >= 0": (
+    "workshop/td3_learner.critic_error: "
+    "target.detach() - q > 0 -> target.detach() - q >= 0": (
         "without an error its square and its slope are 0 at both rates"
     ),
     "workshop/networks.expected: 0.0 -> 1.0": (
@@ -288,9 +289,10 @@ EQUIVALENT: dict[str, str] = {
     "dqn.QLearning.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "rainbow.DistributionalQLearning.error: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "ddpg.DeterministicPolicyGradient.aim: "
+    "workshop/ddpg_learner.DeterministicPolicyGradient.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "workshop/td3_learner.TwinDelayed.aim: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "discrete_sac.DiscreteSoftActorCritic.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,

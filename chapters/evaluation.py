@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Did it learn?
 #
-# **Has the agent learned, or was I lucky?** Train the same agent twice, with nothing
-# changed but the seed of its random numbers, and you get two results.
+# **Has the agent learned, or was I lucky?** Train the same agent twice, with another seed of its random
+# numbers, and you get two results.
 #
-# In 27 minutes of reading, without exercises, you will be able to say what a trained agent and a training
+# In 24 minutes of reading, without exercises, you will be able to say what a trained agent and a training
 # method are worth, which of two methods is better, and how sure you can be. You need the agents of
 # {doc}`policy_gradient`.
 
@@ -61,9 +61,8 @@ Seed = Annotated[int, Ge(0)]
 # An agent like that of {doc}`policy_gradient`, whose returns go on with a critic's value where a
 # rollout ends, was trained for 51,200 steps with each of 20 seeds, and then played 100 episodes of CartPole, in
 # which 500 is the most that one can get. Suppose that you could afford only some of these seeds.
-# The second slider decides which ones you get. The dots are your results, the line is
-# their mean, and the band should contain the true mean. In the second picture each dot is how much
-# better the agent with a baseline was, with the same seed.
+# The dots are your results, the line is their mean, and the band should contain the true mean. In the
+# second picture each dot is how much better the agent with a baseline was, with the same seed.
 
 # %% tags=["hide-input"]
 from literate_rl.runs.evaluation import paired_difference, t_interval  # explained below
@@ -81,7 +80,6 @@ def panel(title, alt, axis, at, results):
     if number >= 5:
         low, high = t_interval(results)
         words += f", interval {low:.0f} to {high:.0f}"
-        # The picture cuts off what reaches beyond the axis.
         low, high = np.clip((low, high), axis.low, axis.high)
     edges = [0.5, number + 0.5]
     picture = plot(
@@ -131,8 +129,8 @@ dial(
 # %% [markdown]
 # **Notice** that the mean of three seeds lies between 140 and 400 in these eight draws. With all
 # twenty the band of the gain leaves out zero: the baseline helps. But with five, the bands of seven
-# of the eight draws include zero, and with ten still those of five. Below five there is none:
-# [a trap](#trap-the-interval-of-three-seeds) shows why.
+# of the eight draws include zero, and with ten still those of five. Below five there is no band, for a
+# [reason](#trap-the-interval-of-three-seeds).
 
 # %% tags=["claims"]
 
@@ -159,17 +157,10 @@ assert (without.min().round(), without.max()) == (111, 500), "what the picture s
 # ## What is one agent worth?
 #
 # While it trains, an agent tries things out. To learn what it *can* do, we let it do what it thinks
-# best in each state: it acts **greedily**. The twenty agents with the baseline got 459 on average
-# in the last episodes of their training, and 494 when they were asked afterwards to play greedily.
-
-# %% tags=["claims"]
-assert round(stored["minus the value"].curves[:, -1].mean()) == 459, "while trying"
-assert round(with_baseline.mean()) == 494, "greedily"
-
-# %% [markdown]
-# Two methods of a policy are needed here. `act(obs, noise)` chooses the actions: only the random
-# numbers `noise` make it act differently each time, and greedy means that they are zero. `to_env`
-# writes the actions as the environment wants them.
+# best in each state: it acts **greedily**.
+#
+# A policy's `act(obs, noise)` chooses the actions. Only the random numbers `noise` make it act differently
+# each time, and greedy means that they are zero. `to_env` writes actions as the environment wants them.
 
 
 # %% tags=["export"]
@@ -188,10 +179,9 @@ def acted(
 
 
 # %% [markdown]
-# Then we play some episodes and add up their rewards, without a discount, since the discount was
-# a means of learning and not the aim. Only the first episode of an environment counts; a
-# [trap below](#trap-the-first-episodes-that-end) shows what happens otherwise. The helpers are in
-# {doc}`workshop/networks` and {doc}`workshop/episodes`.
+# Then we play some episodes and add up their rewards, without a discount, which was a means of learning,
+# not the aim. Only the first episode of an environment counts, for a
+# [reason](#trap-the-first-episodes-that-end).
 
 
 # %% tags=["export"]
@@ -222,8 +212,7 @@ def evaluate(
     Raises:
         ValueError: If ``env`` cannot be made.
     """
-    # One environment for each episode. They are stepped together, so that the network
-    # sees one batch of observations and not many single ones.
+    # One environment for each episode, stepped together: the network sees one batch.
     with closing(make_envs(partial(flat_env, env), episodes)) as envs:
         return play(policy, envs, seed, max_episode_steps, greedy)
 
@@ -259,8 +248,8 @@ def play(
 
 
 # %% [markdown]
-# We try it on a policy that nobody trained. It pushes the cart to the side to which the pole
-# leans or is falling, unless the cart already moves that way too fast.
+# We try it on a policy that nobody trained, which pushes the cart to where the pole leans or is falling,
+# unless the cart already moves that way too fast.
 
 # %%
 import torch
@@ -287,10 +276,11 @@ returns = evaluate(pusher, "CartPole-v1", episodes=200, seed=3)
 print(f"mean of 200:  {returns.mean():.0f}")
 
 # %% [markdown]
-# **Notice** that hardly any episode is near the mean: in almost all of them the pole either
-# stays up until the end or falls within 150 steps. So look at the returns before you average them,
-# and at the agent too: `record_video` ({doc}`workshop/runs`) films it. A mean of ten episodes may be
-# off by more than a hundred here.
+# **Notice** that hardly any episode is near the mean: in almost all of them the pole either stays up until
+# the end or falls within 150 steps. A mean of ten episodes may be off by more than a hundred.
+#
+# If a greedy agent gets far less than it got while it learned, evaluate it with `greedy=False`
+# ({doc}`debugging`).
 
 # %% tags=["claims"]
 assert np.mean(abs(returns - returns.mean()) < 50) < 0.05, "hardly any near the mean"
@@ -301,15 +291,10 @@ assert 2 * returns.std() / math.sqrt(10) > 120, "two standard errors of ten"
 # ## What is a method worth?
 #
 # Nobody who trains REINFORCE with another seed will get *your* weights. So the question is what one
-# may expect over all seeds. Here are the twenty results without a baseline:
-
-# %%
-print("no baseline:", *sorted(without.round().astype(int).tolist()))
-print(f"mean {without.mean():.0f}, standard deviation {without.std(ddof=1):.0f}")
-
-# %% [markdown]
-# One of these numbers cannot represent the list, the best one least of all. We report
-# all of them, or their mean and how sure we are of it. Let $R_1, \dots, R_M$ be the results of $M$ seeds, with mean $\bar R$ and standard
+# may expect over all seeds, and no single result answers it, the best one least of all. We report all of
+# them, or their mean and how sure we are of it.
+#
+# Let $R_1, \dots, R_M$ be the results of $M$ seeds, with mean $\bar R$ and standard
 # deviation $s_R$. The mean moves from one experiment to the next with a standard deviation
 # of about $s_R / \sqrt M$, its **standard error**: four times as many seeds make it
 # half as large. The **confidence interval** is the mean, give or take some standard errors:
@@ -320,11 +305,9 @@ print(f"mean {without.mean():.0f}, standard deviation {without.std(ddof=1):.0f}"
 # $$ (t-interval)
 #
 # The promise of 95 percent is about the procedure: of 100 experiments, each with new seeds, about
-# 95 get an interval that contains the true mean. If we knew the
-# true standard deviation, $t_M = 1.96$ would do. But $s_R$ comes from the same few seeds and may be
-# too small. So $t_M$ is larger, the fewer seeds there
-# are: 2.78 for five, 2.26 for ten and 2.09 for twenty. That is *Student's t*, found by a
-# brewer who could not afford many samples {cite:p}`student1908`.
+# 95 get an interval that contains the true mean. If we knew the true standard deviation, $t_M = 1.96$
+# would do. But $s_R$ comes from the same few seeds and may be too small. So $t_M$, *Student's t*, is
+# larger, the fewer seeds there are: 2.78 for five, 2.26 for ten and 2.09 for twenty.
 
 # %% tags=["export"]
 Results = Annotated[Float[np.ndarray, "seeds *points"], at_least(2, "2 seeds"), finite]
@@ -351,16 +334,15 @@ def t_interval(
 
 
 # %% [markdown]
-# Where does $t_M$ come from? You may skip the answer. If results are normal, the
-# chance to be within $t = \sqrt{M - 1} \tan \varphi$ standard errors of the truth is
+# If results are normal, the chance to be within $t = \sqrt{M - 1} \tan \varphi$ standard errors of the
+# truth is
 #
 # $$
 # \Pr \Bigl[ \, \bigl| \bar R - \mathbb E R \bigr| \le t \, \frac{s_R}{\sqrt M} \Bigr] =
 # \int_0^{\varphi} \cos^{M-2} x \, \mathrm d x \Big/ \int_0^{\pi/2} \cos^{M-2} x \, \mathrm d x .
 # $$ (t-share)
 #
-# The folded code does both integrals, two powers at a time, and finds the angle of 0.95 by halving
-# an interval. It calls $M - 1$ `freedom`.
+# The folded code finds the angle at which it is 0.95.
 
 
 # %% tags=["export", "hide-input"]
@@ -395,17 +377,10 @@ def t_quantile(level: float, freedom: int) -> float:
     return math.sqrt(freedom) * math.tan(low)
 
 
-# %%
-for number in (5, 10, 20):
-    low, high = t_interval(without[:number])
-    times = t_quantile(0.95, number - 1)
-    print(f"{number:2d} seeds: {times:.2f} standard errors,", end=" ")
-    print(f"{without[:number].mean():.0f} ({low:.0f} to {high:.0f})")
-
 # %% [markdown]
-# **Notice** that five seeds tell little. Before you train, ask what yours can show: the interval
-# reaches $t_M / \sqrt M$ standard deviations to each side, 1.2 with five seeds, 0.7 with ten, 0.5 with
-# twenty. A smaller effect will mostly go unseen.
+# Before you train, ask what your seeds can show. The interval reaches $t_M / \sqrt M$ standard
+# deviations to each side, 1.2 with five seeds, 0.7 with ten, 0.5 with twenty. A smaller effect will
+# mostly go unseen.
 
 # %% tags=["claims"]
 assert [round(t_quantile(0.95, m - 1), 2) for m in (5, 10, 20)] == [2.78, 2.26, 2.09]
@@ -415,11 +390,10 @@ assert reach == [1.2, 0.7, 0.5], "what your seeds can show"
 # %% [markdown]
 # ## Which of two is better?
 #
-# Do not compare two intervals: they may overlap although the difference is clear. Ask for the
-# interval of the *difference*. Train both agents with the same seeds, and take the difference of
+# Do not compare two intervals, which may overlap although the difference is clear. Train both agents with the same seeds, and take the difference of
 # their results seed by seed, $D_i = R_i - R'_i$. The same seed gives both the same first weights and
 # the same first starts, so some of the luck may drop out. Then $\bar D$ has the interval
-# {eq}`t-interval`, and there is one rule, the same in both directions:
+# {eq}`t-interval`, and the rule is:
 #
 # | the interval of the difference | we say |
 # |---|---|
@@ -448,7 +422,6 @@ def paired_difference(
         theirs: Results of the second, in the same order of seeds.
         level: Share of experiments whose interval should contain the true difference.
     """
-    # Each seed gives one difference. From here on these are the results.
     difference = ours - theirs
     return Difference(difference.mean(0), *t_interval(difference, level))
 
@@ -468,7 +441,6 @@ first, second = stored["minus the value"], stored["no baseline"]
 for name, ours, theirs in (
     ("while training", first.area, second.area),
     ("at the end", first.final, second.final),
-    ("the other way", second.final, first.final),
     ("at the end, five seeds", first.final[:5], second.final[:5]),
 ):
     print(f"{name:23s}{in_words(paired_difference(ours, theirs))}")
@@ -476,7 +448,7 @@ for name, ours, theirs in (
 # %% [markdown]
 # **Notice** how firm the first row is: with each of the twenty seeds the agent with the baseline
 # had the higher mean return while training. At the end the gain is about a hundred points and
-# far less certain, and the first five seeds, which show 155, cannot exclude none.
+# far less certain, and the first five seeds cannot exclude none.
 
 # %% tags=["claims"]
 assert (first.area > second.area).all(), "with each of the twenty seeds"
@@ -486,7 +458,6 @@ assert 90 < found.mean < 110, "about a hundred"
 assert 0 < found.low < 50, "far less certain"
 
 five = paired_difference(first.final[:5], second.final[:5])
-assert round(five.mean) == 155 > found.mean, "a larger gain"
 assert five.low < 0 < five.high, "and still cannot exclude none"
 
 # %% [markdown]
@@ -498,21 +469,21 @@ assert five.low < 0 < five.high, "and still cannot exclude none"
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #
-# Now we can tell learning from luck. So far each batch was used for one update and thrown away. May
-# it be used ten times? That is {doc}`ppo_error`.
+# So far each batch was used for one update and thrown away. May it be used ten times? That is
+# {doc}`ppo_error`.
 #
 # ## Traps
 #
 # ### Trap: the first episodes that end
 #
 # Ten environments are stepped until ten episodes have ended. But where a short episode has ended,
-# another one starts, which may be short as well. The long ones are still under way when we stop,
-# and in CartPole the long ones are the good ones.
+# another one starts, and the long ones, which are the good ones in CartPole, are still under way when we
+# stop.
 
 
 # %%
 def first_to_end(policy, episodes, seed):
-    """Return the returns of the episodes that end first: biased, do not use."""
+    """Return the returns of the episodes that end first: too low."""
     envs = make_envs(partial(flat_env, "CartPole-v1"), episodes)
     obs, _ = envs.reset(seed=env_seed(seed, 0))
     total, ended = np.zeros(episodes), []
@@ -526,12 +497,10 @@ def first_to_end(policy, episodes, seed):
 
 
 by_end = np.mean([first_to_end(pusher, 10, seed).mean() for seed in range(10)])
-print(f"the first 10 episodes that end, 10 times: mean {by_end:.0f}")
-print(f"one episode in each of 200 environments:  mean {returns.mean():.0f}")
+print(f"those that end first: {by_end:.0f}, one of each of 200: {returns.mean():.0f}")
 
 # %% [markdown]
-# The policy is the same, and the first number is less than half of the second. So decide *before*
-# you start which episodes count.
+# The first number is less than half of the second. So decide *before* you start which episodes count.
 
 # %% tags=["claims"]
 assert by_end < 0.5 * returns.mean()
@@ -539,9 +508,8 @@ assert by_end < 0.5 * returns.mean()
 # %% [markdown]
 # ### Trap: the best of many
 #
-# The best evaluation of a run and the best of several seeds are the highest of several chance
-# numbers, which is too high on average. Our pusher does not learn. Evaluate it 50 times on 10 of
-# its 200 episodes and keep the best:
+# The highest of several chance numbers is too high on average. Our pusher does not learn. Evaluate it 50
+# times on 10 of its 200 episodes and keep the best:
 
 # %%
 rng = np.random.default_rng(0)
@@ -558,11 +526,9 @@ print(*(f"best of {k} seeds: {best_of(without, k):.0f}" for k in (1, 3, 10)))
 
 # %% [markdown]
 # The best of 50 evaluations promises over 100 points too much, and the best of three seeds over 80.
-# It is right to *keep* the best policy. But then evaluate it anew, and choose the seeds
-# before you see what they do.
+# *Keep* the best policy, but then evaluate it anew, and choose seeds before you see what they do.
 
 # %% tags=["claims"]
-assert abs(best_of(evaluations, 1) - returns.mean()) < 10, "the best of one is the mean"
 assert best_of(evaluations, 50) - returns.mean() > 100
 assert best_of(without, 3) - without.mean() > 80
 
@@ -571,13 +537,13 @@ assert best_of(without, 3) - without.mean() > 80
 #
 # The **bootstrap** {cite:p}`efron1993`, which shares nothing but its name with that of {doc}`agents`,
 # needs no formula: draw $M$ of the $M$ results with replacement, take the mean, do so a thousand
-# times, and keep the middle 95 percent. Does it contain the truth in 95 of 100 experiments? We draw
-# results from two distributions whose mean is 1, a bell curve and the lopsided exponential one.
+# times, and keep the middle 95 percent. Does it contain the truth in 95 of 100 experiments? We try two
+# distributions whose mean is 1, a bell curve and the lopsided exponential one.
 
 
 # %%
 def bootstrap(results):
-    """Return the middle 95 percent of the means of 1,000 draws, for each column."""
+    """Return the middle 95 percent of the means of 1,000 draws."""
     number = len(results)
     counts = rng.multinomial(number, np.full(number, 1 / number), size=1_000)
     return np.quantile(counts @ results / number, [0.025, 0.975], axis=0)
@@ -597,11 +563,10 @@ for number in (3, 5, 10, 20):
     print("{:5d}{:9.0%}{:8.0%}{:11.0%}{:8.0%}".format(number, *shares))
 
 # %% [markdown]
-# With three seeds the bootstrap fails not once in twenty times but once in four: its interval
-# ends at the worst seed and at the best, and in one case of four all three are on the same side of
-# the middle. The t interval keeps its promise on the bell curve, at the price of its width: 4.3
-# standard errors for three seeds, little more than "I do not know". On the lopsided results it fails
-# about once in ten times too, up to ten seeds. So: ten seeds or more, and show each of them.
+# With three seeds the bootstrap fails on the bell curve not once in twenty times but once in four: its
+# interval ends at the worst seed and at the best. There the t interval keeps its promise, at the price of
+# its width: 4.3 standard errors for three seeds. On the lopsided results it fails about once in ten times,
+# up to ten seeds.
 
 # %% tags=["claims"]
 bootstrap_bell, t_bell, _, t_lopsided = np.array(list(covered.values())).T
@@ -633,9 +598,8 @@ predict(
     "zero?",
     ["for none", "for about one", "for about five"],
     right="for about one",
-    because="Each interval fails in one of 20 experiments, and there are 20. With 20 "
-    "settings tried, the one that works may be the one that was lucky. So tell how many "
-    "you tried, and try the winner again with new seeds.",
+    because="Each interval fails in one of 20 experiments, and there are 20. So tell how "
+    "many you tried, and try the winner again with new seeds.",
 )
 
 # %% tags=["claims"]
@@ -647,9 +611,9 @@ assert 0.8 < leave_out_zero < 1.2, "about one of twenty"
 # ### Exercise 2: find the bug
 #
 # Episodes were played in some environments side by side. `played` holds, for each
-# environment, the returns of its episodes in their order, and in this task an episode's
-# return is its length. The function should return the mean of `n` episodes, where `n` is a
-# multiple of the number of environments. Its results are plausible. Fix it.
+# environment, the returns of its episodes in their order, and here an episode's return is its length. The
+# function should return the mean of `n` episodes, where `n` is a multiple of the number of environments.
+# Fix it.
 
 
 # %%
@@ -679,8 +643,7 @@ grade(answer, mean_by_quota, *evaluations_played)
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
 def answer(played, n):
-    # The bug is the trap of the episodes that end first. Each environment has to give
-    # as many, those that it started first, however long they take.
+    # Each environment has to give as many, those that it started first.
     quota = n // len(played)
     counted = [x for lengths in played for x in lengths[:quota]]
     return sum(counted) / n
@@ -693,7 +656,7 @@ grade(answer, mean_by_quota, *evaluations_played)
 #
 # Write the rule of the table yourself, with NumPy alone. `ours` and `theirs` are the results of ten
 # seeds, in the same order, so $t_M = 2.262$. Return `"better"`, `"worse"` or `"no difference seen"`.
-# Then try it on ten of the twenty seeds above: how often does it see what all twenty see?
+# How often do ten of the twenty seeds above see what all twenty see?
 
 
 # %%
@@ -735,6 +698,5 @@ assert {by_the_rule(*ten) for ten in tens} == {"better", "worse", "no difference
 # %% [markdown]
 # ## References
 #
-# Why seeds matter: {cite:t}`henderson2018`. How to report few of them:
-# {cite:t}`agarwal2021`; how many it takes to tell two algorithms apart: {cite:t}`colas2018`. The t interval: {cite:t}`student1908`. The
-# bootstrap: {cite:t}`efron1993`.
+# Why seeds matter: {cite:t}`henderson2018`. How to report few of them: {cite:t}`agarwal2021`. How many
+# tell two algorithms apart: {cite:t}`colas2018`. The t interval: {cite:t}`student1908`.

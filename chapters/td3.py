@@ -11,8 +11,8 @@
 #
 # **How much may a critic promise?** As much as it likes, if it promises the same amount too much for
 # every action in every state. After this chapter you can say why, what each of the three changes of
-# TD3 is for and which of them costs time, and how HDDPG can learn well although it goes the other way.
-# It takes about 30 minutes, reading, without exercises. You need {doc}`ddpg`.
+# TD3 is for, and which of them costs time. It takes about 21 minutes, reading, without exercises. You
+# need {doc}`ddpg`.
 
 # %% tags=["export", "hide-input"]
 """Targets of TD3: a smoothed action, and the lower of two estimates."""
@@ -33,13 +33,12 @@ __all__ = ["clipped_double_target", "smoothed_action"]
 # ## Three critics and their promises
 #
 # An actor that climbs a critic looks for the place where the critic's estimate, its promise, is highest,
-# and that is often where the critic is wrong.
+# and that is often where the critic is wrong. **TD3** (twin delayed DDPG) {cite:p}`fujimoto2018` answers
+# with three changes, one of them a second critic. **HDDPG** (hysteretic DDPG) goes the other way: its
+# values rise faster than they fall.
 #
-# **TD3** (twin delayed DDPG) {cite:p}`fujimoto2018` answers with three changes, one of them a second
-# critic. **HDDPG** (hysteretic DDPG) goes the other way: its values rise faster than they fall.
 # Here are both and {doc}`ddpg` on the pendulum, ten seeds each, and thick their medians. The second
-# panel has how much more the critic promises than the agent then earns. For TD3
-# it is the critic that the actor climbs.
+# panel has how much more the critic that the actor climbs promises than the agent then earns.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: returns of DDPG, HDDPG and TD3 over 10,000 steps of Pendulum. They fall from -1100 to -1500 at first and then rise to about -150. Second: what the critics promise minus what is earned. For all of them it falls from far above. Then DDPG and HDDPG rise again to about ten, HDDPG a little higher, and TD3 stays near zero"}}
 import matplotlib.pyplot as plt
@@ -67,14 +66,13 @@ fig.tight_layout()
 # **Notice**:
 #
 # - Without noise the last policies of HDDPG and TD3 earn more than −200 with all ten seeds, those of DDPG
-#   with nine. TD3 takes longer; [a later section](#what-each-part-buys) measures which of its changes is
-#   the reason.
+#   with nine. TD3 takes longer, and [a later section](#what-each-part-buys) measures why.
 # - At the end the promises of DDPG and HDDPG are too high in every run. Those of TD3 are lower than
 #   those of DDPG with every seed, and their median is close to what is earned.
 # - Those of HDDPG are higher than DDPG's throughout the second half, and yet none of its runs ends
 #   below −150.
-# - Later, some thin lines leave the axis at the top. These are the relapses of {doc}`ddpg`, and all three
-#   agents have them.
+# - Thin lines that leave the axis at the top later on are the relapses of {doc}`ddpg`. All three agents
+#   have them.
 
 # %% tags=["claims"]
 ends = {name: gap[:, -1] for name, gap in gaps.items()}
@@ -95,11 +93,11 @@ assert (hddpg[13:] > ddpg[13:]).all(), "higher throughout the second half"
 
 # %% [markdown]
 # HDDPG weights an error by its sign, {eq}`hysteretic`: bad news counts half. How can the agent with the
-# most optimistic critic learn so well? The actor uses only the slope of the
-# critic. Split a critic's error in a state in two. Its mean over all actions is the **offset**: it lifts
-# the whole landscape and changes no slope. What is left is the **ridge**, and the valley beside it:
-# actions that the critic overrates or underrates. This is what an actor climbs. But an offset that differs
-# from state to state becomes a ridge one step earlier: the target there contains it, and each action leads
+# most optimistic critic learn so well? The actor uses only the slope of the critic. Split a critic's
+# error in a state in two. Its mean over all actions is the **offset**: it lifts the whole landscape and
+# changes no slope. What is left is the **ridge**, and the valley beside it: actions that the critic
+# overrates or underrates. This is what an actor climbs. An offset is only harmless if it is the same in
+# all states: else it becomes a ridge one step earlier, where the target contains it and each action leads
 # to another next state.
 #
 # In five of these runs of each agent we tried 21 torques in 300 states. HDDPG promises about 10 too much,
@@ -119,8 +117,7 @@ assert 8 < judged["HDDPG"]["offset"].min() < judged["HDDPG"]["offset"].max() < 1
 # %% [markdown]
 # ## TD3 on one page
 #
-# Here is the whole agent. It is the program of {doc}`ddpg` with a second critic and three changes,
-# which the comments number.
+# Here is the whole agent: the program of {doc}`ddpg` with three changes, which the comments number.
 
 # %% tags=["program"] total_steps=10000
 import copy
@@ -224,9 +221,9 @@ while collector.step < total_steps:
 #
 # The actor climbs one critic only. Both learn from the same targets, so either will do.
 #
-# **Notice** in the third change that two things wait: the actor, and the older copies behind it. So
-# $\tau$ is 0.01 here, twice that of the paper, and the printed returns rise. Of ten runs of 10,000 steps seven
-# end above −200, two near it and one at −491, the mean of the last twenty episodes, with the noise.
+# **Notice** that the printed returns rise, and that two things wait in the third change: the actor, and
+# the older copies behind it. So $\tau$ is 0.01 here, twice that of the paper. Of ten runs of 10,000 steps
+# seven end above −200, two near it and one at −491, the mean of the last twenty episodes, with the noise.
 
 # %% tags=["claims"]
 returns = [x for _, x in episodes]
@@ -237,9 +234,8 @@ assert (ten > -200).sum() == 7, "seven of ten"
 assert np.sort(ten).round()[:3].tolist() == [-491, -224, -222], "two near it and one"
 
 # %% [markdown]
-# The next two sections take up the first two changes. The third is a setting of the
-# loop, `target_interval`, which is 2 here. In the package both agents stand in
-# {doc}`workshop/td3_learner`.
+# The next two sections take up the first two changes. The third is a setting of the loop,
+# `target_interval`. The package's `TD3` stands in {doc}`workshop/td3_learner`.
 #
 # ## Smoothing
 #
@@ -388,16 +384,14 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** that with two critics the thick line has neither ridge, because they are wrong at
-# different places. Where both are too high, a minimum cannot help. Smoothing lowers a narrow
-# ridge.
+# **Notice** that smoothing lowers a narrow ridge, and that with two critics the thick line has neither
+# ridge, because they are wrong at different places. Where both are too high, a minimum cannot help.
 #
-# **Notice** also what the minimum costs: the target keeps *both* valleys, and with two critics it is
-# too low on average. This is the general rule. If the errors of two critics are independent and
-# normal, with standard deviation $\sigma$ and mean 0, the smaller one has the mean $-\sigma /
-# \sqrt \pi$, about $-0.56\, \sigma$. That is the safer side: an actor is not drawn to actions
-# that are underestimated. But it will not try them either, which costs exploration
-# {cite:p}`ciosek2019`.
+# The minimum has a price: the target keeps *both* valleys, and with two critics it is too low on
+# average. If the errors of two critics are independent and normal, with standard deviation $\sigma$ and
+# mean 0, the smaller one has the mean $-\sigma / \sqrt \pi$, about $-0.56\, \sigma$. That is the safer
+# side, because an actor is not drawn to actions that are underestimated. But it will not try them either,
+# which costs exploration {cite:p}`ciosek2019`.
 
 # %% tags=["claims"]
 ridge = [target_at(-0.6, 1, smoothing) for smoothing in (0.0, 0.2)]
@@ -419,13 +413,11 @@ assert round(1 / np.sqrt(np.pi), 2) == 0.56
 # ## What each part buys
 #
 # Here is TD3 as in the paper, with $\tau$ = 0.005, without one of its changes, and without any, which is
-# DDPG. The second panel has how much more the critic promises at the end than the agent earns, a dot for
-# each of five seeds.
+# DDPG. The first panel has medians over the first 4,800 steps, the second how much more the critic
+# promises at the end than the agent earns, a dot for each of five seeds.
 #
-# One more row takes the third change apart. With `target_interval=2` the actor *and* the older copies
-# move at every second update, so with the same $\tau$ the copies follow at half the speed. In the
-# row "faster copies" the actor still waits, but $\tau$ is 0.01, so that the copies
-# follow as fast as those of DDPG. The first panel has medians over the first 4,800 steps.
+# The line "faster copies" takes the third change apart. The actor still waits, but $\tau$ is 0.01, so
+# that the older copies, which wait too, follow as fast as those of DDPG.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: median returns over 4,800 steps for TD3, TD3 without delay, TD3 with faster copies, and DDPG. TD3 stays near -1000, the other three rise above -300. Second: a row of dots for TD3, for TD3 without each of its parts, and for DDPG, what the critic promises minus what is earned at the end"}}
 from literate_rl.runs.evaluation import paired_difference
@@ -465,7 +457,7 @@ fig.tight_layout()
 #
 # - What costs time is the copies more than the actor. With faster copies nearly nine tenths of what
 #   separates TD3 from DDPG is won back, although the actor takes half as many steps. So on the pendulum,
-#   if you delay, double $\tau$: then nine of ten runs end above −170 after 5,000 steps, and the tenth at −208.
+#   if you delay, double $\tau$: then nine of ten runs end above −170 after 5,000 steps, the tenth at −208.
 # - Five seeds do not show that the delay buys anything here. Without it all five arrive, sooner, and
 #   the critic promises 4 to 17 too little.
 # - Without the second critic the promises are higher, with every seed.
@@ -530,6 +522,7 @@ assert TD3Config(tau=0.01).target_interval == 2
 #   to what is underestimated.
 # - The noise of a target, its clip and the bounds have their own scale for each number of an
 #   action.
+# - HDDPG promises too much and learns the pendulum well: most of its critic's error is an offset.
 #
 # ## Exercises
 #
@@ -655,5 +648,4 @@ assert gaps["td3"] < 0 < min(gaps["ddpg"], gaps["hddpg"])
 # %% [markdown]
 # ## References
 #
-# TD3 is from {cite:t}`fujimoto2018`, who also measured how much critics promise. Hysteretic
-# Q-learning is from {cite:t}`matignon2007`.
+# TD3 is from {cite:t}`fujimoto2018`, who also measured how much critics promise.

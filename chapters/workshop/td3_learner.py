@@ -10,7 +10,8 @@
 # # TD3 and HDDPG for any task
 #
 # **How do two agents come from one?** Both are {doc}`/chapters/workshop/ddpg_learner` with another error: that of
-# TD3 differs in the target, {eq}`clipped-double-target`, that of HDDPG in the rates, {eq}`hysteretic`.
+# TD3 differs in the target, {eq}`clipped-double-target`, that of HDDPG in the rates, {eq}`hysteretic`. TD3
+# needs a policy with two critics, `make_ddpg_policy(…, num_critics=2)`.
 
 # %% tags=["export", "hide-input"]
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
@@ -64,16 +65,13 @@ __all__ = [
 # \begin{cases} w_+ & \text{if } \delta > 0 \\ w_- & \text{else,} \end{cases}
 # $$ (hysteretic)
 #
-# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$. With $w_- <
-# w_+$ bad news counts less than good news. With both rates at 1 it is the loss of DDPG, or of
-# TD3 if there are two critics. This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several
-# agents that learn side by side: while the others still explore, a bad outcome may be their fault.
+# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$. With $w_- < w_+$ bad news
+# counts less than good news. This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several agents that
+# learn side by side: while the others still explore, a bad outcome may be their fault.
 #
-# A value settles where the pulls of both sides are
-# equal: $w_+ \mathbb E[\max(y - Q, 0)] = w_- \mathbb E[\max(Q - y, 0)]$. This point is called
-# the **expectile** of the targets at $w_+ / (w_+ + w_-)$, with HDDPG's rates 1 and ½ the one at ⅔.
-# If targets are 1 and −1, equally often, the value settles at 1/3 instead of 0, and with a tenth of the
-# weight for bad news at 9/11.
+# A value settles where the pulls of both sides are equal, at the **expectile** of the targets at
+# $w_+ / (w_+ + w_-)$, for HDDPG's rates 1 and ½ the one at ⅔. If targets are 1 and −1, equally often, it
+# settles at 1/3 instead of 0.
 
 
 # %% tags=["export"]
@@ -99,15 +97,17 @@ def critic_error(
 
 
 # %% tags=["claims"]
-import torch
-
-from literate_rl.learners.td3 import critic_error
-
-for decrease, place in ((1.0, 0.0), (0.5, 1 / 3), (0.1, 9 / 11)):
+for decrease, place in ((1.0, 0.0), (0.5, 1 / 3)):
     q = torch.full((1, 2), place).requires_grad_()
     error = critic_error(q, torch.tensor([1.0, -1.0]), 1.0, decrease)
     (pull,) = torch.autograd.grad(error.loss.sum(), q)
     assert abs(pull.sum()) < 1e-6, "there the pulls are equal"
+
+# %% [markdown]
+# ## Two agents
+#
+# `TwinDelayed` asks its policy for as many critics as its settings name. The third change of TD3,
+# the delay, is the setting `target_interval` of {doc}`/chapters/workshop/loop`.
 
 
 # %% tags=["export"]
@@ -243,4 +243,4 @@ ROW_TD3 = register(
 # %% [markdown]
 # ## References
 #
-# Those of {doc}`/chapters/td3`.
+# Those of {doc}`/chapters/td3`. Hysteretic Q-learning is from {cite:t}`matignon2007`.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest bbec9cf80ce9fc16
+# Generated from chapters/evaluation.py (edit there); digest 39d90cfa91e39ea6
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ def evaluate(
     Raises:
         ValueError: If ``env`` cannot be made.
     """
-    # One environment for each episode. They are stepped together, so that the network
-    # sees one batch of observations and not many single ones.
+    # One environment for each episode, stepped together: the network sees one batch.
     with closing(make_envs(partial(flat_env, env), episodes)) as envs:
         return play(policy, envs, seed, max_episode_steps, greedy)
 
@@ -188,6 +187,5 @@ def paired_difference(
         theirs: Results of the second, in the same order of seeds.
         level: Share of experiments whose interval should contain the true difference.
     """
-    # Each seed gives one difference. From here on these are the results.
     difference = ours - theirs
     return Difference(difference.mean(0), *t_interval(difference, level))
