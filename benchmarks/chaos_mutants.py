@@ -203,18 +203,20 @@ PLACES = (
         "TwinDelayed.aim TwinDelayed.error Hysteretic.error",
         "td3",
     ),
+    Place("sac", "soft_value temperature_error", "sac"),
     Place(
-        "sac",
-        "soft_value SquashedGaussian.choose "
+        "workshop/sac_learner",
+        "SquashedGaussian.choose "
         "SquashedGaussian.draw SquashedGaussian.log_prob SquashedGaussian.entropy "
-        "temperature_error entropy_scale Temperature.loss "
+        "entropy_scale Temperature.loss "
         "Temperature.metrics SoftActorCritic.aim SoftActorCritic.error "
         "SoftActorCritic.ascent",
         "sac",
     ),
+    Place("discrete_sac", "expected_soft_value", "discrete_sac"),
     Place(
-        "discrete_sac",
-        "expected_soft_value DiscreteSoftActorCritic.scale "
+        "workshop/discrete_sac_learner",
+        "DiscreteSoftActorCritic.scale "
         "DiscreteSoftActorCritic.aim "
         "DiscreteSoftActorCritic.ascent "
         "DiscreteCritics.forward",
@@ -290,10 +292,11 @@ EQUIVALENT: dict[str, str] = {
     "ddpg.DeterministicPolicyGradient.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "discrete_sac.DiscreteSoftActorCritic.aim: "
+    "workshop/sac_learner.SoftActorCritic.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "discrete_sac.DiscreteSoftActorCritic.ascent: "
+    "workshop/discrete_sac_learner.DiscreteSoftActorCritic.aim: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "workshop/discrete_sac_learner.DiscreteSoftActorCritic.ascent: "
     "torch.no_grad() -> torch.enable_grad()": (
         "the gradient is asked for with respect to actor and temperature only"
     ),

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c410dd4a92126e24
+# Generated from chapters/*.py (edit there); digest dd4ff6cae23ef070
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -111,11 +111,6 @@ from .check.contracts import (
     Contract as Contract,
     ContractError as ContractError,
     check_model as check_model,
-)
-from .learners.discrete_sac import (
-    DiscreteSAC as DiscreteSAC,
-    discrete_sac_settings as discrete_sac_settings,
-    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .learners.a2c import (
     A2C as A2C,
@@ -284,6 +279,11 @@ from .learners.sac import (
     SquashedGaussian as SquashedGaussian,
     make_sac_policy as make_sac_policy,
     sac_settings as sac_settings,
+)
+from .learners.discrete_sac import (
+    DiscreteSAC as DiscreteSAC,
+    discrete_sac_settings as discrete_sac_settings,
+    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .apps.training import (
     Agent as Agent,
