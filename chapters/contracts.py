@@ -120,7 +120,7 @@ class Fixed(Actor):
         return action.reshape(-1, 1), log_prob.unsqueeze(1), entropy.unsqueeze(1)
 
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # networks as small as these gain nothing from more
 
 
 def learn(actor, num_updates=300, batch=64):
@@ -179,7 +179,7 @@ print(verdict)
 # the shape $(5,)$. Advantages have the shape $(5, 1)$, and PyTorch broadcasts the product of the
 # two to a table $(5, 5)$: every action is weighted by the advantage of every state. The mean of
 # that table is the mean log-probability times the mean advantage, and the mean advantage is zero.
-# Machin's own A2C reshapes what the model returns, so the example trains there and the mistake stays hidden.
+# Machin's own A2C reshapes what the model returns, so the example trains there.
 
 # %% tags=["claims"]
 assert trained["fixed"][-20:].mean() > 0.9, "with the fix it learns"
@@ -232,7 +232,7 @@ picture
 # log-probability and the entropy, and to judge actions that it is given. And all of this has
 # to be consistent. That is where models go wrong.
 #
-# `CONTRACTS` holds the contracts. This is one of the short ones, in Machin's notation:
+# `CONTRACTS` holds the contracts, in Machin's notation. A short one:
 
 # %%
 print(CONTRACTS["RAINBOW"])
