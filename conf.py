@@ -224,6 +224,7 @@ redirects = {
     "chapters/windows": "replay.html",
     "docs/api/windows": "workshop/rings.html",
     "chapters/loop": "workshop/loop.html",
+    "docs/api/actors": "workshop/transport.html",
     "docs/api/loop": "workshop/loop.html",
     "docs/api/ddpg": "workshop/ddpg_learner.html",
 }

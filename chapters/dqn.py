@@ -25,7 +25,7 @@ from torch import Tensor
 
 from literate_rl.ground.signatures import Float, check_finite, checked
 
-__all__ = ["double_q_target", "dueling_q", "q_target", "td_target"]
+__all__ = ["double_q_target", "dueling_q", "q_target"]
 
 # %% [markdown]
 # ## First a table

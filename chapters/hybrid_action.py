@@ -670,35 +670,6 @@ class HybridDistribution:
 
 
 # %% [markdown]
-# ## See it
-#
-# The class should say what `torch.distributions` says, put together by hand. Here is that
-# for 256 states:
-
-# %%
-from torch.distributions import Categorical, Normal
-
-mask = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
-with torch.no_grad():
-    logit = network(torch.rand(256, 10))
-policy = HybridDistribution(logit, mask)
-action = policy.sample(torch.Generator().manual_seed(0))
-
-type_dist = Categorical(logits=logit.action_type)
-args_dist = Normal(logit.action_args.mu, logit.action_args.sigma)
-used = mask[action.action_type]
-log_density = torch.where(used, args_dist.log_prob(action.action_args), 0.0)
-by_hand = type_dist.log_prob(action.action_type) + log_density.sum(-1)
-often = type_dist.probs @ mask.float()
-entropy_by_hand = type_dist.entropy() + (often * args_dist.entropy()).sum(-1)
-
-differences = policy.log_prob(action) - by_hand, policy.entropy() - entropy_by_hand
-print("largest differences:", *(f"{x.abs().max().item():.0e}" for x in differences))
-
-# %% tags=["claims"]
-assert all(difference.abs().max() < 1e-5 for difference in differences)
-
-# %% [markdown]
 # ## Traps
 #
 # ### Trap: masked_select loses the rows
@@ -713,6 +684,7 @@ action_type, action_args = (
     torch.tensor([0, 2, 1]),
     torch.tensor([[10.0, 11], [20, 21], [30, 31]]),
 )
+mask = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
 data_mask = mask[action_type]
 print("types        ", action_type.tolist())
 print("masked_select", torch.masked_select(action_args, data_mask).tolist())

@@ -175,7 +175,7 @@ from torch.distributions import Normal
 from literate_rl.maths.advantages import gae
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
-from literate_rl.nets.policies import mlp
+from literate_rl.nets.parts import mlp
 from literate_rl.nets.hybrid_policy import HybridActions
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
@@ -483,6 +483,7 @@ axes[0].set(xlabel="steps", ylabel="return", title="mean of ten seeds", xlim=(0,
 axes[0].legend(fontsize=7)
 axes[1].set(xlabel="steps", title="share outside the clip range", ylim=(0, None))
 fig.tight_layout()
+
 # %% [markdown]
 # **Notice** that without this gradient the agent learns as the masked one does, although more of its
 # ratios leave the clip range than of any other's, 27 percent. So it is not the ratio that does harm. It is the gradient:
@@ -530,11 +531,9 @@ for one, other in pairs:
 # %% [markdown]
 # ## Is a hybrid action worth its trouble?
 #
-# Gymnasium has *HybridLander*'s moon with two other sets of actions: one of three engines at full power or
-# none, or two numbers that steer all of them. With the same settings five seeds show no difference from either.
-# *Moving* needs another angle at almost every turn, so there a list should be at a loss. Lists of eight and of twelve
-# actions show none at the end. What a hybrid action saves is the list: somebody has to choose its values, and a type with
-# three numbers of five values each makes 125 entries.
+# With the same settings five seeds show no difference from lists of fixed values, on the moon of *HybridLander*
+# or, at the end of the training, on *Moving*. What a hybrid action saves is the list: somebody has to choose
+# its values, and a type with three numbers of five values each makes 125 entries.
 
 # %% tags=["claims"]
 landers = [stored_runs(f"lander_{name}")["PPO"] for name in ("discrete", "continuous")]
@@ -628,9 +627,6 @@ assert seen > 100, "more than a hundred"
 # different speeds: give each type an argument of its own. Arguments do not depend on each other
 # either. Where they must, a network draws them one after the other and feeds each into the next, as
 # AlphaStar does {cite:p}`vinyals2019`; the log-probability of the whole is still one sum.
-#
-# If the environment also says which *types* are legal in a state, that mask belongs in the logits ({doc}`masks`).
-# In the mask of arguments it would only say which arguments count.
 
 # %% [markdown]
 # ## When to use it

@@ -66,7 +66,8 @@ from literate_rl.nets.encoders import (
     check_normalize,
 )
 from literate_rl.nets.hybrid_policy import HybridActions
-from literate_rl.nets.policies import Policy, RunningMoments, make_actions
+from literate_rl.nets.policies import Policy, make_actions
+from literate_rl.nets.parts import RunningMoments
 
 __all__ = [
     "AuxiliaryPhase",
@@ -494,10 +495,6 @@ def one_row(rows: Sequence[Tensor], hybrid: bool) -> Tensor:
     logit, *boxes = rows
     mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
     return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
-
-
-# %% [markdown]
-# For images and maps the encoder of {doc}`encoders` replaces the plain one, and `encoder` takes one of your own.
 
 
 # %% tags=["export", "hide-input"]
@@ -950,7 +947,6 @@ class PPGAlgorithm(Kept):
 # %% [markdown]
 # What `train` knows of it, in a row ({doc}`workshop/rows`):
 
-
 # %% tags=["export", "hide-input"]
 ROW = register(
     Row(
@@ -1079,9 +1075,8 @@ predict(
 # (logits) of the old and the new policy. It runs, and at the start of a phase it is right. Fix
 # it.
 
-
 # %%
-from literate_rl.nets.policies import CategoricalActions
+from literate_rl.nets.parts import CategoricalActions
 
 actions = CategoricalActions(3)
 

@@ -434,7 +434,7 @@ assert 1_000_000 / 32 == 31_250, "a step of average mass"
 # the dashed mark stays at the same share of it.
 
 # %% tags=["hide-input"]
-from literate_rl.data.replay import SumTree
+from literate_rl.data.sum_tree import SumTree
 from literate_rl.book.pictures import Picture
 
 masses = np.array([1, 2, 1, 3, 1, 1, 2, 1.0])

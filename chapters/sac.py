@@ -433,44 +433,22 @@ def soft_value(
 # shows why, in {eq}`squashed-density`. `draw` does this in the program, and so does `SquashedGaussian` of
 # {doc}`workshop/sac_learner`. Without noise the action is the squashed mean; that is what *greedy* means here.
 #
-# What does the squash do to a Gaussian that is too wide for the box?
+# A Gaussian with $\sigma$ near 0.9 becomes a nearly flat density, whose entropy is almost $\log 2$, that of the
+# uniform policy. An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers that it sees are
+# about as large as 1. So a fresh policy is almost uniform in most states, and this agent needs no random
+# actions at the start. At a hundred times the size most actions are at the bounds, where the slope of the
+# $\tanh$ is almost zero: the policy hardly tries anything else. So scale what the network sees.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "First: densities of squashed Gaussians: narrow in the middle, nearly flat, and heaped up at both bounds. Second: the entropy rises to almost log 2 near 0.9 and falls again"}}
+# %% tags=["claims"]
 import torch
+from gymnasium import spaces
 
-from literate_rl.learners.sac import SquashedGaussian
+from literate_rl.learners.sac import SquashedGaussian, make_sac_policy
 
 unit_box = SquashedGaussian([-1.0], [1.0])
-u = torch.linspace(-9, 9, 1801, dtype=torch.float64).unsqueeze(-1)
 sigmas = np.geomspace(0.05, 7.3, 60)
 rows = torch.tensor([[0.0, math.log(sigma)] for sigma in sigmas], dtype=torch.float64)
 entropy = unit_box.entropy(rows).numpy()
-
-fig, axes = plt.subplots(1, 2, figsize=(8, 2.6))
-for sigma, style in ((0.3, "-"), (0.9, "--"), (4.0, ":")):
-    row = torch.tensor([0.0, math.log(sigma)]).double().expand(len(u), -1)
-    density = unit_box.log_prob(row, u.tanh()).exp()
-    axes[0].plot(u.tanh(), density, style, label=f"σ = {sigma}")
-axes[0].set(xlabel="action", ylabel="density", ylim=(0, 2))
-axes[0].legend(fontsize=8)
-axes[1].plot(sigmas, entropy)
-axes[1].axhline(math.log(2), color="gray", linewidth=0.8)
-axes[1].set(xlabel="σ before the squash", ylabel="entropy", xscale="log", ylim=(-3, 1))
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** the nearly flat density at $\sigma = 0.9$. There the entropy almost reaches $\log 2$.
-# Wider Gaussians heap their mass at the two bounds, and the
-# entropy falls again.
-#
-# An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers that
-# it sees are about as large as 1. Then a fresh policy is almost uniform in most states, and this agent
-# needs no random actions at the start. At a hundred times the size most actions are at
-# the bounds, where the slope of the $\tanh$ is almost zero. So scale what the network sees, with Gymnasium's
-# `RescaleObservation` where the bounds are known, else with its `NormalizeObservation`.
-
-# %% tags=["claims"]
-from gymnasium import spaces
 
 best = int(entropy.argmax())
 assert 0.8 < sigmas[best] < 1.0
@@ -478,8 +456,6 @@ assert math.log(2) - 0.03 < entropy[best] < math.log(2), "almost log 2"
 assert (np.diff(entropy[best:]) < 0).all(), "then it falls"
 at_one = unit_box.entropy(torch.tensor([[0.0, 0.0]]))
 assert at_one > 0.65, "sigma = 1 is almost uniform"
-
-from literate_rl.learners.sac import make_sac_policy
 
 
 def fresh(size):
@@ -539,16 +515,8 @@ def temperature_error(
 
 
 # %% [markdown]
-# The paper has $\alpha \, (H - H^\star)$ {cite:p}`haarnoja2018b`. With respect to $\log \alpha$
-#
-# $$
-# \begin{aligned}
-# \frac{\partial}{\partial \log \alpha} \bigl[ \log \alpha \, (H - H^\star) \bigr] &= H - H^\star , \\
-# \frac{\partial}{\partial \log \alpha} \bigl[ \alpha \, (H - H^\star) \bigr] &= \alpha \, (H - H^\star) .
-# \end{aligned}
-# $$ (def-log-alpha)
-#
-# Both have the same sign, and Adam divides by the usual size of a gradient.
+# The paper has $\alpha \, (H - H^\star)$ {cite:p}`haarnoja2018b`, whose derivative with respect to $\log \alpha$
+# is $\alpha$ times this one. Both have the same sign, and Adam divides by the usual size of a gradient.
 #
 # ### Trap: minus one of what?
 #

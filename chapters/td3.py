@@ -94,7 +94,8 @@ ddpg, hddpg = (np.median(gaps[name], 0) for name in ("DDPG", "HDDPG"))
 assert (hddpg[13:] > ddpg[13:]).all(), "higher throughout the second half"
 
 # %% [markdown]
-# How can the agent with the most optimistic critic learn so well? The actor uses only the slope of the
+# HDDPG weights an error by its sign, {eq}`hysteretic`: bad news counts half. How can the agent with the
+# most optimistic critic learn so well? The actor uses only the slope of the
 # critic. Split a critic's error in a state in two. Its mean over all actions is the **offset**: it lifts
 # the whole landscape and changes no slope. What is left is the **ridge**, and the valley beside it:
 # actions that the critic overrates or underrates. This is what an actor climbs. But an offset that differs
@@ -415,36 +416,6 @@ assert abs(two + 0.56) < 0.01, "the mean of the smaller one"
 assert round(1 / np.sqrt(np.pi), 2) == 0.56
 
 # %% [markdown]
-# ## Two rates
-#
-# HDDPG has one critic, like DDPG. Its values rise at one rate and fall at another,
-#
-# $$
-# \mathcal L = \tfrac12 \sum_k w(\delta_k) \, \delta_k^2 , \qquad w(\delta) =
-# \begin{cases} w_+ & \text{if } \delta > 0 \\ w_- & \text{else,} \end{cases}
-# $$ (hysteretic)
-#
-# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$. With $w_- <
-# w_+$ bad news counts less than good news. With both rates at 1 it is the loss of DDPG, or of
-# TD3 if there are two critics. This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several
-# agents that learn side by side: while the others still explore, a bad outcome may be their fault.
-#
-# A value settles where the pulls of both sides are
-# equal: $w_+ \mathbb E[\max(y - Q, 0)] = w_- \mathbb E[\max(Q - y, 0)]$. This point is called
-# the **expectile** of the targets at $w_+ / (w_+ + w_-)$, with HDDPG's rates 1 and ½ the one at ⅔.
-# If targets are 1 and −1, equally often, the value settles at 1/3 instead of 0, and with a tenth of the
-# weight for bad news at 9/11.
-
-# %% tags=["claims"]
-from literate_rl.learners.td3 import critic_error
-
-for decrease, place in ((1.0, 0.0), (0.5, 1 / 3), (0.1, 9 / 11)):
-    q = torch.full((1, 2), place).requires_grad_()
-    error = critic_error(q, torch.tensor([1.0, -1.0]), 1.0, decrease)
-    (pull,) = torch.autograd.grad(error.loss.sum(), q)
-    assert abs(pull.sum()) < 1e-6, "there the pulls are equal"
-
-# %% [markdown]
 # ## What each part buys
 #
 # Here is TD3 as in the paper, with $\tau$ = 0.005, without one of its changes, and without any, which is
@@ -559,8 +530,6 @@ assert TD3Config(tau=0.01).target_interval == 2
 #   to what is underestimated.
 # - The noise of a target, its clip and the bounds have their own scale for each number of an
 #   action.
-# - Different rates for rising and falling give an expectile of the targets: values become optimistic
-#   (HDDPG) or pessimistic.
 #
 # ## Exercises
 #

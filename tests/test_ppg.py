@@ -39,7 +39,8 @@ from literate_rl.learners.ppo import PPO
 from literate_rl.maths.advantages import gae, lambda_returns
 from literate_rl.nets.encoders import ConvolutionalEncodingNetwork
 from literate_rl.nets.hybrid_policy import HybridActions
-from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
+from literate_rl.nets.parts import CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (
     Run,

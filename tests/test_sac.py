@@ -70,10 +70,9 @@ from literate_rl.learners.sac import (
     entropy_scale,
     make_sac_policy,
     sac_settings,
-    soft_value,
-    temperature_error,
 )
 from literate_rl.learners.td3 import TD3Config, TwinDelayed
+from literate_rl.maths.sac import soft_value, temperature_error
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import fit, load
 
@@ -341,7 +340,7 @@ def test_the_temperature_moves_towards_the_target(entropy: float, sign: int) -> 
     assert grads[0].item() == pytest.approx(entropy + 1.0)
 
 
-@pytest.mark.equation("def-log-alpha")
+@pytest.mark.equation("temperature")
 @pytest.mark.erratum("log-alpha")
 def test_log_alpha_and_alpha_agree_but_for_the_step() -> None:
     for entropy in (-3.0, -1.0, 2.0):

@@ -46,14 +46,9 @@ from literate_rl.maths.dqn import (
     dueling_q as dueling_q,
     q_target as q_target,
 )
-from literate_rl.nets.encoders import (
-    Convolutions,
-    OwnEncoder,
-    PictureEncoder,
-    ShapedEncoder,
-    entrance,
-)
-from literate_rl.nets.masks import legal
+from literate_rl.nets.encoders import OwnEncoder, ShapedEncoder, entrance
+from literate_rl.nets.pictures import Convolutions, PictureEncoder
+from literate_rl.nets.legal import legal
 from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [

@@ -52,7 +52,8 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.dqn import td_target as td_target
-from literate_rl.nets.policies import RunningMoments, Sampler, normalizer_of, take_in
+from literate_rl.nets.policies import Sampler, normalizer_of, take_in
+from literate_rl.nets.parts import RunningMoments
 
 __all__ = [
     "ActorCriticConfig",

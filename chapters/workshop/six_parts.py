@@ -42,7 +42,8 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring, q_target
+from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring
+from literate_rl.maths.dqn import q_target
 from literate_rl.learners.loop import QError, TargetNetwork, learner_of
 from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
 from literate_rl.nets.encoders import (

@@ -54,6 +54,27 @@ __all__ = [
     "td3_settings",
 ]
 
+# %% [markdown]
+# ## Two rates
+#
+# HDDPG has one critic, like DDPG. Its values rise at one rate and fall at another,
+#
+# $$
+# \mathcal L = \tfrac12 \sum_k w(\delta_k) \, \delta_k^2 , \qquad w(\delta) =
+# \begin{cases} w_+ & \text{if } \delta > 0 \\ w_- & \text{else,} \end{cases}
+# $$ (hysteretic)
+#
+# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$. With $w_- <
+# w_+$ bad news counts less than good news. With both rates at 1 it is the loss of DDPG, or of
+# TD3 if there are two critics. This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several
+# agents that learn side by side: while the others still explore, a bad outcome may be their fault.
+#
+# A value settles where the pulls of both sides are
+# equal: $w_+ \mathbb E[\max(y - Q, 0)] = w_- \mathbb E[\max(Q - y, 0)]$. This point is called
+# the **expectile** of the targets at $w_+ / (w_+ + w_-)$, with HDDPG's rates 1 and ½ the one at ⅔.
+# If targets are 1 and −1, equally often, the value settles at 1/3 instead of 0, and with a tenth of the
+# weight for bad news at 9/11.
+
 
 # %% tags=["export"]
 @checked
@@ -75,6 +96,18 @@ def critic_error(
     # {eq}`hysteretic`.
     rate = torch.where(target.detach() - q > 0, increase, decrease).to(q)
     return squared_error(q, target, rate)
+
+
+# %% tags=["claims"]
+import torch
+
+from literate_rl.learners.td3 import critic_error
+
+for decrease, place in ((1.0, 0.0), (0.5, 1 / 3), (0.1, 9 / 11)):
+    q = torch.full((1, 2), place).requires_grad_()
+    error = critic_error(q, torch.tensor([1.0, -1.0]), 1.0, decrease)
+    (pull,) = torch.autograd.grad(error.loss.sum(), q)
+    assert abs(pull.sum()) < 1e-6, "there the pulls are equal"
 
 
 # %% tags=["export"]

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest dd4ff6cae23ef070
+# Generated from chapters/*.py (edit there); digest f3e4602016d77138
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -27,26 +27,15 @@ from .runs.evaluation import (
     paired_difference as paired_difference,
     t_interval as t_interval,
 )
-from .nets.policies import (
+from .nets.parts import (
     ActorCritic as ActorCritic,
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
-    Policy as Policy,
-    Runner as Runner,
-    make_policy as make_policy,
 )
-from .nets.encoders import (
-    PartsEncoder as PartsEncoder,
+from .nets.pictures import (
     PictureEncoder as PictureEncoder,
-    make_encoder as make_encoder,
 )
-from .nets.choices import (
-    ChoiceActions as ChoiceActions,
-)
-from .nets.masks import (
-    MaskFromMethod as MaskFromMethod,
-    MaskFromObservation as MaskFromObservation,
-    WithoutMask as WithoutMask,
+from .nets.legal import (
     legal as legal,
 )
 from .nets.hybrid_action import (
@@ -75,7 +64,6 @@ from .learners.ppg import (
 from .maths.dqn import (
     double_q_target as double_q_target,
     q_target as q_target,
-    td_target as td_target,
 )
 from .maths.c51 import (
     categorical_error as categorical_error,
@@ -99,18 +87,14 @@ from .learners.impala import (
     IMPALAConfig as IMPALAConfig,
     impala_settings as impala_settings,
 )
-from .actors.actors import (
-    Actor as Actor,
-    ActorLearner as ActorLearner,
-    ActorsConfig as ActorsConfig,
-    Transport as Transport,
-    actors_settings as actors_settings,
-)
 from .check.contracts import (
     CONTRACTS as CONTRACTS,
     Contract as Contract,
     ContractError as ContractError,
     check_model as check_model,
+)
+from .nets.choices import (
+    ChoiceActions as ChoiceActions,
 )
 from .learners.a2c import (
     A2C as A2C,
@@ -238,6 +222,20 @@ from .by_hand.fast_forms import (
     fused_q_error as fused_q_error,
     numpy_act as numpy_act,
 )
+from .nets.encoders import (
+    PartsEncoder as PartsEncoder,
+    make_encoder as make_encoder,
+)
+from .nets.masks import (
+    MaskFromMethod as MaskFromMethod,
+    MaskFromObservation as MaskFromObservation,
+    WithoutMask as WithoutMask,
+)
+from .nets.policies import (
+    Policy as Policy,
+    Runner as Runner,
+    make_policy as make_policy,
+)
 from .learners.ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
@@ -284,6 +282,13 @@ from .learners.discrete_sac import (
     DiscreteSAC as DiscreteSAC,
     discrete_sac_settings as discrete_sac_settings,
     make_discrete_sac_policy as make_discrete_sac_policy,
+)
+from .actors.actors import (
+    Actor as Actor,
+    ActorLearner as ActorLearner,
+    ActorsConfig as ActorsConfig,
+    Transport as Transport,
+    actors_settings as actors_settings,
 )
 from .apps.training import (
     Agent as Agent,

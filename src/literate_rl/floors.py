@@ -24,14 +24,16 @@ FLOORS = {
     "data": "workshop.hybrid_space workshop.episodes workshop.makers workshop.worlds "
     "workshop.memory workshop.collectors:agents workshop.rings:windows "
     "replay:sum_tree workshop.buffer:replay exact_values",
-    "nets": "encoders masks choices policies disjoint_network hybrid_action "
+    "nets": "encoders:pictures workshop.make_encoder:encoders masks:legal "
+    "workshop.wrappers:masks choices "
+    "policies:parts workshop.make_policy:policies disjoint_network hybrid_action "
     "workshop.hybrid_policy hybrid_ppo",
     "learners": "workshop.loop workshop.dqn_learner:dqn "
     "workshop.six_parts:rainbow "
     "workshop.ddpg_learner:ddpg workshop.td3_learner:td3 "
     "workshop.sac_learner:sac "
     "workshop.discrete_sac_learner:discrete_sac a2c workshop.on_policy:ppo ppg impala",
-    "actors": "actors processes a3c apex",
+    "actors": "workshop.transport:actors processes a3c apex",
     "check": "workshop.probes workshop.states workshop.rules contracts "
     "workshop.own_models",
     "by_hand": "workshop.fast_forms ppo_by_hand",
@@ -45,12 +47,16 @@ FLOORS = {
 
 # Old modules that are not where their chapters are.
 OTHERS = {
+    "actors": "actors.actors",
     "agents": "data.agents",
     "ddpg": "learners.ddpg",
     "discrete_sac": "learners.discrete_sac",
     "dqn": "learners.dqn",
+    "encoders": "nets.encoders",
     "hybrid_policy": "nets.hybrid_policy",
     "loop": "learners.loop",
+    "masks": "nets.masks",
+    "policies": "nets.policies",
     "ppo": "learners.ppo",
     "rainbow": "learners.rainbow",
     "replay": "data.replay",
@@ -90,10 +96,11 @@ BELOW_THE_TOP = {
     "data.replay": "Batch",
     "data.sum_tree": "SumTree importance_weights",
     "data.exact_values": "Ring",
-    "nets.encoders": "MINATAR_LAYERS NATURE_LAYERS ConvolutionalEncodingNetwork "
-    "Layers RowEncoder ShapedEncoder entrance",
+    "nets.pictures": "MINATAR_LAYERS NATURE_LAYERS Layers",
+    "nets.encoders": "ConvolutionalEncodingNetwork RowEncoder ShapedEncoder entrance",
     "nets.choices": "is_choices",
-    "nets.policies": "RewardScaler RunningMoments Sampler make_actions",
+    "nets.parts": "RunningMoments",
+    "nets.policies": "RewardScaler Sampler make_actions",
     "nets.hybrid_action": "as_tree mask_args select_args",
     "nets.hybrid_ppo": "ppo_policy_error_hybrid_per_head",
     "learners.loop": "ActorCriticConfig QError TargetNetwork linear_schedule "

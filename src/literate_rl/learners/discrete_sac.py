@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/discrete_sac_learner.py (edit there); digest 9acd98bdc3231c62
+# Generated from chapters/workshop/discrete_sac_learner.py (edit there); digest eef53197e7a8ae3d
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from literate_rl.ground.networks import eval_mode, layers, mean_surprise
 from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike, settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, checked
-from literate_rl.learners.loop import OffPolicy, learner_of, td_target
+from literate_rl.learners.loop import OffPolicy, learner_of
 from literate_rl.learners.sac import (
     SAC,
     SACConfig,
@@ -26,8 +26,10 @@ from literate_rl.learners.sac import (
     sac_settings,
 )
 from literate_rl.maths.discrete_sac import expected_soft_value
+from literate_rl.maths.dqn import td_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import CategoricalActions, Policy, normalizing
+from literate_rl.nets.parts import CategoricalActions
+from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [
     "DiscreteCritics",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/dqn_learner.py (edit there); digest ce231116f629df78
+# Generated from chapters/workshop/dqn_learner.py (edit there); digest f7823a45c60fb522
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -32,14 +32,9 @@ from literate_rl.maths.dqn import (
     dueling_q as dueling_q,
     q_target as q_target,
 )
-from literate_rl.nets.encoders import (
-    Convolutions,
-    OwnEncoder,
-    PictureEncoder,
-    ShapedEncoder,
-    entrance,
-)
-from literate_rl.nets.masks import legal
+from literate_rl.nets.encoders import OwnEncoder, ShapedEncoder, entrance
+from literate_rl.nets.pictures import Convolutions, PictureEncoder
+from literate_rl.nets.legal import legal
 from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [

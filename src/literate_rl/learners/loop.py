@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/loop.py (edit there); digest 05bbbcf2c5fc7b72
+# Generated from chapters/workshop/loop.py (edit there); digest 47017534ffc29987
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.dqn import td_target as td_target
-from literate_rl.nets.policies import RunningMoments, Sampler, normalizer_of, take_in
+from literate_rl.nets.policies import Sampler, normalizer_of, take_in
+from literate_rl.nets.parts import RunningMoments
 
 __all__ = [
     "ActorCriticConfig",

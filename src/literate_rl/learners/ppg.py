@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 3444bd11b06764e9
+# Generated from chapters/ppg.py (edit there); digest 0631353cc40726b2
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ from literate_rl.nets.encoders import (
     check_normalize,
 )
 from literate_rl.nets.hybrid_policy import HybridActions
-from literate_rl.nets.policies import Policy, RunningMoments, make_actions
+from literate_rl.nets.policies import Policy, make_actions
+from literate_rl.nets.parts import RunningMoments
 
 __all__ = [
     "AuxiliaryPhase",

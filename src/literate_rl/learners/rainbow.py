@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/six_parts.py (edit there); digest f27e27877cd1f367
+# Generated from chapters/workshop/six_parts.py (edit there); digest 6f6ec57d6603ec98
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring, q_target
+from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring
+from literate_rl.maths.dqn import q_target
 from literate_rl.learners.loop import QError, TargetNetwork, learner_of
 from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
 from literate_rl.nets.encoders import (

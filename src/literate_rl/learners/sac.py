@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/sac_learner.py (edit there); digest 87e42c676727b69c
+# Generated from chapters/workshop/sac_learner.py (edit there); digest 9baf3e379dc774ae
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from literate_rl.learners.loop import (
     TargetNetwork,
     learner_of,
     squared_error,
-    td_target,
 )
+from literate_rl.maths.dqn import td_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import GaussianActions, Policy, normalizing
+from literate_rl.nets.policies import Policy, normalizing
+from literate_rl.nets.parts import GaussianActions
 
 from literate_rl.maths.sac import (
     soft_value,

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 6276d28630e89da5
+# Generated from chapters/dqn.py (edit there); digest da43fb2084793dfb
 """Targets of Q-learning: rewards and the discounted value of what follows."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from literate_rl.ground.signatures import Float, check_finite, checked
 
-__all__ = ["double_q_target", "dueling_q", "q_target", "td_target"]
+__all__ = ["double_q_target", "dueling_q", "q_target"]
 
 
 def td_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
