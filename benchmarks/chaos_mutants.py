@@ -137,23 +137,35 @@ PLACES = (
     Place("a2c", "a2c_error a2c_gradient GradientLearner.learn", "a2c"),
     Place(
         "replay",
-        "SumTree.__init__ SumTree.total SumTree.update SumTree.find "
-        "importance_weights ReplayBuffer.sample ReplayBuffer.windows "
-        "ReplayBuffer.update",
+        "SumTree.__init__ SumTree.total SumTree.update SumTree.find importance_weights",
         "replay",
     ),
     Place(
-        "dqn",
+        "workshop/buffer",
+        "ReplayBuffer.sample ReplayBuffer.windows ReplayBuffer.update",
+        "replay",
+    ),
+    Place(
+        "workshop/dqn_learner",
         "EpsilonGreedy.noise EpsilonGreedy.choose EpsilonGreedy.evaluate "
-        "q_target double_q_target dueling_q dueling_layer QLearning.error "
-        "Exploring.explore",
+        "dueling_layer QLearning.error Exploring.explore",
         "dqn",
     ),
     Place(
-        "loop",
-        "QError.backward td_target squared_error polyak_update TargetNetwork.follow "
-        "linear_schedule OffPolicy.prepare OffPolicy.anneal "
-        "OffPolicy.learn OffPolicy.climb OffPolicy.descend OffPolicy.sample",
+        "dqn",
+        "q_target double_q_target dueling_q",
+        "dqn",
+    ),
+    Place(
+        "workshop/loop",
+        "QError.backward squared_error polyak_update TargetNetwork.follow "
+        "linear_schedule OffPolicy.prepare OffPolicy.anneal OffPolicy.learn "
+        "OffPolicy.climb OffPolicy.descend OffPolicy.sample",
+        "loop dqn ddpg td3",
+    ),
+    Place(
+        "dqn",
+        "td_target",
         "loop dqn ddpg td3",
     ),
     Place(
@@ -161,7 +173,11 @@ PLACES = (
     ),
     Place(
         "rainbow",
-        "factorised_noise NoisyLinear.__init__ NoisyLinear.forward "
+        "factorised_noise NoisyLinear.__init__ NoisyLinear.forward",
+        "rainbow",
+    ),
+    Place(
+        "workshop/six_parts",
         "RainbowNetwork.forward RainbowPolicy.mean "
         "DistributionalQLearning.error of_action",
         "rainbow",
@@ -169,13 +185,17 @@ PLACES = (
     Place(
         "policies",
         "CategoricalActions.noise CategoricalActions.choose "
-        "CategoricalActions.log_prob CategoricalActions.entropy CategoricalActions.kl "
-        "GaussianActions.choose GaussianActions.log_prob "
+        "CategoricalActions.log_prob CategoricalActions.entropy "
+        "CategoricalActions.kl GaussianActions.choose GaussianActions.log_prob "
         "GaussianActions.entropy GaussianActions.kl RunningMoments.update "
         "RunningMoments.forward",
         "policies",
     ),
-    Place("workshop/make_policy", "RewardScaler.forward", "policies"),
+    Place(
+        "workshop/make_policy",
+        "RewardScaler.forward",
+        "policies",
+    ),
     Place(
         "choices",
         "options ChoiceActions.__init__ ChoiceActions.table ChoiceActions.noise "
@@ -192,30 +212,35 @@ PLACES = (
     Place("apex", "first_priorities actor_epsilons", "apex"),
     Place(
         "workshop/ddpg_learner",
-        "OneHotActions.noise OneHotActions.choose "
-        "BoxActions.noise BoxActions.choose "
-        "DeterministicPolicyGradient.aim DeterministicPolicyGradient.error "
-        "DeterministicPolicyGradient.ascent",
+        "OneHotActions.noise OneHotActions.choose BoxActions.noise "
+        "BoxActions.choose DeterministicPolicyGradient.aim "
+        "DeterministicPolicyGradient.error DeterministicPolicyGradient.ascent",
         "ddpg",
     ),
-    Place("td3", "smoothed_action clipped_double_target", "td3"),
+    Place(
+        "td3",
+        "smoothed_action clipped_double_target",
+        "td3",
+    ),
     Place(
         "workshop/td3_learner",
         "critic_error TwinDelayed.aim TwinDelayed.error Hysteretic.error",
         "td3",
     ),
+    Place("sac", "soft_value temperature_error", "sac"),
     Place(
-        "sac",
-        "soft_value SquashedGaussian.choose "
+        "workshop/sac_learner",
+        "SquashedGaussian.choose "
         "SquashedGaussian.draw SquashedGaussian.log_prob SquashedGaussian.entropy "
-        "temperature_error entropy_scale Temperature.loss "
+        "entropy_scale Temperature.loss "
         "Temperature.metrics SoftActorCritic.aim SoftActorCritic.error "
         "SoftActorCritic.ascent",
         "sac",
     ),
+    Place("discrete_sac", "expected_soft_value", "discrete_sac"),
     Place(
-        "discrete_sac",
-        "expected_soft_value DiscreteSoftActorCritic.scale "
+        "workshop/discrete_sac_learner",
+        "DiscreteSoftActorCritic.scale "
         "DiscreteSoftActorCritic.aim "
         "DiscreteSoftActorCritic.ascent "
         "DiscreteCritics.forward",
@@ -227,17 +252,18 @@ CUT_OFF = "the function of the targets detaches what it gets: only time is lost"
 
 # Mutants that compute the same thing, by their names, with the proof.
 EQUIVALENT: dict[str, str] = {
-    "sac.SquashedGaussian.entropy: 7 -> 8": (
+    "workshop/sac_learner.SquashedGaussian.entropy: 7 -> 8": (
         "the weights add up to 1 wherever the integral ends, and beyond 7 deviations "
         "they are below 1e-10"
     ),
-    "sac.SquashedGaussian.entropy: 7 -> 8 (2)": "likewise, at the other end",
+    "workshop/sac_learner.SquashedGaussian.entropy: "
+    "7 -> 8 (2)": "likewise, at the other end",
     "workshop/fast.log_softmax: len(logit) < 1024 -> len(logit) <= 1024": (
         "both ways compute the same, and only their speed differs"
     ),
     "workshop/fast.log_softmax: len(logit) < 1024 -> len(logit) > 1024": "likewise",
     "workshop/fast.log_softmax: 1024 -> 1025": "likewise",
-    "sac.SquashedGaussian.entropy: 141 -> 142": (
+    "workshop/sac_learner.SquashedGaussian.entropy: 141 -> 142": (
         "the trapezoidal rule has converged far below the rounding of float32"
     ),
     "hybrid_action.args_divergence: 1.0 -> 1.5": (
@@ -286,17 +312,19 @@ EQUIVALENT: dict[str, str] = {
     "workshop/fast.project_atoms: 1 -> 2 (4)": (
         "one column more, and all columns behind the atoms are cut off"
     ),
-    "dqn.QLearning.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "rainbow.DistributionalQLearning.error: "
+    "workshop/dqn_learner.QLearning.error: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "workshop/six_parts.DistributionalQLearning.error: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "workshop/ddpg_learner.DeterministicPolicyGradient.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "workshop/td3_learner.TwinDelayed.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "discrete_sac.DiscreteSoftActorCritic.aim: "
+    "workshop/sac_learner.SoftActorCritic.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "discrete_sac.DiscreteSoftActorCritic.ascent: "
+    "workshop/discrete_sac_learner.DiscreteSoftActorCritic.aim: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "workshop/discrete_sac_learner.DiscreteSoftActorCritic.ascent: "
     "torch.no_grad() -> torch.enable_grad()": (
         "the gradient is asked for with respect to actor and temperature only"
     ),

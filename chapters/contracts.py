@@ -13,8 +13,8 @@
 # this chapter you can read the contracts of fifteen families of algorithms, from DQN to SAC, and
 # check a model of your own with one call. {doc}`contract_models` builds models that pass.
 #
-# Reading takes about 35 minutes. You need policies ({doc}`policies`) and the algorithm that you want to train
-# with: A2C and PPO for the first half, {doc}`ddpg` and {doc}`sac` for the rules about actions.
+# Reading takes about 30 minutes. You need {doc}`policies`, and {doc}`ddpg` and {doc}`sac` for the rules about
+# actions.
 
 # %% tags=["export", "hide-input"]
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
@@ -109,7 +109,7 @@ class Actor(nn.Module):
 
 # %% [markdown]
 # We give it an easy task: four random numbers come in, and action 1 is right if their sum is
-# positive. The policy gradient weights each log-probability by an advantage. For comparison we train the same actor
+# positive. For comparison we train the same actor
 # with one change: each of its results gets a second dimension, of size 1.
 
 
@@ -179,7 +179,7 @@ print(verdict)
 # the shape $(5,)$. Advantages have the shape $(5, 1)$, and PyTorch broadcasts the product of the
 # two to a table $(5, 5)$: every action is weighted by the advantage of every state. The mean of
 # that table is the mean log-probability times the mean advantage, and the mean advantage is zero.
-# Machin's own A2C reshapes what the model returns, so the example trains there and the mistake stays hidden.
+# Machin's own A2C reshapes what the model returns, so the example trains there.
 
 # %% tags=["claims"]
 assert trained["fixed"][-20:].mean() > 0.9, "with the fix it learns"
@@ -189,8 +189,8 @@ assert verdict.count("must have shape (5, 1), got (5,)") == 3
 # %% [markdown]
 # ## Six roles
 #
-# Fifteen families sound like a lot to learn, but they need networks in only six roles. A Q network returns a **Q value**
-# for each of $N$ discrete actions, the expected return of that action in the state. Rainbow's network returns a
+# Fifteen families need networks in only six roles. A Q network returns a **Q value** for each of $N$ discrete
+# actions, the expected return of that action in the state. Rainbow's network returns a
 # distribution instead: the probabilities of fixed returns, the **atoms**.
 
 # %% tags=["hide-input"]
@@ -230,9 +230,9 @@ picture
 # %% [markdown]
 # **Notice** the role in colour, the actor that draws. It has to return its action, the
 # log-probability and the entropy, and to judge actions that it is given. And all of this has
-# to be consistent. That is where models go wrong, and what most of this chapter is about.
+# to be consistent. That is where models go wrong.
 #
-# `CONTRACTS` holds the contracts. This is one of the short ones, in Machin's notation:
+# `CONTRACTS` holds the contracts, in Machin's notation. A short one:
 
 # %%
 print(CONTRACTS["RAINBOW"])
@@ -259,8 +259,7 @@ def takes_action(probe: Probe) -> None:
 
 
 # %% [markdown]
-# Most rules are as small as this one. Their code is in {doc}`workshop/rules`; here is what they
-# find.
+# Most rules are as small as this one and stand in {doc}`workshop/rules`. They find:
 #
 # | rules | what they find |
 # |---|---|
@@ -272,7 +271,7 @@ def takes_action(probe: Probe) -> None:
 # | `entropy_learns`, `action_learns` | an entropy without a gradient; for SAC an action without one, drawn by `sample()` and not by `rsample()` |
 # | `as_it_is`, `tells_apart`, `lists_log_probs` | a given action that comes back changed; a log-probability that does not depend on the action, or disagrees with the list of all |
 #
-# The rules that follow have an idea behind them. The first: **no row may depend on the others**. A mean over the wrong
+# **No row may depend on the others.** A mean over the wrong
 # dimension, or one `flatten` too many, mixes the rows of a batch and keeps every shape. So each row is computed once
 # more, alone; `luck` is the random seed of a call.
 
@@ -438,7 +437,7 @@ assert "they stop at -15.9" in str(told[0].message)
 # ## From rules to contracts
 #
 # A **role** says what one network takes besides the states, what it returns, and
-# which rules hold for this role in particular. Its rules stand in stages. Those about calling come
+# which rules hold for it in particular. Its rules stand in stages. Those about calling come
 # first, those that need many samples come last, and the check ends with the first stage in which a rule is broken.
 
 
@@ -527,8 +526,7 @@ LISTING = DRAWING._replace(
 
 # %% [markdown]
 # A **contract** says, for continuous and for discrete actions, which networks a family has and in
-# which roles. Where two roles are listed, a network may play either. The fifteen families, with
-# dueling networks counted as one, need only five entries.
+# which roles. Where two roles are listed, a network may play either.
 
 # %% tags=["export", "hide-input"]
 Parts = dict[str, tuple[Role, ...]]
@@ -584,7 +582,7 @@ CONTRACTS: dict[str, Contract] = {
 # ## The check
 #
 # `check_model` takes a few steps in the environment to collect states, finds the role of each model, tries the rules of
-# the role, and raises one error that lists what is broken. Nothing in this book depends on it.
+# the role, and raises one error that lists what is broken. The model stays on its device.
 
 
 # %% tags=["export", "hide-input"]
@@ -694,8 +692,7 @@ def role_of(model: nn.Module, roles: Sequence[Role]) -> Role:
 
 
 # %% [markdown]
-# A model may want `position` and `velocity` instead of one flat vector. The names are those of the environment's
-# observation space, if it is a `Dict` ({doc}`workshop/states`); a single state may have any name.
+# A model may take several states. Their names are those of the environment's `Dict` ({doc}`workshop/states`).
 #
 # ## Does such a model learn?
 #
@@ -749,18 +746,6 @@ for batch in (1, 5):
 # %% tags=["claims"]
 assert (log_prob[:1] * torch.ones(1, 1)).shape == (1, 1), "a batch of one hides it"
 assert (log_prob * torch.ones(5, 1)).shape == (5, 5)
-
-# %% [markdown]
-# ## On the best device
-#
-# A model is checked on its own device.
-
-# %%
-from literate_rl.data.agents import best_device
-
-device = best_device()
-check_model("DQN", qnet=nn.Linear(4, 2).to(device), env="CartPole-v1")
-print("passes on", device.type)
 
 # %% [markdown]
 # ## Summary
@@ -855,8 +840,8 @@ grade(lambda: verdict_on("DQN", qnet=Answer(), env="CartPole-v1"), lambda: "pass
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# Make this actor for Pendulum pass the contract of PPO. It breaks several rules. The checker
-# names the first at once, and the others when that one is fixed. You may change what you like.
+# Make this actor for Pendulum pass the contract of PPO. The checker
+# names the first broken rule at once, and the others when that one is fixed.
 
 # %%
 from torch.distributions import Normal

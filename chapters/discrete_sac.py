@@ -11,61 +11,27 @@
 #
 # **What changes when the actions can be counted?** After this chapter you can say why SAC needs
 # no draw when its actions come from a list, compute its losses exactly, and choose a target
-# entropy for any number of actions. It takes about 30 minutes, reading, without exercises. You need
+# entropy for any number of actions. It takes about 20 minutes, reading, without exercises. You need
 # {doc}`sac`.
 
 # %% tags=["export", "hide-input"]
-"""Discrete SAC: the same agent for actions from a list, with sums for draws."""
+"""The soft value of a list of actions, as a sum."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from torch import Tensor
 
-import torch
-from gymnasium import spaces
-from torch import Tensor, nn
+from literate_rl.ground.signatures import Float, checked
 
-from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.networks import eval_mode, layers, mean_surprise
-from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike, settings_of
-from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
-from literate_rl.ground.signatures import Count, Float, checked
-from literate_rl.learners.loop import OffPolicy, learner_of
-from literate_rl.maths.dqn import td_target
-from literate_rl.learners.sac import (
-    SAC,
-    SACConfig,
-    SoftActorCritic,
-    make_sac_policy,
-    sac_settings,
-)
-from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import Policy, normalizing
-from literate_rl.nets.parts import CategoricalActions
-
-__all__ = [
-    "DiscreteCritics",
-    "DiscreteSAC",
-    "DiscreteSoftActorCritic",
-    "DiscreteSoftPolicy",
-    "DiscreteSoftPolicyLike",
-    "discrete_sac_settings",
-    "expected_soft_value",
-    "make_discrete_sac_policy",
-]
+__all__ = ["expected_soft_value"]
 
 # %% [markdown]
 # ## Draw one, or add up all
 #
 # In {doc}`sac` an action is a row of numbers, and nobody can add up over all such rows. So one
-# action is drawn, and its estimate stands in for the expectation: its value, and $-\alpha$ times its
-# log-density.
-#
-# But often the actions are a list: left and right, or the buttons of a game. A list can be added
-# up, and a sum has no noise. How much noise has a single draw?
+# action is drawn, and what it says of the state stands in for the expectation: its value, and $-\alpha$ times
+# its log-density. But a list of actions, such as the buttons of a game, can be added up, and a sum has no noise.
+# How much noise has a single draw?
 #
 # Below are four actions, worth 1, 0.6, 0.2 and 0. A nat of entropy is paid $\alpha = 0.2$. The
 # policy is a softmax of the values at a temperature of its own, which the slider sets. The second
@@ -73,6 +39,8 @@ __all__ = [
 # value, where each action counts with its probability. Drag the slider.
 
 # %% tags=["hide-input"]
+import math
+
 import numpy as np
 
 from literate_rl.book.pictures import Axis, Mark, dial, plot
@@ -117,11 +85,9 @@ dial("One draw or all", draws_frame, {"policy's temperature": policies}, start=(
 
 # %% [markdown]
 # **Notice** the setting 0.2, which is also the price. There all bars reach the line, and a draw has
-# no noise. This is the best policy of {eq}`def-soft-optimal`: for it,
-# $Q - \alpha \log p$ is $\alpha \log Z$ for every action.
-#
-# Any other softmax of these values has noise, and a policy that still learns is one of these others. A sum
-# has no noise for any of them.
+# no noise: for the best policy of {eq}`def-soft-optimal`, $Q - \alpha \log p$ is $\alpha \log Z$ for every
+# action. Any other softmax of these values has noise, and a policy that still learns is one of these others.
+# A sum has no noise for any of them.
 
 # %% tags=["claims"]
 noises = []
@@ -137,15 +103,14 @@ assert min(noises[:best] + noises[best + 1 :]) > 0.02, "any other policy has noi
 # %% [markdown]
 # The actor needs more than a value: it needs a gradient. With numbers in a box the gradient goes
 # through the draw, because the action moves a little when $\mu$ and $\sigma$ do. A draw from a
-# list does not move a little. It stays, or it jumps. A single draw would have to make do with the
-# score of {doc}`policy_gradient`: what it says of the state, times $\nabla \log \pi(a \mid s)$. A sum has a
-# gradient of its own, through the probabilities. Here are both for a fresh policy, to which all four actions
-# are alike:
+# list stays, or it jumps. It would have to make do with the score of {doc}`policy_gradient`: what it says of the
+# state, times $\nabla \log \pi(a \mid s)$. A sum has a gradient of its own, through the probabilities. Here are
+# both for a policy to which all four actions are alike:
 
 # %%
 import torch
 
-from literate_rl.learners.discrete_sac import expected_soft_value
+from literate_rl.maths.discrete_sac import expected_soft_value
 
 torch.manual_seed(0)
 q = torch.tensor(worth)
@@ -179,7 +144,7 @@ assert lower.std() < 0.5 * slopes[:, 0].std(), "a baseline would lower it"
 # %% [markdown]
 # ## Discrete SAC on one page
 #
-# Here is the whole agent. It is the program of {doc}`sac` with sums in the places of draws. As in
+# This is the program of {doc}`sac` with sums in the places of draws. As in
 # {doc}`dqn` there are four environments, targets of 20 steps and scaled rewards.
 
 # %% tags=["program"] total_steps=20000
@@ -275,11 +240,9 @@ while collector.step < total_steps:
         old.data.lerp_(new.data, tau)
 
 # %% [markdown]
-# In steps 2 to 4 nothing is drawn, and nothing is squashed. Three things are new:
-#
-# 1. **The expectation is a sum.** So are the entropy and the actor's gradient.
-# 2. **A critic returns the values of all actions** at once, like that of {doc}`dqn`.
-# 3. **The target entropy** is that of a list, which has its own scale.
+# In steps 2 to 4 nothing is drawn, and nothing is squashed. The expectation is a sum, and so are the entropy and
+# the actor's gradient. A critic returns the values of all actions at once, like that of {doc}`dqn`. The target
+# entropy is that of a list, which has its own scale.
 #
 # Of ten runs of 20,000 steps nine end above 450 and one at 323, the mean of the last twenty episodes, with the
 # draws. A run takes about 15 seconds of processor time.
@@ -328,56 +291,10 @@ def expected_soft_value(
 
 
 # %% [markdown]
-# The policy's row holds a logit for each action. It acts by a draw, like every policy, and it learns from
-# all log-probabilities. The folded cells have the class, and what the agent asks of a policy.
-
-
-# %% tags=["export", "hide-input"]
-class DiscreteSoftPolicy(Policy):
-    """A policy over a list of actions, with critics and a temperature.
-
-    Args:
-        network: Module from observations to logits.
-        actions: A ``CategoricalActions``.
-        critics: The critics.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        actions: CategoricalActions,
-        critics: DiscreteCritics,
-    ) -> None:
-        super().__init__(network, actions)
-        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
-
-    def log_probs(
-        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
-    ) -> Tensor:
-        """Return the log-probabilities of all actions; nothing is drawn."""
-        return self.legal(self(obs), mask).log_softmax(-1)
-
-
-# %% tags=["export", "hide-input"]
-class DiscreteSoftPolicyLike(PolicyLike, Protocol):
-    """A policy with critics of all actions, a temperature and log-probabilities."""
-
-    critics: DiscreteCritics
-    log_alpha: nn.Parameter
-
-    def log_probs(
-        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
-    ) -> Tensor:
-        """Return the log-probabilities of all actions, with gradient."""
-        ...
-
-
-# %% [markdown]
 # ## How random is a target?
 #
-# For numbers in a box the usual target entropy is minus their number. For a list that would ask
-# for the impossible, since its entropy is never below 0: every policy is too random, and the temperature falls
-# to zero. The largest entropy is
+# For numbers in a box the usual target entropy is minus their number. A list cannot have it, since its entropy is
+# never below 0: every policy would be too random, and the temperature would fall to zero. The largest entropy is
 # $\log N$, that of the uniform policy. So a target is best given as a share of $\log N$.
 #
 # What does such a share look like? Below, one action is better than the others, which are all
@@ -446,9 +363,8 @@ assert asked[2, 0.98] > 0.8, "more than eight of ten"
 assert 0.85 < asked[18, 0.98] < 0.95, "about nine of ten"
 assert all(0.2 < asked[number, 0.5] < 0.35 for number in numbers), "two to three"
 
-
 # %% [markdown]
-# A dial shows what a target asks for, not what it is good for. Here are agents with three targets on
+# What is a target good for? Here are agents with three targets on
 # CartPole, ten seeds each: 0.1 nats, nearly sure; half of $\log 2$, our default; and the paper's
 # $0.98 \log 2$. Nothing else differs. A dot is the mean of 100 greedy episodes.
 
@@ -483,7 +399,7 @@ sure, half, most = targets.values()
 # But all ten last policies are near the top, because greedy play only needs to know which of the two actions is
 # better. Longer lists were not tried.
 #
-# The weak run of the agent that is nearly sure, the fourth, ends at 435 with the default, and no run of the
+# The weak run of the agent that is nearly sure ends at 435 with the default, and no run of the
 # default is weaker. Ten seeds do not prove that it is better.
 
 # %% tags=["claims"]
@@ -501,217 +417,12 @@ assert round(sure.final.min()) == 182
 assert half.final.argmin() == 3
 assert round(half.final.min()) == 435, "no run of the default is weaker"
 
-
 # %% [markdown]
-# ## The agent
-#
-# It is SAC with another soft value. The target is that of {eq}`soft-target`, and the
-# error compares it with the value of the action that was taken. The actor climbs $V(s)$ as above, {eq}`soft-actor`.
-
-
-# %% tags=["export"]
-class DiscreteSoftActorCritic(SoftActorCritic):
-    """Critics of soft values of a list of actions, and an actor that climbs them.
-
-    Args:
-        policy: The policy to train.
-        config: The settings.
-        action_space: The list of the environment's actions.
-    """
-
-    policy: DiscreteSoftPolicyLike  # type: ignore[assignment]
-
-    @staticmethod
-    def scale(action_space: Any, target: float | None) -> tuple[float, float]:
-        """Return 0, because a list has no unit, and the entropy to aim at."""
-        # Half of the largest entropy, {eq}`list-entropy`.
-        return 0.0, math.log(action_space.n) / 2 if target is None else target
-
-    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Return what the critics should think of the actions in a batch."""
-        policy = self.policy
-        with torch.no_grad(), eval_mode(policy):
-            # How likely is each action next, and what is the next state worth?
-            log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
-            next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
-            value = expected_soft_value(next_q, log_prob, alpha)
-            # The target, {eq}`soft-target`. After a termination nothing is added.
-            return td_target(batch.reward, batch.discount, value)
-
-    def ascent(
-        self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
-    ) -> Tensor:
-        """Return minus the soft values of states, and the temperature's loss."""
-        policy = self.policy
-        log_prob = policy.log_probs(obs, generator, mask=mask)
-        # The gradient goes through the probabilities. To them the values are constants.
-        with torch.no_grad(), eval_mode(policy.critics):
-            q = policy.critics(obs)
-        value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
-        entropy, target = mean_surprise(log_prob.detach()), None
-        # Where little is legal, little can be left to chance: {eq}`list-entropy` with
-        # the number of what is legal in each state.
-        if mask is not None and self.temperature.wanted is None:
-            target = mask.sum(-1).log().mean().item() / 2
-        return -value.mean() + self.temperature.loss(entropy, target)
-
-
-DiscreteSAC = learner_of(DiscreteSoftActorCritic, "single_action_space")
-
-# %% [markdown]
-# The critics are those of {doc}`dqn`, two of them.
-
-
-# %% tags=["export"]
-class DiscreteCritics(nn.ModuleList):
-    """Critics that judge all actions of a list."""
-
-    def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
-        """Return each critic's values of all actions, or of those that were taken."""
-        q = torch.stack([critic(obs) for critic in self])
-        if action is None:
-            return q
-        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
-        return q.gather(-1, index).squeeze(-1)
-
-
-# %% [markdown]
-# The folded cell builds a policy for an environment.
-
-
-# %% tags=["export", "hide-input"]
-@checked
-@remembered
-def make_discrete_sac_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    hidden: Count = 64,
-    num_critics: Count = 2,
-    *,
-    normalize: bool = False,
-    share_encoder: bool = False,
-    encoder: OwnEncoder | None = None,
-) -> DiscreteSoftPolicy:
-    """Build an actor and critics for the spaces of one environment.
-
-    Args:
-        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
-            in it, which may come flat; or what ``plain_space`` made of it.
-        action_space: A Discrete space, likewise.
-        hidden: Width of the hidden layers.
-        num_critics: Number of critics.
-        normalize: Whether the policy normalises its observations; vectors only.
-        share_encoder: Whether actor and critics share an encoder, which the critics'
-            loss alone moves.
-        encoder: An encoder of your own, as in ``ShapedEncoder``.
-
-    Raises:
-        ValueError: If the spaces do not fit.
-    """
-    space, states = as_discrete(action_space), as_space(observation_space)
-    number = int(space.n)
-
-    # The policy's row holds a logit for each action, a critic's row a value.
-    first = normalizing(normalize, states, encoder)
-    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
-    network, *critics = (
-        nn.Sequential(*front, *layers(inputs, hidden, number))
-        for front, inputs in entrances
-    )
-    actions = CategoricalActions(number, int(space.start))
-    return DiscreteSoftPolicy(network, actions, DiscreteCritics(critics))
-
-
-# %% [markdown]
-# ## Settings
-#
-# They are those of {doc}`sac`. On CartPole the learning
-# rate falls to zero (`anneal`), which the program above leaves out.
-
-# %% tags=["export"]
-# Settings with which the agent has learned, by environment. For what an entry leaves
-# out, the default holds.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {
-        "total_steps": 20_000,
-        "num_envs": 4,
-        "hidden": 128,
-        "num_steps": 20,
-        "anneal": True,
-        "batch_size": 128,
-        "train_interval": 4,
-        "buffer_size": 4000,
-        "tau": 0.02,
-        "reward_scale": 0.05,
-        "iteration_steps": 1000,
-        "temperature": 0.05,
-    },
-}
-
-
-discrete_sac_settings = settings_of(SACConfig, SETTINGS)
-
-
-# %% [markdown]
-# `train` knows one SAC for both kinds of actions. Its row stands here, because it
-# needs both pages:
-
-
-# %% tags=["export", "hide-input"]
-def settings_of_sac(env: str) -> SACConfig:
-    """Return settings of SAC for an environment, whichever actions it has."""
-    return discrete_sac_settings(env) if env in SETTINGS else sac_settings(env)
-
-
-def soft_policy(
-    seen: spaces.Space[Any],
-    actions: spaces.Space[Any],
-    config: SACConfig,
-    **given: Any,
-) -> Policy:
-    """Build a policy for numbers in a box or for actions from a list."""
-    listed = isinstance(actions, spaces.Discrete)
-    make = make_discrete_sac_policy if listed else make_sac_policy
-    policy: Policy = by_settings(make)(seen, actions, config, **given)
-    return policy
-
-
-def soft_learner(
-    policy: PolicyLike,
-    envs: Envs,
-    config: SACConfig,
-    act_in_list: Act | None = None,
-    error: Callable[..., Error] | None = None,
-) -> OffPolicy:
-    """Return SAC for numbers in a box or for actions from a list."""
-    if isinstance(envs.single_action_space, spaces.Discrete):
-        return DiscreteSAC(cast(Any, policy), envs, config, act=act_in_list)
-    return SAC(cast(Any, policy), envs, config, error=error)
-
-
-ROW = register(
-    Row(
-        "SAC",
-        "continuous control in few steps",
-        BOUNDED,
-        SACConfig,
-        soft_policy,
-        soft_learner,
-        settings=settings_of_sac,
-        contract="sac",
-        forms=("act_in_list", "error"),
-    )
-)
-
-# %% [markdown]
-# ## Traps
-#
 # ### Trap: a mean where the expectation is a sum
 #
 # The probabilities already sum to 1, so the expectation is the *sum* over actions. A `mean`
-# divides it by $N$ once more. In the actor's loss alone that is a constant factor, which Adam
-# does not notice. In a target the value of the next state shrinks to $1 / N$ of what
-# it should be. This was in the first implementation.
+# divides it by $N$ once more. In the actor's loss alone Adam does not notice the constant factor. In a target the
+# value of the next state shrinks to $1 / N$ of what it should be.
 
 # %%
 alike = torch.full((1, 4), 0.25).log()
@@ -752,7 +463,6 @@ assert reached(half) < min(map(reached, others)), "the fewest steps of the three
 assert round(reached(half), -3) == 9000
 assert 12 < np.median(half.cpu_seconds) < 20
 
-
 # %% [markdown]
 # ## Summary
 #
@@ -760,8 +470,7 @@ assert 12 < np.median(half.cpu_seconds) < 20
 #   sums over all of them, without the noise of a draw.
 # - The gradient goes through the probabilities. Nothing has to be reparametrised.
 # - A critic returns the values of all actions; the minimum of two counts for each action.
-# - The entropy of a list lies between 0 and $\log N$. Half of $\log N$ is our target to begin with, tried
-#   with two actions.
+# - The entropy of a list lies between 0 and $\log N$. Half of $\log N$ is our target to begin with.
 # - The weights sum to 1: a sum over actions, never a mean.
 #
 # ## Exercises

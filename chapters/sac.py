@@ -11,14 +11,13 @@
 #
 # **How random should a policy stay, and who decides?** After this chapter you can say what
 # randomness is worth to a policy, write down the best policy for a given price, and train an
-# agent that sets the price itself. It takes about 40 minutes, reading, without exercises. You need
+# agent that sets the price itself. It takes about 30 minutes, reading, without exercises. You need
 # the twin critics of {doc}`td3`.
 
 # %% tags=["export", "hide-input"]
 """Soft values, and the loss of their temperature."""
 
 from __future__ import annotations
-
 
 from torch import Tensor
 
@@ -116,9 +115,9 @@ assert 0.25 < rights[temperatures.index(0.2)] < 0.5, "at 0.2 both get their shar
 # ## What it buys
 #
 # Here are ten agents that learn to swing up a pendulum, beside ten of {doc}`ddpg`, whose noise we
-# have chosen. Nobody sets the noise of these agents. What is set is a **target entropy**, here −1:
-# how random the policy should be on average. The second panel has the temperature that each agent finds
-# for itself. Thick lines are means.
+# have chosen. Nobody sets the noise of these agents. What is set is a **target entropy**, here −1: how random
+# the policy should be on average. The second panel has the temperature that each finds for itself. Thick
+# lines are means.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "First: thin curves of returns of ten agents each of SAC and DDPG, and their means. They fall from -1100 to -1500 first, and reach -200 within 10,000 steps. Second: the temperatures of SAC, which fall from 1 to values between 0.05 and 0.3"}}
 import matplotlib.pyplot as plt
@@ -179,15 +178,15 @@ axis.legend(title="temperature")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that with a fixed price the policy is almost uniform in one unit (the most is 0.69) and
+# **Notice** that with a fixed price the policy is almost uniform in one unit and
 # almost sure in another, although the task is the same. With a target entropy the price follows
 # the unit, ten times as high for rewards × 10 as for rewards × 0.1, and the policies are closer to each
 # other. None is at −1 yet: for rewards × 0.1 the price has only fallen as fast as Adam lets it. So start
-# with a `temperature` in the unit of your rewards. The ten runs above began at 1.0, which served, and ended
-# between 0.05 and 0.3; for rewards × $c$ begin at $c$ times 1.0.
+# with a `temperature` in the unit of your rewards: the ten runs above began at 1.0, and ended
+# between 0.05 and 0.3.
 #
 # Somebody still decides: whoever sets the target. But that number means the same in every unit of
-# reward. How random should it be? Here are other targets on the pendulum, the same five seeds each, and
+# reward. Here are other targets on the pendulum, the same five seeds each, and
 # what their last policies earn when they play greedily, with 95 % intervals:
 
 # %% tags=["claims"]
@@ -251,8 +250,7 @@ assert round(others["target 0.5"].watched["charts/alpha"][:, -1].mean()) == 7
 # %% [markdown]
 # ## SAC on one page
 #
-# The agent is the soft actor-critic, **SAC** {cite:p}`haarnoja2018`. From the rest of the book its program
-# takes the collector, the buffer and the density of a squashed Gaussian.
+# The agent is the soft actor-critic, **SAC** {cite:p}`haarnoja2018`.
 
 # %% tags=["program"] total_steps=10000
 import copy
@@ -358,10 +356,10 @@ assert 25 < np.median(ten.cpu_seconds) < 35, "about 30 seconds"
 # %% [markdown]
 # **Notice** that the last five episodes pay hundreds more than the first five, although step 1
 # adds no noise: the draw itself explores. And steps 2 and 3 have the same sum, `lowest` minus
-# `alpha * log_prob`, once for the next state and once for the state itself.
+# `alpha * log_prob`.
 #
 # Of ten runs of 10,000 steps, nine end above −200 and one at −223, the mean of the last twenty episodes, with
-# the draws. A run takes about 30 seconds of processor time.
+# the draws.
 
 # %% [markdown]
 # ## Soft values
@@ -390,7 +388,7 @@ assert 25 < np.median(ten.cpu_seconds) < 35, "about 30 seconds"
 # one in the dial, and raising the soft value pulls $\pi$ towards it {cite:p}`haarnoja2018`.
 #
 # Nobody can add up over all actions of a box. So in code a single draw from the policy estimates
-# the expectation. Actions from a list can be added up, in {doc}`discrete_sac`.
+# the expectation.
 
 
 # %% tags=["export"]
@@ -432,12 +430,9 @@ def soft_value(
 # The network's row holds $\mu$ and $\log \sigma$ of a Gaussian, and what is drawn from it is
 # squashed into the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma \eta$. The density of
 # $u$ is divided by the slope of the squash, $h \, (1 - \tanh^2 u)$ for each number; {doc}`contract_models`
-# shows why, in {eq}`squashed-density`.
+# shows why, in {eq}`squashed-density`. `draw` does this in the program, and so does `SquashedGaussian` of
+# {doc}`workshop/sac_learner`. Without noise the action is the squashed mean; that is what *greedy* means here.
 #
-# `draw` does this in the program, and so does `SquashedGaussian` of {doc}`workshop/sac_learner`. Without
-# noise the action is the squashed mean; that is what *greedy* means here.
-
-# %% [markdown]
 # A Gaussian with $\sigma$ near 0.9 becomes a nearly flat density, whose entropy is almost $\log 2$, that of the
 # uniform policy. An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers that it sees are
 # about as large as 1. So a fresh policy is almost uniform in most states, and this agent needs no random
@@ -483,12 +478,10 @@ assert share < 0.1 < 0.6 < most, "most actions at the bounds"
 # %% [markdown]
 # The actor needs the gradient of what it draws. It goes through the draw: the noise $\eta$ stays, and the
 # action moves with $\mu$ and $\sigma$. This is the **reparametrisation trick**.
-
-# %% [markdown]
+#
 # ## Who decides
 #
-# The price $\alpha$ is measured in rewards. So a price that is right for one task is wrong for
-# another, as the second figure shows. A target entropy $H^\star$ has no such unit, and the price
+# The price $\alpha$ is measured in rewards. A target entropy $H^\star$ has no such unit, and the price
 # follows from it: if the policy is less random than the target, raise the price; else lower it. In
 # the language of optimisation $\alpha$ is the **Lagrange multiplier** of the constraint that the entropy
 # is at least $H^\star$. The loss
@@ -499,8 +492,8 @@ assert share < 0.1 < 0.6 < most, "most actions at the bounds"
 # $$ (temperature)
 #
 # does that. Its derivative with respect to $\log \alpha$ is $H - H^\star$; where this is negative,
-# a step downhill raises $\log \alpha$. The entropy $H$, a mean over the states of a batch, is a
-# constant in it, without gradient.
+# a step downhill raises $\log \alpha$. The entropy $H$, a mean over a batch, is a
+# constant in it.
 
 
 # %% tags=["export"]
@@ -517,8 +510,7 @@ def temperature_error(
 
     Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
     """
-    # The derivative with respect to $\log\alpha$ is the entropy minus its target,
-    # {eq}`temperature`.
+    # The loss of {eq}`temperature`.
     return log_alpha * (entropy.detach().mean() - target)
 
 
@@ -537,13 +529,12 @@ def temperature_error(
 # $$ (entropy-unit)
 #
 # Here the target is meant for actions measured from −1 to 1, so it means the same randomness in every
-# environment. Other programs measure in the unit of the environment. Pendulum's torque goes from
-# −2 to 2, so $h = 2$, and "−1" asks for two different policies:
+# environment. Others measure in the unit of the environment. Pendulum's torque goes from
+# −2 to 2, so $h = 2$, and a "−1" in that unit asks for half the deviation before the squash.
 
 
-# %%
+# %% tags=["claims"]
 def deviation_for(target, half_width):
-    """Return the standard deviation, before the squash, that has an entropy."""
     box = SquashedGaussian([-half_width], [half_width])
     # Below this the entropy grows with the deviation.
     sigmas = torch.linspace(0.01, 0.8, 8000, dtype=torch.float64)
@@ -551,30 +542,20 @@ def deviation_for(target, half_width):
     return sigmas[torch.searchsorted(box.entropy(rows), target)].item()
 
 
-for name, half_width in (("in -1..1", 1.0), ("in the environment's unit", 2.0)):
-    sigma = deviation_for(-1.0, half_width)
-    print(f"-1 {name}: σ = {sigma:.3f} before the squash")
-
-# %% [markdown]
-# **Notice** that the second deviation is only half as large. The conversion is one sum,
-# {eq}`entropy-unit`.
-
-# %% tags=["claims"]
 one, other = deviation_for(-1.0, 1.0), deviation_for(-1.0, 2.0)
-assert 0.48 < other / one < 0.52, "half as large"
+assert 0.48 < other / one < 0.52, "half the deviation"
 
 # %% [markdown]
-# ## The agent
+# ## What the actor climbs
 #
-# The loop is the one of all agents ({doc}`workshop/loop`). After each update of the critics, the actor and
-# the temperature take a step. The actor climbs the soft value of what it would do now, with the
+# The actor climbs the soft value of what it would do now, with the
 # minimum of the critics instead of the first one, and one draw in each state:
 #
 # $$
 # \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
 # $$ (soft-actor)
 #
-# These are the lines of the package, `SoftActorCritic.ascent` of {doc}`workshop/sac_learner`:
+# Its lines in {doc}`workshop/sac_learner`:
 
 # %%
 from literate_rl.apps.programs import source
@@ -600,11 +581,10 @@ assert round(most, 2) == 0.58, "and no more"
 # %% [markdown]
 # ## When to use it
 #
-# SAC is the agent to try first for numbers in a box. It asks for two things: how random the policy
-# should be, which has a default for every unit of reward, and a first `temperature` in that unit, since
-# the tuned one moves slowly. If the task wants one exact action, act greedily or use {doc}`td3`.
+# SAC is the agent to try first for numbers in a box. It asks how random the policy
+# should be, which has a default for every unit of reward, and for a first `temperature` in that unit. If the task wants one exact action, act greedily or use {doc}`td3`.
 #
-# - **Use it for**: numbers in a box, where steps are dear; the first agent to try
+# - **Use it for**: numbers in a box, where steps are dear
 # - **Rather than**: {doc}`ppo`, which needs eight times the steps on the pendulum
 # - **Costs**: about 4,000 steps to −300 on Pendulum; 30 CPU seconds for 10,000 steps
 # - **First settings**: `target_entropy=None`, `temperature=1.0` for rewards as large as Pendulum's, `learning_rate=1e-3`

@@ -27,7 +27,7 @@ ON_POLICY = "a2c a3c workshop.on_policy ppg ppo_error hybrid_ppo policy_gradient
 OFF_POLICY = (
     "dqn rainbow td3 sac discrete_sac replay c51 apex workshop.dqn_learner "
     "workshop.loop workshop.six_parts workshop.ddpg_learner workshop.td3_learner "
-    "workshop.sac_learner workshop.rings workshop.buffer"
+    "workshop.sac_learner workshop.discrete_sac_learner workshop.rings workshop.buffer"
 )
 ON_POLICY, OFF_POLICY = (
     {tangle.HOMES[chapter] for chapter in kind.split()}

@@ -340,7 +340,7 @@ def test_the_temperature_moves_towards_the_target(entropy: float, sign: int) -> 
     assert grads[0].item() == pytest.approx(entropy + 1.0)
 
 
-@pytest.mark.equation("def-log-alpha")
+@pytest.mark.equation("temperature")
 @pytest.mark.erratum("log-alpha")
 def test_log_alpha_and_alpha_agree_but_for_the_step() -> None:
     for entropy in (-3.0, -1.0, 2.0):

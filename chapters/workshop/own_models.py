@@ -78,7 +78,7 @@ __all__ = [
 # Such an actor returns no row of numbers for an action distribution, so it is not a `Policy`
 # ({doc}`/chapters/workshop/make_policy`). But losses and learners never need a row. They need `act`,
 # `evaluate_actions` and `value`, which we can build from an actor and a critic. SAC needs critics of
-# actions and `draw`, or `log_probs` where actions come from a list ({doc}`/chapters/discrete_sac`).
+# actions and `draw`, or `log_probs` where actions come from a list ({doc}`/chapters/workshop/discrete_sac_learner`).
 #
 # There is one obstacle. A contract actor draws its action *inside* `forward`, from PyTorch's
 # global generator. A resumed run would draw other actions, and so would another process. So the

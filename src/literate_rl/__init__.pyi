@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 59a93699f183a075
+# Generated from chapters/*.py (edit there); digest 49ea9f91c224b6ea
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -95,11 +95,6 @@ from .check.contracts import (
 )
 from .nets.choices import (
     ChoiceActions as ChoiceActions,
-)
-from .learners.discrete_sac import (
-    DiscreteSAC as DiscreteSAC,
-    discrete_sac_settings as discrete_sac_settings,
-    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .learners.a2c import (
     A2C as A2C,
@@ -282,6 +277,11 @@ from .learners.sac import (
     SquashedGaussian as SquashedGaussian,
     make_sac_policy as make_sac_policy,
     sac_settings as sac_settings,
+)
+from .learners.discrete_sac import (
+    DiscreteSAC as DiscreteSAC,
+    discrete_sac_settings as discrete_sac_settings,
+    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .actors.actors import (
     Actor as Actor,

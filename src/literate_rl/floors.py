@@ -20,7 +20,7 @@ FLOORS = {
     "ground": "workshop.signatures workshop.interfaces:protocols workshop.rows "
     "workshop.nests workshop.networks workshop.interrupts",
     "maths": "workshop.fast agents:returns policy_gradient advantages ppo_error "
-    "off_policy dqn c51 rainbow:noisy td3 sac",
+    "off_policy dqn c51 rainbow:noisy td3 sac discrete_sac",
     "data": "workshop.hybrid_space workshop.episodes workshop.makers workshop.worlds "
     "workshop.memory workshop.collectors:agents workshop.rings:windows "
     "replay:sum_tree workshop.buffer:replay exact_values",
@@ -32,7 +32,7 @@ FLOORS = {
     "workshop.six_parts:rainbow "
     "workshop.ddpg_learner:ddpg workshop.td3_learner:td3 "
     "workshop.sac_learner:sac "
-    "discrete_sac a2c workshop.on_policy:ppo ppg impala",
+    "workshop.discrete_sac_learner:discrete_sac a2c workshop.on_policy:ppo ppg impala",
     "actors": "workshop.transport:actors processes a3c apex",
     "check": "workshop.probes workshop.states workshop.rules contracts "
     "workshop.own_models",
@@ -50,6 +50,7 @@ OTHERS = {
     "actors": "actors.actors",
     "agents": "data.agents",
     "ddpg": "learners.ddpg",
+    "discrete_sac": "learners.discrete_sac",
     "dqn": "learners.dqn",
     "encoders": "nets.encoders",
     "hybrid_policy": "nets.hybrid_policy",
@@ -83,6 +84,7 @@ BELOW_THE_TOP = {
     "maths.noisy": "factorised_noise",
     "maths.td3": "smoothed_action",
     "maths.sac": "soft_value temperature_error",
+    "maths.discrete_sac": "expected_soft_value",
     "maths.c51": "project_distribution_loop",
     "data.episodes": "EpisodeCounter check_chain check_copies check_experience "
     "env_seed on_cpu plain_actions",
@@ -110,7 +112,7 @@ BELOW_THE_TOP = {
     "learners.td3": "Hysteretic TwinDelayed critic_error",
     "learners.sac": "SoftActorCritic SoftPolicy SoftPolicyLike Temperature",
     "learners.discrete_sac": "DiscreteCritics DiscreteSoftActorCritic "
-    "DiscreteSoftPolicy DiscreteSoftPolicyLike expected_soft_value",
+    "DiscreteSoftPolicy DiscreteSoftPolicyLike",
     "learners.a2c": "GradientConfig GradientLearner a2c_gradient a2c_loss",
     "learners.ppo": "Samples",
     "learners.ppg": "AuxiliaryPhase Chunks PhasicNetwork",

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest b5e71cb8c5fcb27f
+# Generated from chapters/workshop/discrete_sac_learner.py (edit there); digest eef53197e7a8ae3d
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.networks import eval_mode, layers, mean_surprise
 from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike, settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
-from literate_rl.ground.signatures import Count, Float, checked
+from literate_rl.ground.signatures import Count, checked
 from literate_rl.learners.loop import OffPolicy, learner_of
-from literate_rl.maths.dqn import td_target
 from literate_rl.learners.sac import (
     SAC,
     SACConfig,
@@ -26,9 +25,11 @@ from literate_rl.learners.sac import (
     make_sac_policy,
     sac_settings,
 )
+from literate_rl.maths.discrete_sac import expected_soft_value
+from literate_rl.maths.dqn import td_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import Policy, normalizing
 from literate_rl.nets.parts import CategoricalActions
+from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [
     "DiscreteCritics",
@@ -37,32 +38,8 @@ __all__ = [
     "DiscreteSoftPolicy",
     "DiscreteSoftPolicyLike",
     "discrete_sac_settings",
-    "expected_soft_value",
     "make_discrete_sac_policy",
 ]
-
-
-@checked
-def expected_soft_value(
-    q: Float[Tensor, "K B N"],
-    log_prob: Float[Tensor, "B N"],
-    alpha: float | Float[Tensor, ""],
-) -> Float[Tensor, "B"]:
-    """Return what states are worth to a policy that is paid for its entropy.
-
-    Args:
-        q: What K critics think of each of the N actions.
-        log_prob: Log-probabilities of the actions.
-        alpha: The temperature: what a nat of entropy is worth.
-
-    Source: Christodoulou 2019, section 3, with the minimum of Fujimoto et al. 2018.
-    """
-    # For each action the least optimistic critic counts. An action of probability 0
-    # adds nothing, although its log-probability is −∞, and whatever its value.
-    prob = log_prob.exp()
-    q, log_prob = (x.masked_fill(prob == 0, 0.0) for x in (q, log_prob))
-    # The sum of {eq}`exact-soft-value`.
-    return (prob * (q.amin(0) - alpha * log_prob)).sum(-1)
 
 
 class DiscreteSoftPolicy(Policy):

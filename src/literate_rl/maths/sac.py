@@ -1,8 +1,7 @@
-# Generated from chapters/sac.py (edit there); digest 1e98af8e4d718ea7
+# Generated from chapters/sac.py (edit there); digest 70fcdd47e271b42f
 """Soft values, and the loss of their temperature."""
 
 from __future__ import annotations
-
 
 from torch import Tensor
 
@@ -43,6 +42,5 @@ def temperature_error(
 
     Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
     """
-    # The derivative with respect to $\log\alpha$ is the entropy minus its target,
-    # {eq}`temperature`.
+    # The loss of {eq}`temperature`.
     return log_alpha * (entropy.detach().mean() - target)

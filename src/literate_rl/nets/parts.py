@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest e9c6111dbdce7b53
+# Generated from chapters/policies.py (edit there); digest 47780cf4a4000c1d
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from literate_rl.ground.networks import (
 )
 from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
 from literate_rl.maths.fast import UNIT_ENTROPY
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 
 __all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMoments"]
 
