@@ -583,8 +583,7 @@ assert turned.shape == reshaped.shape, "nobody tells you"
 #
 # What is scaled is decided by the *space*. If a wrapper has made floats of the bytes and left them
 # between 0 and 255, the space says `float32`, nothing is scaled, and the features are 255 times as
-# large. The opposite happens too: MiniGrid's bytes are no brightness but kinds, such as 2 for a wall. Divided by 255
-# all kinds look black; make a plane for each.
+# large.
 
 # %%
 camera = spaces.Box(0, 255, (20, 20, 3), np.uint8)

@@ -298,10 +298,6 @@ assert np.mean((returns == 500) | (returns < 150)) > 0.95, "all or little"
 assert 2 * returns.std() / math.sqrt(10) > 120, "two standard errors of ten"
 
 # %% [markdown]
-# Where a greedy agent gets far less than it got while it learned, evaluate it with `greedy=False`, and
-# let it draw where it is used: where states look alike that want different actions, whoever always
-# does the same may never arrive ({doc}`debugging`).
-#
 # ## What is a method worth?
 #
 # Nobody who trains REINFORCE with another seed will get *your* weights. So the question is what one

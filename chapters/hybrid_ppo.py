@@ -510,9 +510,6 @@ assert [round(x.final.mean(), 2) for x in (whole, masked)] == [0.24, 1.65]
 # without the mask five seeds are slower by 0.26; on *HybridLander*, a lunar lander that burns one engine at a time with
 # a throttle, five seeds show no difference. DI-engine's loss, a ratio for each head in which all arguments count, does
 # not make up for the mask: with 16 idle arguments its five seeds end at 0.47 on average.
-#
-# In the *entropy* the missing mask cost no return that five seeds show. But its bonus pays for noise that nobody sees,
-# and what is logged is [no longer the entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
 
 # %% tags=["claims"]
 found = paired_difference(moving["ratio not masked"].area, moving["joint"].area)
@@ -584,7 +581,8 @@ for name, column in (("types", types), ("box 1", boxes[0]), ("box 2", boxes[1]))
 # %% [markdown]
 # **Notice** that 0.5 of the first action lands halfway between the middle and the upper bound, and
 # that $-3$ is clipped. With $\sigma = 1$ almost a third of a new policy's arguments end on a bound. Where that
-# hurts, a distribution that cannot leave the box helps, such as the squashed Gaussian of {doc}`sac`.
+# hurts, a distribution that cannot leave the box helps, such as the squashed Gaussian of {doc}`sac`. A rollout
+# holds what the policy drew, and only `to_env` knows what the environment got: a trap of {doc}`policies` shows why.
 
 # %% tags=["claims"]
 assert actions.mask.int().tolist() == [[1, 0], [0, 1], [0, 0]], "implied"
@@ -594,31 +592,6 @@ assert first[:, 0].tolist() == [540, 360, 720], "halfway above the middle"
 assert second[:, 0].tolist() == [360, 0, 720], "clipped"
 outside = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).abs() > 1
 assert abs(outside.float().mean() - 0.32) < 0.01, "almost a third"
-
-# %% [markdown]
-# ### Trap: an action that is judged where the environment sees it
-#
-# The policy drew 0.5, and the environment got 540. If 540 is stored, every later log-probability is
-# that of an action which the policy would never draw. Suppose that an update moves the mean from 0
-# to 0.01:
-
-# %%
-stored = {"as the policy drew it": 0.5, "as the environment saw it": 540.0}
-mus = torch.tensor([0.0, 0.01])
-ratios_of = {}
-for name, u in stored.items():
-    before, after = Normal(mus, 1.0).log_prob(torch.tensor(u))
-    ratios_of[name] = (after - before).exp().item()
-    print(f"ratio of the action {name:26s}{ratios_of[name]:8.3f}")
-
-# %% [markdown]
-# A step of a hundredth gives a ratio of more than a hundred, far outside the clip range. So a
-# rollout holds what the policy drew, and only `to_env` knows what the environment got.
-
-# %% tags=["claims"]
-said, seen = ratios_of.values()
-assert abs(said - 1) < 0.01
-assert seen > 100, "more than a hundred"
 
 # %% [markdown]
 # ### What this policy cannot express

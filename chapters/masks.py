@@ -339,25 +339,17 @@ torch.testing.assert_close(gradient["while acting", True], gradient["masked", Tr
 assert entropy["while acting"] > np.log(2) > entropy["masked"], "more than two can have"
 
 # %% [markdown]
-# Does it show? The two agents of the picture above, and one that masks only while it acts, trained
-# with ten seeds each, for 102,400 steps. The last policies then played a hundred greedy episodes, with
-# masks where they had been trained with them.
-
-# %%
-from literate_rl.runs.runs import stored_runs
-
-runs = stored_runs("masks_taxi") | stored_runs("masks_taxi_without")
-for name, found in runs.items():
-    low, high = found.final.min(), found.final.max()
-    print(f"{name:18s} {found.final.mean():6.1f}, seeds from {low:.1f} to {high:.1f}")
-
-# %% [markdown]
-# **Notice** that PPO, which subtracts a baseline, learns Taxi with a mask while acting only, and with ten seeds
-# we see no difference from the right way. The right way has no guarantee either: two of its ten seeds end at 1 and
-# 3 where the others earn 6 to 8. Without masks all ten agents stand still.
+# Does it show? The two agents of the picture above, and one that masks only while it acts, were trained with
+# ten seeds each, for 102,400 steps. **Notice** in the last policies that PPO, which subtracts a baseline,
+# learns Taxi with a mask while acting only, and with ten seeds we see no difference from the right way. The
+# right way has no guarantee either: two of its ten seeds end at 1 and 3 where the others earn 6 to 8. Without
+# masks all ten agents stand still.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
+from literate_rl.runs.runs import stored_runs
+
+runs = stored_runs("masks_taxi") | stored_runs("masks_taxi_without")
 
 assert all(len(found.final) == 10 for found in runs.values()), "ten seeds each"
 always, acting = runs["masks"].final, runs["masks while acting"].final

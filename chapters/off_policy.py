@@ -557,11 +557,9 @@ assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 # | tree backup {cite:p}`precup2000` | $Q$ | 1 | $\lambda\, \pi(a)$ |
 # | no correction | $V$ | 1 | $\lambda$ |
 #
-# $Q$ needs no weight, because its action $a_t$ is given.
-# And its TD error, $r + \gamma \sum_a \pi(a) Q(s', a) - Q(s, a)$, asks today's policy what comes next. So
-# its mean is zero at the right values whatever the factors are, and Retrace and tree backup settle at
-# the values of $\pi$, for any old policy. The price is a network that has a value for each
-# action; a critic of states has only $V$, and V-trace is what is left for it.
+# An estimate of $Q$ needs no weight, because its action is given, and Retrace and tree backup settle at the
+# values of $\pi$ for any old policy. The price is a network that has a value for each action; a critic of
+# states has only $V$, and V-trace is what is left for it.
 
 # %% tags=["claims"]
 value_of_pi = closed_form(pi)

@@ -47,7 +47,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.fast import UNIT_ENTROPY
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 
 __all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMoments"]
 

@@ -365,13 +365,10 @@ def categorical_log_prob(
 # with a zero. $\hat A_b$ is a number that was computed before. It is not differentiated, although
 # a network may have had a say in it.
 #
-# **The value of this loss means nothing.** A loss in supervised learning is a distance from a
-# target, on data that stay. This one is a tool that was made for its slope in one point. It
-# does not estimate $-J$: add 100 to every return, and the loss changes a lot, its mean
-# gradient not at all. And it belongs to the policy that drew the batch. After one update the
-# policy is another one and would draw other actions. If we step down the same loss again and
-# again, it falls and falls, while $J$ need not rise. How to take several updates from one batch
-# is the subject of {doc}`ppo_error`.
+# **The value of this loss means nothing.** It is a tool that was made for its slope in one point: add 100 to
+# every return, and the loss changes a lot, its mean gradient not at all. And it belongs to the policy that
+# drew the batch. If we step down the same loss again and again, it falls and falls, while $J$ need not rise.
+# How to take several updates from one batch is the subject of {doc}`ppo_error`.
 
 
 # %% tags=["export"]

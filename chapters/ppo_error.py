@@ -419,7 +419,7 @@ assert objective_and_slope(regions, -1.0)[1][-1] == -5, "live without dual clip"
 # $$ (def-ppo-total)
 #
 # **Note the minus sign.** The entropy is wanted, so it is subtracted from the loss. The field below is
-# called `entropy_loss`, as in PPOxFamily and DI-engine, a name that suggests the opposite.
+# called `entropy_loss` all the same.
 
 
 # %% tags=["export"]

@@ -48,7 +48,7 @@ from literate_rl.maths.dqn import (
 )
 from literate_rl.nets.encoders import OwnEncoder, ShapedEncoder, entrance
 from literate_rl.nets.pictures import Convolutions, PictureEncoder
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [

@@ -60,7 +60,7 @@ from literate_rl.learners.sac import (
 from literate_rl.learners.td3 import TwinDelayed
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 from literate_rl.nets.policies import Policy
 from literate_rl.nets.parts import (
     ActorCritic,

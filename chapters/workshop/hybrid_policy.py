@@ -49,7 +49,7 @@ from literate_rl.nets.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 from literate_rl.nets.policies import Policy, behind, normalizing
 from literate_rl.nets.parts import ActorCritic, GaussianActions
 

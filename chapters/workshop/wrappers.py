@@ -26,7 +26,7 @@ from gymnasium import spaces
 
 from literate_rl.ground.signatures import check_that
 
-from literate_rl.nets.legal import (
+from literate_rl.nets.masking import (
     legal as legal,
 )
 

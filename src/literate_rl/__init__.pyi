@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest f3e4602016d77138
+# Generated from chapters/*.py (edit there); digest 49ea9f91c224b6ea
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -35,7 +35,7 @@ from .nets.parts import (
 from .nets.pictures import (
     PictureEncoder as PictureEncoder,
 )
-from .nets.legal import (
+from .nets.masking import (
     legal as legal,
 )
 from .nets.hybrid_action import (

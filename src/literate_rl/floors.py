@@ -24,7 +24,7 @@ FLOORS = {
     "data": "workshop.hybrid_space workshop.episodes workshop.makers workshop.worlds "
     "workshop.memory workshop.collectors:agents workshop.rings:windows "
     "replay:sum_tree workshop.buffer:replay exact_values",
-    "nets": "encoders:pictures workshop.make_encoder:encoders masks:legal "
+    "nets": "encoders:pictures workshop.make_encoder:encoders masks:masking "
     "workshop.wrappers:masks choices "
     "policies:parts workshop.make_policy:policies disjoint_network hybrid_action "
     "workshop.hybrid_policy hybrid_ppo",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 0cce49202c06a5e8
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 52beba7a17d2a69b
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from literate_rl.learners.sac import (
 from literate_rl.learners.td3 import TwinDelayed
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 from literate_rl.nets.policies import Policy
 from literate_rl.nets.parts import (
     ActorCritic,

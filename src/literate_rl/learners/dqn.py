@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/dqn_learner.py (edit there); digest f7823a45c60fb522
+# Generated from chapters/workshop/dqn_learner.py (edit there); digest 9c5fac717e2adfb4
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from literate_rl.maths.dqn import (
 )
 from literate_rl.nets.encoders import OwnEncoder, ShapedEncoder, entrance
 from literate_rl.nets.pictures import Convolutions, PictureEncoder
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [

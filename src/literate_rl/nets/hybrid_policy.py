@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest d9d275e0167288c4
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 11d8de17dfae7145
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from literate_rl.nets.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 from literate_rl.nets.policies import Policy, behind, normalizing
 from literate_rl.nets.parts import ActorCritic, GaussianActions
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/wrappers.py (edit there); digest 66db92f7ebcd2732
+# Generated from chapters/workshop/wrappers.py (edit there); digest 8d553c5063f2effb
 """Legal actions: adapters for those who say it in another way."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from literate_rl.ground.signatures import check_that
 
-from literate_rl.nets.legal import (
+from literate_rl.nets.masking import (
     legal as legal,
 )
 

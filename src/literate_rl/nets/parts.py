@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 7437eeefee42ee2b
+# Generated from chapters/policies.py (edit there); digest f3923d0056633db3
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.fast import UNIT_ENTROPY
-from literate_rl.nets.legal import legal
+from literate_rl.nets.masking import legal
 
 __all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMoments"]
 
