@@ -49,7 +49,7 @@ from literate_rl.learners.dqn import (
     make_q_policy,
     q_target,
 )
-from literate_rl.learners.ppg import PPGConfig, make_phasic_policy
+from literate_rl.learners.ppg_learner import PPGConfig, make_phasic_policy
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.learners.rainbow import NoisyLinear, make_rainbow_policy
 from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy

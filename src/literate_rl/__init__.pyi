@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 65b5128e0c107cc9
+# Generated from chapters/*.py (edit there); digest 233cd3a49e0160d6
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -66,11 +66,8 @@ from .nets.disjoint_network import (
 from .learners.ppg import (
     PPGAlgorithm as PPGAlgorithm,
     PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
-    PPGConfig as PPGConfig,
     auxiliary_loss as auxiliary_loss,
     element_wise_squared_loss as element_wise_squared_loss,
-    make_phasic_policy as make_phasic_policy,
-    ppg_settings as ppg_settings,
 )
 from .data.replay import (
     ReplayBuffer as ReplayBuffer,
@@ -277,6 +274,11 @@ from .learners.ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
     ppo_settings as ppo_settings,
+)
+from .learners.ppg_learner import (
+    PPGConfig as PPGConfig,
+    make_phasic_policy as make_phasic_policy,
+    ppg_settings as ppg_settings,
 )
 from .apps.training import (
     Agent as Agent,

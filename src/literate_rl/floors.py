@@ -26,7 +26,7 @@ FLOORS = {
     "nets": "encoders masks choices policies disjoint_network hybrid_action "
     "workshop.hybrid_policy hybrid_ppo",
     "learners": "loop dqn rainbow ddpg td3 sac discrete_sac a2c "
-    "workshop.on_policy:ppo ppg impala",
+    "workshop.on_policy:ppo workshop.ppg_learner ppg impala",
     "actors": "actors processes a3c apex",
     "check": "workshop.probes workshop.states workshop.rules contracts "
     "workshop.own_models",
@@ -91,7 +91,8 @@ BELOW_THE_TOP = {
     "DiscreteSoftPolicy DiscreteSoftPolicyLike expected_soft_value",
     "learners.a2c": "GradientConfig GradientLearner a2c_gradient a2c_loss",
     "learners.ppo": "Samples",
-    "learners.ppg": "AuxiliaryPhase Chunks PhasicNetwork",
+    "learners.ppg": "AuxiliaryPhase",
+    "learners.ppg_learner": "Chunks PhasicNetwork",
     "learners.impala": "Unroll VTraceLearner to_unroll",
     "actors.actors": "Census InProcess RemoteLearner TransportConfig slot_layout",
     "actors.processes": "ActorProcess",
