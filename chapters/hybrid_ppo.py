@@ -49,9 +49,8 @@ __all__ = ["ppo_policy_error_hybrid", "ppo_policy_error_hybrid_per_head"]
 # small cost for each step ({doc}`workshop/worlds`). The target is 0.9 away on average, so a good
 # agent collects about 1.8 in an episode.
 #
-# By hand one would write a rule of three lines: *stop in the target; turn if it is not straight
-# ahead; otherwise accelerate, less when it is near*. Here an agent without the rule learns for
-# 60,000 steps:
+# The dashed line is a rule by hand: *stop in the target; turn if it is not straight
+# ahead; otherwise accelerate, less when it is near*. The agent learns without it:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Return of hybrid PPO on Moving over 60,000 steps: it starts below zero, crosses one after about half of the steps and ends close to the dashed line of the rule"}}
 import math
@@ -90,24 +89,6 @@ def episode(env, act, seed):
     return total, frames
 
 
-def show(axes, frames):
-    """Draw frames at equal distances in time, the first and the last among them."""
-    axes = list(axes)
-    steps = np.linspace(0, len(frames) - 1, len(axes)).round().astype(int)
-    for axis, step in zip(axes, steps, strict=True):
-        axis.imshow(frames[step])
-        axis.set_title(f"step {step}", size=9)
-        axis.set(xticks=[], yticks=[])
-
-
-def curve(history):
-    """Return the steps and the mean returns of a run, over four iterations each."""
-    steps = [row["step"] for row in history]
-    returns = np.array([row["charts/episodic_return"] for row in history])
-    smooth = [np.nanmean(returns[max(0, i - 3) : i + 1]) for i in range(len(returns))]
-    return steps, smooth
-
-
 torch.set_num_threads(1)  # the network is too small to be shared out
 config = ppo_settings("literate_rl/Moving-v0")
 seed_everything(config.seed)
@@ -119,7 +100,9 @@ history = fit(learner, progress=False)
 env = gym.make("literate_rl/Moving-v0")
 rule = np.mean([episode(env, by_hand, seed)[0] for seed in range(100)])
 fig, axis = plt.subplots(figsize=(7, 2.6))
-axis.plot(*curve(history), label="hybrid PPO")
+found = np.array([row["charts/episodic_return"] for row in history])
+smooth = [np.nanmean(found[max(0, i - 3) : i + 1]) for i in range(len(found))]
+axis.plot([row["step"] for row in history], smooth, label="hybrid PPO")
 axis.axhline(rule, linestyle="--", color="C1", label="the rule by hand")
 axis.set(xlabel="steps", ylabel="return")
 axis.legend()
@@ -139,34 +122,36 @@ def trained(obs):
 
 total, frames = episode(env, trained, seed=12)
 fig, axes = plt.subplots(1, 6, figsize=(7, 1.6))
-show(axes, frames)
+steps = np.linspace(0, len(frames) - 1, 6).round().astype(int)
+for axis, step in zip(axes, steps, strict=True):
+    axis.imshow(frames[step])
+    axis.set_title(f"step {step}", size=9)
+    axis.set(xticks=[], yticks=[])
 fig.tight_layout()
 print(f"trained, return {total:.2f}")
 
 # %% [markdown]
 # **Notice** that the curve includes the noise of exploration; the printed return does not. Without noise
-# five stored runs end at 1.67 on average, less than a tenth below the 1.84 of the rule.
+# five stored runs end less than a tenth below the rule.
 
 # %% tags=["claims"]
 from literate_rl.runs.runs import stored_runs
 
 assert returns.mean() > 1, "a single run"
-assert round(rule, 2) == 1.84, "the rule collects 1.84"
+assert abs(rule - 1.8) < 0.05, "about 1.8"
 starts = [env.reset(seed=seed)[0][7] for seed in range(1_000)]
 assert abs(np.mean(starts) - 0.9) < 0.05, "the target is 0.9 away on average"
 finals = stored_runs("moving")["joint"].final
 assert finals.mean() > 0.9 * rule, "less than a tenth below the rule"
-assert (len(finals), round(finals.mean(), 2)) == (5, 1.67), "five stored seeds"
+assert len(finals) == 5, "five stored runs"
 
 # %% [markdown]
-# In a terminal the same takes one line, `literate-rl ppo --env literate_rl/Moving-v0`.
-#
 # ## Hybrid PPO on one page
 #
-# Here is the whole agent as a program that runs from top to bottom. It is the PPO of
-# {doc}`ppo` but for two functions. `act` draws a type and all arguments. `evaluate` returns *one*
-# log-probability for the whole action, {eq}`hybrid-log-prob`, and one entropy,
-# {eq}`hybrid-entropy`. On this page it stops after 10,240 steps, before it has learned much.
+# The whole agent is the PPO of {doc}`ppo` but for two functions. `act` draws a type and all arguments. `evaluate`
+# returns *one* log-probability for the whole action, {eq}`hybrid-log-prob`, and one entropy, {eq}`hybrid-entropy`. On this
+# page the program stops after 10,240 steps, before it has learned much; in a terminal `literate-rl ppo --env
+# literate_rl/Moving-v0` trains to the end.
 
 # %% tags=["program"] total_steps=60000
 import torch
@@ -262,9 +247,7 @@ for update in range(1, num_updates + 1):
 
 # %% [markdown]
 # With 60,000 steps all of ten seeds end with a return above 1.3, noise included. The package's PPO
-# reaches the same parameters from the same weights and the same seed. It needs no loss of its own for hybrid
-# actions, because a policy of this book answers the two questions of `evaluate` itself
-# ({doc}`workshop/hybrid_policy`).
+# reaches the same parameters from the same weights and the same seed, on a policy that answers the two questions of `evaluate` itself ({doc}`workshop/hybrid_policy`).
 
 # %% tags=["claims"]
 from dataclasses import replace
@@ -299,10 +282,9 @@ for ours, theirs in zip(parameters, policy.parameters(), strict=True):
 #
 # and one clip. Old and new log-probability use the same type and the same mask.
 #
-# The paper that introduced hybrid PPO, called H-PPO {cite:p}`fan2019`, treats type and arguments
-# as two policies. The type has the ratio $\rho^{\text{type}} = p_k / p_k^{\text{old}}$, the
-# arguments have the ratio $\rho^{\text{args}}$ of their densities, and each is clipped on its
-# own. With our mask, the sum of the two objectives is
+# H-PPO {cite:p}`fan2019` treats type and arguments as two policies. The type has the ratio
+# $\rho^{\text{type}} = p_k / p_k^{\text{old}}$, the arguments have the ratio $\rho^{\text{args}}$ of their
+# densities, and each is clipped on its own. With our mask, the sum of the two objectives is
 #
 # $$
 # L(\rho^{\text{type}}, \hat A)
@@ -319,8 +301,7 @@ for ours, theirs in zip(parameters, policy.parameters(), strict=True):
 # the type if the action was good, and the arguments if it was bad. In the return on *Moving* five seeds
 # show no difference between the two.
 #
-# Both errors follow as functions of the network's trees. The learner has log-probabilities already and
-# calls `policy_error_from_log_prob` itself.
+# Both errors follow as functions of the network's trees.
 
 
 # %% tags=["export"]
@@ -462,9 +443,9 @@ for key in ("area", "final"):
 # encoder that the type and all other arguments share.
 #
 # Which of the two does harm? *Moving* gets 16 further arguments that lie **idle**: no type uses them. One agent has the
-# mask, and three count all arguments in the ratio and in its clip. The first of these three gets no gradient from
-# arguments that do not count. In the second the gradient of the 16 moves their own weights and spares the encoder. In the
-# third it goes wherever it leads.
+# mask, and three count all arguments in the ratio and in its clip. The first of these gets no gradient from
+# arguments that do not count. In the second the gradient of the 16 spares the encoder and moves only weights of their own. In
+# the third it goes wherever it leads.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 60,000 steps, four agents with sixteen idle arguments. First the return: with the mask, and without the gradient of what does not count, it climbs alike; where the idle spare the encoder it lags behind; with the whole gradient it climbs half as far. Second the share of ratios outside the clip range, lowest with the mask and highest without the gradient"}}
 causes = stored_runs("moving_idle_cause")
@@ -485,9 +466,14 @@ axes[1].set(xlabel="steps", title="share outside the clip range", ylim=(0, None)
 fig.tight_layout()
 # %% [markdown]
 # **Notice** that without this gradient the agent learns as the masked one does, although more of its
-# ratios leave the clip range than of any other's, 27 percent. So it is not the ratio that does harm. It is the gradient:
+# ratios leave the clip range than of any other's. So it is not the ratio that does harm. It is the gradient:
 # with all of it the agent, played without noise, ends at 0.24 instead of 1.65, and most of what it loses comes back when
-# the encoder is spared.
+# the encoder is spared that of the 16.
+#
+# About as much as is still lost then is lost without a mask on *Moving* as it is, where each type ignores one argument or
+# two. On *HybridLander*, a lunar lander that burns one engine at a time with a throttle, five seeds show no difference. Nor do
+# they where the mask is missing in the *entropy* alone. But there the bonus pays for noise that nobody sees, and
+# what is logged is [no longer the entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
 
 # %% tags=["claims"]
 masked, still, spared, whole = (causes[loss] for loss in labels)
@@ -501,24 +487,12 @@ for key in ("area", "final"):
 shares = [runs.watched["losses/clipfrac"].mean() for runs in causes.values()]
 outside = dict(zip(causes, shares, strict=True))
 assert max(outside, key=outside.get) == "idle without gradient", "the most"
-assert round(outside["idle without gradient"], 2) == 0.27, "27 percent"
 assert [round(x.final.mean(), 2) for x in (whole, masked)] == [0.24, 1.65]
-
-# %% [markdown]
-# With fewer arguments there is less of this gradient. On *Moving* as it is, each type ignores one argument or two, and
-# without the mask five seeds are slower by 0.26; on *HybridLander*, a lunar lander that burns one engine at a time with
-# a throttle, five seeds show no difference. DI-engine's loss, a ratio for each head in which all arguments count, does
-# not make up for the mask: with 16 idle arguments its five seeds end at 0.47 on average.
-#
-# In the *entropy* the missing mask cost no return that five seeds show. But its bonus pays for noise that nobody sees,
-# and what is logged is [no longer the entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
-
-# %% tags=["claims"]
-found = paired_difference(moving["ratio not masked"].area, moving["joint"].area)
-assert found.high < 0, "slower"
-assert round(-found.mean, 2) == 0.26
+left = paired_difference(masked.area, spared.area).mean
+plain = paired_difference(moving["joint"].area, moving["ratio not masked"].area)
+assert plain.low > 0, "lost on Moving as it is"
+assert abs(left - plain.mean) < 0.1 * left, "about as much"
 wide, landers = stored_runs("moving_idle_16"), stored_runs("lander")
-assert round(wide["per head, not masked"].final.mean(), 2) == 0.47, "no match"
 pairs = [(runs["entropy not masked"], runs["joint"]) for runs in (moving, wide)]
 pairs.append((landers["not masked"], landers["joint"]))
 for one, other in pairs:
@@ -526,26 +500,6 @@ for one, other in pairs:
     for key in ("area", "final"):
         found = paired_difference(getattr(one, key), getattr(other, key))
         assert found.low < 0 < found.high, "no difference"
-
-# %% [markdown]
-# ## Is a hybrid action worth its trouble?
-#
-# Gymnasium has *HybridLander*'s moon with two other sets of actions: one of three engines at full power or
-# none, or two numbers that steer all of them. With the same settings five seeds show no difference from either.
-# *Moving* needs another angle at almost every turn, so there a list should be at a loss. Lists of eight and of twelve
-# actions show none at the end. What a hybrid action saves is the list: somebody has to choose its values, and a type with
-# three numbers of five values each makes 125 entries.
-
-# %% tags=["claims"]
-landers = [stored_runs(f"lander_{name}")["PPO"] for name in ("discrete", "continuous")]
-hybrid, moved = stored_runs("lander")["joint"], moving["joint"]
-twelve, eight = (stored_runs(f"moving_list_{n}")["PPO"] for n in (12, 8))
-pairs = [(hybrid, other, key) for other in landers for key in ("final", "area")]
-pairs += [(moved, eight, "final"), (moved, twelve, "final")]
-for one, other, key in pairs:
-    assert len(one.final) == len(other.final) == 5, "five seeds"
-    gap = paired_difference(getattr(one, key), getattr(other, key))
-    assert gap.low < 0 < gap.high, "no difference"
 
 # %% [markdown]
 # ## Between the policy and the environment
@@ -562,8 +516,7 @@ for one, other, key in pairs:
 # where an argument with an infinite bound is not moved. Mask and bounds come from the Gymnasium
 # space. `Tuple(Discrete(K), Tuple(K boxes))` has one box of arguments for each type, which is empty
 # where the type has none, and so implies the mask. Any other space with one `Discrete` and some
-# boxes, such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must say it with
-# `mask`:
+# boxes, such as `Tuple(Discrete(3), Box(2))`, needs a `mask`:
 
 # %%
 from gymnasium import spaces
@@ -583,15 +536,14 @@ for name, column in (("types", types), ("box 1", boxes[0]), ("box 2", boxes[1]))
     print(name, column.ravel().tolist())
 
 # %% [markdown]
-# **Notice** that 0.5 of the first action lands halfway between the middle and the upper bound, and
-# that $-3$ is clipped. With $\sigma = 1$ almost a third of a new policy's arguments end on a bound. Where that
+# **Notice** that $-3$ is clipped. With $\mu = 0$ and $\sigma = 1$ almost a third of the arguments end on a bound. Where that
 # hurts, a distribution that cannot leave the box helps, such as the squashed Gaussian of {doc}`sac`.
 
 # %% tags=["claims"]
 assert actions.mask.int().tolist() == [[1, 0], [0, 1], [0, 0]], "implied"
 assert torch.equal(actions.mask, told.mask), "told"
 first, second, _ = boxes
-assert first[:, 0].tolist() == [540, 360, 720], "halfway above the middle"
+assert first[:, 0].tolist() == [540, 360, 720]
 assert second[:, 0].tolist() == [360, 0, 720], "clipped"
 outside = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).abs() > 1
 assert abs(outside.float().mean() - 0.32) < 0.01, "almost a third"
@@ -613,7 +565,7 @@ for name, u in stored.items():
     print(f"ratio of the action {name:26s}{ratios_of[name]:8.3f}")
 
 # %% [markdown]
-# A step of a hundredth gives a ratio of more than a hundred, far outside the clip range. So a
+# The ratio is more than a hundred. So a
 # rollout holds what the policy drew, and only `to_env` knows what the environment got.
 
 # %% tags=["claims"]
@@ -627,17 +579,16 @@ assert seen > 100, "more than a hundred"
 # An argument that two types share has *one* mean for both, though "forward" and "backward" may want
 # different speeds: give each type an argument of its own. Arguments do not depend on each other
 # either. Where they must, a network draws them one after the other and feeds each into the next, as
-# AlphaStar does {cite:p}`vinyals2019`; the log-probability of the whole is still one sum.
-#
-# If the environment also says which *types* are legal in a state, that mask belongs in the logits ({doc}`masks`).
-# In the mask of arguments it would only say which arguments count.
+# AlphaStar does {cite:p}`vinyals2019`.
 
 # %% [markdown]
 # ## When to use it
 #
-# Hybrid PPO is PPO with one log-probability for a type and its arguments, so it costs what PPO
-# costs. It saves you a list of fixed values. Where a short list is easily written down, PPO with that list is
-# simpler. If your types have arguments, mask the ratio: with many arguments the agent ends far lower without.
+# A hybrid action saves you a list of fixed values: a type with three numbers of five values each makes 125 entries.
+# Where a short list is easily written down, PPO with that list is simpler. At the end of training five seeds show no
+# difference on *Moving* between hybrid PPO and lists of eight or twelve actions, nor on the lander's moon from
+# Gymnasium's two other sets of actions. Mask the ratio: with many arguments that do not count the agent ends far
+# lower without.
 #
 # - **Use it for**: actions with one type and numbers that belong to it, such as a skill and its
 #   direction
@@ -654,6 +605,14 @@ program = stored_runs("program_hybrid_ppo")["hybrid_ppo"]
 assert len(program.final) == 10
 assert program.final.min() > 1.3, "ten of ten learn Moving"
 assert abs(program.cpu_seconds.mean() - 6) < 1, "6 CPU seconds"
+landers = [stored_runs(f"lander_{name}")["PPO"] for name in ("discrete", "continuous")]
+hybrid, moved = stored_runs("lander")["joint"], moving["joint"]
+twelve, eight = (stored_runs(f"moving_list_{n}")["PPO"] for n in (12, 8))
+pairs = [(hybrid, other) for other in landers] + [(moved, eight), (moved, twelve)]
+for one, other in pairs:
+    assert len(one.final) == len(other.final) == 5, "five seeds"
+    gap = paired_difference(one.final, other.final)
+    assert gap.low < 0 < gap.high, "no difference"
 
 # %% [markdown]
 # ## Summary
@@ -661,7 +620,7 @@ assert abs(program.cpu_seconds.mean() - 6) < 1, "6 CPU seconds"
 # - PPO needs one log-probability and one entropy of the whole action, so there is one ratio.
 # - H-PPO clips a ratio for each head. Five seeds show no difference in the return.
 # - Arguments that do not count harm through their gradient, most of it in the encoder that they share with the
-#   others. With many of them the agent ends far lower, so mask them.
+#   others, and not through the ratio. With many of them the agent ends far lower, so mask them.
 # - A rollout holds arguments as they were drawn; they are scaled and clipped on the way into the
 #   environment.
 #
