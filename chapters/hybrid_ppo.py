@@ -78,7 +78,7 @@ def by_hand(obs):
 
 
 def episode(env, act, seed):
-    """Play one episode; return its return and, where the environment draws, frames."""
+    """Play one episode; return its return and frames."""
     obs, _ = env.reset(seed=seed)
     frames, total, done = [env.render()], 0.0, False
     while not done:
@@ -99,14 +99,13 @@ history = fit(learner, progress=False)
 
 env = gym.make("literate_rl/Moving-v0")
 rule = np.mean([episode(env, by_hand, seed)[0] for seed in range(100)])
-fig, axis = plt.subplots(figsize=(7, 2.6))
+fig, axis = plt.subplots(figsize=(7, 2.6), layout="constrained")
 found = np.array([row["charts/episodic_return"] for row in history])
 smooth = [np.nanmean(found[max(0, i - 3) : i + 1]) for i in range(len(found))]
 axis.plot([row["step"] for row in history], smooth, label="hybrid PPO")
 axis.axhline(rule, linestyle="--", color="C1", label="the rule by hand")
 axis.set(xlabel="steps", ylabel="return")
 axis.legend()
-fig.tight_layout()
 returns = evaluate(learner.policy, "literate_rl/Moving-v0", episodes=100, seed=1)
 print(f"100 episodes without noise: {returns.mean():.2f}, the rule: {rule:.2f}")
 
@@ -121,13 +120,12 @@ def trained(obs):
 
 
 total, frames = episode(env, trained, seed=12)
-fig, axes = plt.subplots(1, 6, figsize=(7, 1.6))
+fig, axes = plt.subplots(1, 6, figsize=(7, 1.6), layout="constrained")
 steps = np.linspace(0, len(frames) - 1, 6).round().astype(int)
 for axis, step in zip(axes, steps, strict=True):
     axis.imshow(frames[step])
     axis.set_title(f"step {step}", size=9)
     axis.set(xticks=[], yticks=[])
-fig.tight_layout()
 print(f"trained, return {total:.2f}")
 
 # %% [markdown]
@@ -455,7 +453,7 @@ labels = {
     "encoder without the idle": "all count, idle spare the encoder",
     "ratio not masked": "all count",
 }
-fig, axes = plt.subplots(1, 2, figsize=(7, 3.2))
+fig, axes = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
 for loss, label in labels.items():
     runs = causes[loss]
     axes[0].plot(runs.steps, runs.curves.mean(0), label=label)
@@ -463,7 +461,7 @@ for loss, label in labels.items():
 axes[0].set(xlabel="steps", ylabel="return", title="mean of ten seeds", xlim=(0, None))
 axes[0].legend(fontsize=7)
 axes[1].set(xlabel="steps", title="share outside the clip range", ylim=(0, None))
-fig.tight_layout()
+
 # %% [markdown]
 # **Notice** that without this gradient the agent learns as the masked one does, although more of its
 # ratios leave the clip range than of any other's. So it is not the ratio that does harm. It is the gradient:
@@ -472,8 +470,8 @@ fig.tight_layout()
 #
 # About as much as is still lost then is lost without a mask on *Moving* as it is, where each type ignores one argument or
 # two. On *HybridLander*, a lunar lander that burns one engine at a time with a throttle, five seeds show no difference. Nor do
-# they where the mask is missing in the *entropy* alone. But there the bonus pays for noise that nobody sees, and
-# what is logged is [no longer the entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
+# they where the mask is missing in the *entropy* alone, though what is logged is then
+# [no longer the entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
 
 # %% tags=["claims"]
 masked, still, spared, whole = (causes[loss] for loss in labels)
@@ -585,9 +583,8 @@ assert seen > 100, "more than a hundred"
 # ## When to use it
 #
 # A hybrid action saves you a list of fixed values: a type with three numbers of five values each makes 125 entries.
-# Where a short list is easily written down, PPO with that list is simpler. At the end of training five seeds show no
-# difference on *Moving* between hybrid PPO and lists of eight or twelve actions, nor on the lander's moon from
-# Gymnasium's two other sets of actions. Mask the ratio: with many arguments that do not count the agent ends far
+# Where a short list is easily written down, PPO with that list is simpler. At the end five seeds show no
+# difference from lists of eight or twelve actions on *Moving*, nor from either of Gymnasium's own sets on the lander's moon. Mask the ratio: with many arguments that do not count the agent ends far
 # lower without.
 #
 # - **Use it for**: actions with one type and numbers that belong to it, such as a skill and its
@@ -621,8 +618,7 @@ for one, other in pairs:
 # - H-PPO clips a ratio for each head. Five seeds show no difference in the return.
 # - Arguments that do not count harm through their gradient, most of it in the encoder that they share with the
 #   others, and not through the ratio. With many of them the agent ends far lower, so mask them.
-# - A rollout holds arguments as they were drawn; they are scaled and clipped on the way into the
-#   environment.
+# - A rollout holds arguments as they were drawn, not as the environment got them.
 #
 # ## Exercises
 #
