@@ -365,8 +365,7 @@ class Heads(nn.Module):
     """All weights of the disjoint network. It returns tensors only.
 
     ``projections`` has a policy head for each leaf of the action space. With None as
-    ``value_encoder`` the value shares the encoder of the policy. ``reward_shape`` is
-    that of a reward, and of both values of a state.
+    ``value_encoder`` the value shares the encoder of the policy.
     """
 
     def __init__(
@@ -567,9 +566,7 @@ dial(
 
 # %% [markdown]
 # **Notice** the bar of the value. With two encoders, and with one that is
-# always cut off, it is zero. With `"policy_phase"` it comes back in the auxiliary phase, and
-# with `"never"` it is always there. Which rule trains the
-# better agent is not measured here; two encoders avoid the question.
+# always cut off, it is zero. With `"policy_phase"` it comes back in the auxiliary phase, and with `"never"` it is always there.
 
 # %% tags=["claims"]
 reached = {key: found[1] > 0 for key, found in lengths.items()}
@@ -662,7 +659,7 @@ grade(lambda: reached(answer), lambda: reached(right), ())
 # How strongly must the policy be held? In the first figure the divergence had the weight 1.
 # Return a weight with which the policy of the disjoint network drifts by less than 0.0001
 # nats in 200 steps, while its features still explain more than 95 % of the return's variance.
-# With a weight that is too large the features hardly learn.
+#
 
 
 # %%

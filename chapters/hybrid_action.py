@@ -515,7 +515,7 @@ def args_divergence(
 
 
 # %% [markdown]
-# Around them stands the distribution itself. It is made of what the network says and a mask.
+# Around them stands the distribution.
 
 
 # %% tags=["export"]
@@ -671,7 +671,6 @@ assert all(map(math.isfinite, results["replace before"][1]))
 # - The log-probability is that of the type plus those of the arguments that count.
 # - In the entropy and the divergence an argument counts as often as its types are chosen.
 # - A dangerous number is replaced before it enters a formula, or the gradient is NaN.
-# - A type that a state forbids has a logit of minus infinity.
 #
 # ## Exercises
 #

@@ -45,9 +45,8 @@ __all__ = ["ppo_policy_error_hybrid", "ppo_policy_error_hybrid_per_head"]
 #
 # The task is *Moving* {cite:p}`fan2019,hirtz2020`: a point in a square accelerates by some power,
 # turns by some angle or stops. It has to stop inside a disc, the target. Its reward is the
-# distance by which it comes nearer, plus 1 for arriving and $-1$ for leaving the square, less a
-# small cost for each step ({doc}`workshop/worlds`). The target is 0.9 away on average, so a good
-# agent collects about 1.8 in an episode.
+# distance by which it comes nearer, plus 1 for arriving and $-1$ for leaving the square, less a small cost
+# for each step ({doc}`workshop/worlds`).
 #
 # The dashed line is a rule by hand: *stop in the target; turn if it is not straight
 # ahead; otherwise accelerate, less when it is near*. The agent learns without it:
@@ -136,9 +135,6 @@ print(f"trained, return {total:.2f}")
 from literate_rl.runs.runs import stored_runs
 
 assert returns.mean() > 1, "a single run"
-assert abs(rule - 1.8) < 0.05, "about 1.8"
-starts = [env.reset(seed=seed)[0][7] for seed in range(1_000)]
-assert abs(np.mean(starts) - 0.9) < 0.05, "the target is 0.9 away on average"
 finals = stored_runs("moving")["joint"].final
 assert finals.mean() > 0.9 * rule, "less than a tenth below the rule"
 assert len(finals) == 5, "five stored runs"
@@ -615,7 +611,7 @@ for one, other in pairs:
 # ## Summary
 #
 # - PPO needs one log-probability and one entropy of the whole action, so there is one ratio.
-# - H-PPO clips a ratio for each head. Five seeds show no difference in the return.
+# - H-PPO clips a ratio for each head.
 # - Arguments that do not count harm through their gradient, most of it in the encoder that they share with the
 #   others, and not through the ratio. With many of them the agent ends far lower, so mask them.
 # - A rollout holds arguments as they were drawn, not as the environment got them.

@@ -65,34 +65,34 @@ def acting_and_learning(use, logit_of_jump):
     return taken, gradient
 
 
-def bars(title, told, unit, ticks, heights, tone):
-    """Draw a bar for each action."""
-    across = Axis("", -0.6, 3.6, ticks=names)
-    up = Axis(unit, ticks[0], ticks[-1], ticks)
-    marks = Mark("bars", list(names), heights.tolist(), tone)
-    told = f"Bars: {told} of each of four actions."
-    return plot(title, told, across, up, marks, width=320)
-
-
 def shown(use, logit_of_jump):
     taken, gradient = acting_and_learning(use, logit_of_jump)
-    left = bars(
-        *("What is taken", "the probability", "probability"),
-        *((0, 0.5, 1), taken, "accent"),
-    )
-    right = bars(
-        *(
+    panels = (
+        ("What is taken", "probability", (0, 0.5, 1), taken, "accent"),
+        (
             "What left teaches",
-            "the derivative of log π(left) by the logit",
-            "derivative",
+            "derivative of log π(left)",
+            (-1, 0, 1),
+            gradient,
+            "second",
         ),
-        *((-1, 0, 1), gradient, "second"),
     )
+    pictures = [
+        plot(
+            title,
+            f"Bars: {unit}, for each of four actions.",
+            Axis("", -0.6, 3.6, ticks=names),
+            Axis(unit, ticks[0], ticks[-1], ticks),
+            Mark("bars", list(names), heights.tolist(), tone),
+            width=320,
+        )
+        for title, unit, ticks, heights, tone in panels
+    ]
     lines = [
         f"{words}: " + ", ".join(f"{name} {x[k]:.2f}" for k, name in names.items())
         for words, x in (("taken", taken), ("gradient", gradient))
     ]
-    return [left, right], "\n".join(lines)
+    return pictures, "\n".join(lines)
 
 
 sliders = {"the mask is used": uses, "logit of jump": logits_of_jump}
@@ -411,8 +411,7 @@ assert (right[:, 1] == 5).all(), "never corrected, and it does no harm"
 # %% [markdown]
 # ## What each agent does with a mask
 #
-# PPO and its relatives, IMPALA and SAC for lists do everything by $\pi_m$. SAC's target is half of
-# $\log \sum_j m_j$, the largest entropy under the mask. DQN and its relatives
+# PPO and its relatives, IMPALA and SAC for lists do everything by $\pi_m$. DQN and its relatives
 # take the best legal action, or a random legal one, and bootstrap by {eq}`masked-bootstrap`. For several choices a
 # mask has a part for each ({doc}`choices`); for hybrid actions it says which *types* are legal. Agents whose actions are
 # numbers refuse a mask.
