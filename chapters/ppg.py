@@ -649,6 +649,7 @@ ROW = register(
         by_settings(make_phasic_policy),
         PPGAlgorithm,
         settings=ppg_settings,
+        chapter="ppg",
     )
 )
 

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 4e75de0c1667970b
+# Generated from chapters/ppg.py (edit there); digest 86b46cc3bee97d59
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -317,5 +317,6 @@ ROW = register(
         by_settings(make_phasic_policy),
         PPGAlgorithm,
         settings=ppg_settings,
+        chapter="ppg",
     )
 )
