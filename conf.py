@@ -221,6 +221,12 @@ redirects = {
     "docs/api/runs": "workshop/runs.html",
     "chapters/hybrid_policy": "workshop/hybrid_policy.html",
     "docs/api/hybrid_policy": "workshop/hybrid_policy.html",
+    "chapters/windows": "replay.html",
+    "docs/api/windows": "workshop/rings.html",
+    "chapters/loop": "workshop/loop.html",
+    "docs/api/actors": "workshop/transport.html",
+    "docs/api/loop": "workshop/loop.html",
+    "docs/api/ddpg": "workshop/ddpg_learner.html",
 }
 
 # --- Look

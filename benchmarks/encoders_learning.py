@@ -20,12 +20,8 @@ from literate_rl.data.agents import make_envs
 from literate_rl.ground.networks import orthogonal
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.nets.encoders import make_encoder
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.runs import flat_env
 
 ENV = "MinAtarBreakout-v1"

@@ -26,12 +26,8 @@ from literate_rl.learners.dqn import DQNConfig
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.learners.rainbow import RainbowConfig
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.runs import flat_env
 
 

@@ -22,7 +22,8 @@ from literate_rl.nets.disjoint_network import (
     EncodingNetwork,
 )
 from literate_rl.nets.encoders import ConvolutionalEncodingNetwork
-from literate_rl.nets.policies import CategoricalActions, Policy
+from literate_rl.nets.parts import CategoricalActions
+from literate_rl.nets.policies import Policy
 
 ROUNDS = 9
 STEPS, COPIES, EPOCHS, ACTIONS = 32, 64, 2, 15

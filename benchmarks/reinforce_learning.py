@@ -20,7 +20,8 @@ from literate_rl.maths.policy_gradient import (
     categorical_log_prob,
     policy_gradient_error,
 )
-from literate_rl.nets.policies import ActorCritic, CategoricalActions, Policy
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.data.replay import SumTree, importance_weights
+from literate_rl.data.sum_tree import SumTree, importance_weights
 
 ROUNDS = 31
 ENTRIES = 50_000

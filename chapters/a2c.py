@@ -205,7 +205,8 @@ while collector.step < total_steps:
 
 # %% tags=["claims"]
 from literate_rl.learners.a2c import A2C, A2CConfig
-from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
+from literate_rl.nets.policies import Policy, make_policy
+from literate_rl.nets.parts import CategoricalActions
 
 
 class Drawn(CategoricalActions):

@@ -597,47 +597,7 @@ predict(
 )
 
 # %% [markdown]
-# ### Exercise 2: find the bug
-#
-# This function is meant to be `gae`. It runs, and for some episodes it is right. Fix it.
-
-
-# %%
-def answer(reward, value, next_value, terminated, truncated, gamma, lambda_):
-    future = torch.where(terminated, 0.0, next_value)
-    td_error = reward + gamma * future - value
-    same_episode = ~terminated
-    return gae_loop(td_error, gamma * lambda_ * same_episode.to(td_error))
-
-
-# %% tags=["hide-input"]
-from literate_rl.book.exercises import grade
-
-
-def episodes(seed):
-    """Return eight random steps of two environments, with both kinds of end."""
-    generator = torch.Generator().manual_seed(seed)
-    numbers = torch.randn(3, 8, 2, generator=generator)
-    flags = torch.rand(2, 8, 2, generator=generator) < 0.3
-    return (*numbers, *flags, 0.9, 0.8)
-
-
-grade(answer, gae, *map(episodes, range(3)))
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(reward, value, next_value, terminated, truncated, gamma, lambda_):
-    future = torch.where(terminated, 0.0, next_value)
-    td_error = reward + gamma * future - value
-    # A truncated episode has a future, but the next row is not it.
-    same_episode = ~(terminated | truncated)
-    return gae_loop(td_error, gamma * lambda_ * same_episode.to(td_error))
-
-
-grade(answer, gae, *map(episodes, range(3)))
-
-# %% [markdown]
-# ### Exercise 3: write it from nothing
+# ### Exercise 2: write it from nothing
 #
 # Close the book, so to speak, and write `gae` with PyTorch alone: no function of this chapter. All
 # tensors are $(T, B)$, rewards, values and next values of floats, the two flags of truth values. The
@@ -650,6 +610,9 @@ def answer(reward, value, next_value, terminated, truncated, gamma, lambda_):
 
 
 # %% tags=["hide-input"]
+from literate_rl.book.exercises import grade
+
+
 def rollout(*ends, wild=False):
     """Return six steps of two environments; ends are (step, copy, which flag)."""
     numbers = torch.randn(3, 6, 2, generator=torch.Generator().manual_seed(7))

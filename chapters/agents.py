@@ -224,9 +224,6 @@ for gamma in discounts[2:]:
 # | **policy based** | the policy itself | **REINFORCE, {doc}`next chapter <policy_gradient>`** | |
 # | **actor–critic** | a policy (the actor) and a value that judges it (the critic) | {doc}`A2C <a2c>`, {doc}`PPO <ppo>`, {doc}`PPG <ppg>` | {doc}`IMPALA <impala>`, {doc}`DDPG <ddpg>`, {doc}`TD3 <td3>`, {doc}`SAC <sac>` |
 #
-# The next chapter is in the middle row. From there the book goes to the row below, then to
-# the row above, with DQN and its relatives, then to DDPG, TD3 and SAC, and at last to many actors.
-#
 # ## Termination and truncation
 #
 # The sum in {eq}`def-return` has no last term, but an episode has a last step. It ends in one

@@ -570,7 +570,7 @@ def experience_layout(
 # hangs, its successor gets the same tokens, and no rollout counts twice. But the successor starts
 # new episodes, and no window may run from the last step of the dead actor into the first of its
 # successor. So the first rollout of an actor is marked as `fresh`, and before it is stored, the
-# learner cuts the actor's rings ({doc}`windows`).
+# learner cuts the actor's rings ({doc}`replay`).
 
 
 # %% tags=["export"]

@@ -146,7 +146,7 @@ assert abs(slow - path @ atoms) < 1e-5, "the mean of the distribution is the val
 # \tilde x_k = \min\bigl( \max( r + \gamma' x_k ,\, x_1 ),\, x_K \bigr) .
 # $$ (shifted-atom)
 #
-# Here $r$ and $\gamma'$ are the discounted rewards and the `discount` of a window ({doc}`windows`).
+# Here $r$ and $\gamma'$ are the discounted rewards and the `discount` of a window ({doc}`replay`).
 # Each moved atom carries its probability with it, its *mass*. We call the two together a *piece*. The
 # pieces hardly ever land on atoms again. So each is divided between the two atoms around it, with more
 # for the nearer one. An atom $x_j$ gets
@@ -447,12 +447,10 @@ print(f"{table[0] @ atoms:.2f}\nlargest difference in 3000 updates: {apart:.0e}"
 # So *61 numbers instead of one teach this table nothing about the mean*. {cite:t}`lyle2019` prove
 # it in general, and for linear functions with a loss that suits them.
 #
-# This is so for tables of probabilities that move a share of the way towards their target, and as long
-# as nothing is clipped. With C51's own loss, on logits, even a table's mean moves otherwise: two targets
-# of the same mean can move it in opposite directions. So what C51 gains on Atari may come from its loss,
-# whose gradient never exceeds 1 ({cite:t}`farebrother2024` keep it without the distributions, and large
-# networks gain), from features that 61 numbers ask of a network, or from the support, which bounds every
-# target. Which of them counts is open.
+# This is so for tables that move a share of the way towards their target, and as long as nothing is
+# clipped. What C51 gains on Atari may come from its loss on logits, whose gradient never exceeds 1
+# {cite:p}`farebrother2024`, from features that 61 numbers ask of a network, or from the support, which bounds
+# every target. Which of them counts is open.
 #
 # And our tasks? On CartPole five seeds show no difference ({doc}`rainbow_evidence`). So learn
 # distributions if the network is large, or if you need the distribution itself, for instance to act with

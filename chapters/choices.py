@@ -32,7 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from literate_rl.ground.nests import leaves, pack, refused
 from literate_rl.ground.networks import chosen, expected, mean_surprise, race_noise
 from literate_rl.ground.signatures import Float, Int, check_that, checked
-from literate_rl.nets.masks import legal
+from literate_rl.nets.legal import legal
 
 __all__ = ["ChoiceActions", "is_choices"]
 

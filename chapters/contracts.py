@@ -492,12 +492,6 @@ class Role(NamedTuple):
         return "\n".join([signature, f"-> {results}", *lines])
 
 
-# %% [markdown]
-# Two of the six roles have variants. DDPG's actor returns an action or, if actions
-# are discrete, their probabilities. SAC's actor has a rule of its own: with
-# continuous actions its action must have a gradient, with discrete ones its fourth result must agree with the
-# log-probability.
-
 # %% tags=["export"]
 # Q values, for DQN; a distribution over returns for each action, for Rainbow.
 Q_VALUES = Role("", ("q_value[batch_size, action_num]",))
@@ -530,7 +524,6 @@ LISTING = DRAWING._replace(
     results=(*DRAWING.results, "action_log_probs[batch_size, action_num]"),
     own=(lists_log_probs,),
 )
-
 
 # %% [markdown]
 # A **contract** says, for continuous and for discrete actions, which networks a family has and in
@@ -770,21 +763,6 @@ assert (log_prob[:1] * torch.ones(1, 1)).shape == (1, 1), "a batch of one hides 
 assert (log_prob * torch.ones(5, 1)).shape == (5, 5)
 
 # %% [markdown]
-# ### Trap: a contract kept is not a task solved
-#
-# A ReLU after the last layer of a Q network breaks no rule. But in MountainCar every reward is −1, so
-# every return is negative, and this network cannot say so.
-
-# %%
-torch.manual_seed(0)
-qnet = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3), nn.ReLU())
-print(verdict_on("DQN", qnet=qnet, env="MountainCar-v0"))
-print("smallest value:", qnet(torch.randn(1000, 2)).min().item())
-
-# %% tags=["claims"]
-assert qnet(torch.randn(1000, 2)).min() == 0
-
-# %% [markdown]
 # ## On the best device
 #
 # A model is checked on its own device.
@@ -891,7 +869,6 @@ grade(lambda: verdict_on("DQN", qnet=Answer(), env="CartPole-v1"), lambda: "pass
 #
 # Make this actor for Pendulum pass the contract of PPO. It breaks several rules. The checker
 # names the first at once, and the others when that one is fixed. You may change what you like.
-
 
 # %%
 from torch.distributions import Normal

@@ -13,61 +13,19 @@
 # fill a table by Q-learning, train an agent that acts by values alone, and say when such values
 # run away and what helps. It takes about 40 minutes to read, without exercises. You need values and
 # $n$-step returns ({doc}`advantages`) and the buffer of {doc}`replay`. The short way here: from
-# {doc}`agents` and {doc}`advantages` straight to {doc}`windows`. Nothing in this part needs PPO.
+# {doc}`agents` and {doc}`advantages` straight to {doc}`replay`. Nothing in this part needs PPO.
 
 # %% tags=["export", "hide-input"]
-"""DQN: values of actions, learned from their own guesses."""
+"""Targets of Q-learning: rewards and the discounted value of what follows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, cast
-
-import numpy as np
 import torch
-from gymnasium import spaces
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.functional import smooth_l1_loss
+from torch import Tensor
 
-from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.networks import chosen, eval_mode
-from literate_rl.ground.protocols import Algorithm, settings_of
-from literate_rl.ground.rows import LISTED, Row, by_settings, register
-from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
-from literate_rl.learners.loop import (
-    OffPolicyConfig,
-    QError,
-    TargetNetwork,
-    learner_of,
-    linear_schedule,
-    polyak_update as polyak_update,
-    td_target,
-)
-from literate_rl.nets.encoders import (
-    Convolutions,
-    OwnEncoder,
-    PictureEncoder,
-    ShapedEncoder,
-    entrance,
-)
-from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import Policy, normalizing
+from literate_rl.ground.signatures import Float, check_finite, checked
 
-__all__ = [
-    "DQN",
-    "DQNConfig",
-    "EpsilonGreedy",
-    "Exploring",
-    "ExploringConfig",
-    "QLearning",
-    "double_q_target",
-    "dqn_settings",
-    "dueling_q",
-    "make_q_policy",
-    "q_target",
-]
+__all__ = ["double_q_target", "dueling_q", "q_target"]
 
 # %% [markdown]
 # ## First a table
@@ -145,6 +103,8 @@ train_maze()
 # Q-learning is the deep Q-network, **DQN** {cite:p}`mnih2015`.
 
 # %% tags=["claims"]
+import torch
+
 from literate_rl.book.train_here import MAZE_SLIDERS, learn_maze, walk
 from literate_rl.data.agents import Collector, make_envs
 
@@ -424,88 +384,6 @@ assert 1.7e7 < ends.min() < ends.max() < 2.3e7, "twenty million"
 assert diverged.final.max() < 15, "after some ten steps"
 assert min(n for n in range(1, 99) if 2 * 0.99**n < 1) == 69, "69 steps"
 
-
-# %% [markdown]
-# ## ε-greedy as noise
-#
-# The package adds a noise $\eta$ to the values, because the randomness of all its policies comes from
-# outside ({doc}`policies`). Let $c$ be a coin that is 1 with probability $\varepsilon$, and let each of
-# the $N$ actions draw a number $u_j$ uniformly between 0 and 1:
-#
-# $$
-# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad \eta_j = c \cdot 10^{30} \, u_j .
-# $$ (epsilon-noise)
-#
-# Beside numbers of this size no value counts: if $c = 1$, the largest $u_j$ wins. Each environment has
-# a coin of its own: with one for all they would act at random together ({doc}`/docs/errata`).
-
-
-# %% tags=["export"]
-# The smallest numbers of a race are near 10²³. Added to them in float32, a value below
-# 10¹⁵ is lost.
-BESIDE_ALL_VALUES = 1e30
-
-
-class EpsilonGreedy:
-    """The action of the largest value, or now and then a random one; rows are values.
-
-    Args:
-        num_actions: Number of actions N.
-        start: What the environment calls the first action.
-
-    Attributes:
-        epsilon: Probability of a random action, one drawn uniformly: one number, or one
-            for each environment.
-    """
-
-    def __init__(self, num_actions: int, start: int = 0) -> None:
-        self.num_actions, self.start = num_actions, start
-        self.epsilon: float | Tensor = 0.0
-
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw the noise of a rollout, on the CPU."""
-        shape = num_steps, num_envs, self.num_actions
-        # One coin for each environment and each step, and a race of all actions.
-        explore = torch.rand(shape[:2], generator=generator) < self.epsilon
-        race = BESIDE_ALL_VALUES * torch.rand(shape, generator=generator)
-        # Both together are {eq}`epsilon-noise`. It is finite, so that an action whose
-        # value is minus infinity never wins.
-        return explore.unsqueeze(-1) * race
-
-    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
-        """Return rows that leave out what is illegal."""
-        return legal(row, mask)
-
-    @checked
-    def choose(
-        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
-    ) -> Int[Tensor, "*B"]:
-        """Return the actions that follow from values and noise."""
-        return (row + noise).argmax(-1)
-
-    @checked
-    def evaluate(
-        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
-    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies."""
-        # What is illegal has the lowest number there is and is not drawn: {doc}`masks`.
-        drawn = row > torch.finfo(row.dtype).min
-        others = drawn.sum(-1) - 1
-        # A random draw may hit the best action too.
-        each = torch.as_tensor(self.epsilon).to(row) / (others + 1)
-        best = 1 - others * each
-        prob = torch.where(row.argmax(-1) == action, best, each * chosen(drawn, action))
-        entropy = -torch.xlogy(best, best) - others * torch.xlogy(each, each)
-        return prob.log(), entropy
-
-    def to_env(self, action: Tensor) -> NDArray[np.int64]:
-        """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.numpy() + self.start
-        return names
-
-
 # %% [markdown]
 # ## Targets
 #
@@ -516,17 +394,27 @@ class EpsilonGreedy:
 # y = r + \gamma \max_{a'} Q_{\bar\theta}(s', a') .
 # $$ (q-target)
 #
-# The buffer returns windows of $n$ steps ({doc}`windows`). Then $r$ is the discounted sum of
+# The buffer returns windows of $n$ steps ({doc}`replay`). Then $r$ is the discounted sum of
 # their rewards, $s'$ is where the last one led, and $\gamma$ becomes the window's `discount`:
 # $\gamma^m$ with the true number $m \le n$ of steps, or 0 if the episode terminated there. The later
 # actions of a window came from older policies, which makes the target somewhat wrong. But the guess
 # counts less, and news of a reward travels $n$ steps at once.
 #
-# In the signatures `N` is the number of samples, and `A` that of actions. `td_target` of {doc}`loop`
-# adds reward and discounted value.
+# In the signatures `N` is the number of samples, and `A` that of actions.
 
 
 # %% tags=["export"]
+def td_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
+    """Return rewards plus discounted values of what follows, without gradient.
+
+    Where ``discount`` is 0 nothing follows, and ``next_q`` may hold anything.
+    """
+    future = next_q.detach().masked_fill(discount == 0, 0.0)
+    target = torch.addcmul(reward, discount, future).detach()
+    check_finite(target, reward=reward, discount=discount, next_q=future)
+    return target
+
+
 @checked
 def q_target(
     reward: Float[Tensor, "N"],
@@ -646,75 +534,6 @@ wrong = state_value + advantage - advantage.mean()
 assert not torch.allclose(wrong[0], q[0]), "it depends on the others"
 
 # %% [markdown]
-# This is a multiplication by a fixed matrix, so a dueling network is an ordinary chain of layers whose
-# last one never learns. `make_q_policy` puts network and ε-greedy together, with an encoder in front
-# where the observations have pictures ({doc}`encoders`).
-
-
-# %% tags=["export", "hide-input"]
-class QLayers(nn.Sequential):
-    """Layers from observations to one value for each action."""
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the value of the best action."""
-        best: Tensor = self(obs).amax(-1)
-        return best
-
-
-def dueling_layer(num_actions: int) -> nn.Linear:
-    """Return ``dueling_q`` as a layer, of a value and N advantages; it never learns."""
-    layer = nn.Linear(num_actions + 1, num_actions, bias=False).requires_grad_(False)
-    # Row a of {eq}`dueling`: 1 for the value, and for the advantages 1 at a, minus 1/N.
-    layer.weight[:, 0] = 1.0
-    layer.weight[:, 1:] = torch.eye(num_actions) - 1 / num_actions
-    return layer
-
-
-# %% tags=["export", "hide-input"]
-@checked
-@remembered
-def make_q_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    hidden: Count = 128,
-    dueling: bool = False,
-    *,
-    normalize: bool = False,
-    convolutions: Convolutions | None = None,
-    encoder: OwnEncoder | None = None,
-) -> Policy:
-    """Build an ε-greedy policy for the spaces of one environment.
-
-    Args:
-        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
-            in it, which may come flat; or what ``plain_space`` made of it.
-        action_space: A Discrete space, likewise.
-        hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
-            your own, there are none.
-        dueling: Whether the network separates a state's value from the advantages.
-        normalize: Whether the policy normalises its observations; vectors only.
-        convolutions: Those of each picture, as in ``make_encoder``.
-        encoder: An encoder of your own, as in ``ShapedEncoder``.
-    """
-    discrete = as_discrete(action_space)
-    num_actions = int(discrete.n)
-    seen = as_space(observation_space)
-    layers, size = entrance(seen, convolutions, encoder)
-    # Two hidden layers, unless a picture has been through its own.
-    if not (layers and isinstance(layers[0], PictureEncoder | ShapedEncoder)):
-        layers += [nn.Linear(size, hidden), nn.ReLU()]
-        layers += [nn.Linear(hidden, hidden), nn.ReLU()]
-        size = hidden
-    # The output: N values, or a value and N advantages.
-    layers += [nn.Linear(size, num_actions + dueling)]
-    if dueling:
-        layers += [dueling_layer(num_actions)]
-    actions = EpsilonGreedy(num_actions, int(discrete.start))
-    first = normalizing(normalize, seen, encoder)
-    return Policy(QLayers(*first, *layers), actions)
-
-
-# %% [markdown]
 # ## From targets to losses
 #
 # The **TD error** of a step is $\delta = y - Q_\theta(s, a)$. If its square were the loss, a
@@ -730,179 +549,28 @@ def make_q_policy(
 #
 # Which errors reach the straight part depends on the scale of the rewards. That is one reason to
 # scale them: in CartPole by 0.05, so that no true value exceeds $0.05 / (1 - \gamma) = 5$.
-#
-# ## Epsilon and target networks
-#
-# The probability of a random action falls in a straight line and then stays where it is:
-
-
-# %% tags=["export"]
-@checked
-@dataclass(frozen=True)
-class ExploringConfig(OffPolicyConfig):
-    """Settings of the agents that explore with random actions.
-
-    Attributes:
-        epsilon_start: Probability of a random action at first.
-        epsilon_end: That probability after ``epsilon_steps`` steps.
-        epsilon_steps: Steps in the environments until then.
-    """
-
-    epsilon_start: Fraction = 1.0
-    epsilon_end: Fraction = 0.05
-    epsilon_steps: Count = 10_000
-
-
-class Exploring(Algorithm):
-    """An algorithm whose policy takes random actions, fewer and fewer of them."""
-
-    policy: Policy
-    config: ExploringConfig
-
-    def explore(self, step: int) -> None:
-        """Set the probability of a random action."""
-        config = self.config
-        self.policy.actions.epsilon = linear_schedule(
-            config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
-        )
-
-    def metrics(self) -> dict[str, float]:
-        """Return the probability of a random action."""
-        return {"charts/epsilon": self.policy.actions.epsilon}
-
 
 # %% [markdown]
-# After each update the target network, `TargetNetwork` of {doc}`loop`, moves a share $\tau$ of the way
-# towards the network in training (a *soft update*), as in step 4 of the program:
+# ## The target network follows
+#
+# After each update the target network moves a share $\tau$ of the way towards the network in training (a
+# *soft update*), as in step 4 of the program:
 #
 # $$
 # \bar\theta \;\leftarrow\; (1 - \tau)\, \bar\theta + \tau\, \theta .
 # $$ (polyak)
 #
-# With $\tau = 1$ it becomes a copy. Done after every update, that leaves no target network. Here
-# `target_interval` counts updates, and `train_interval` steps of all environments; libraries differ.
+# With $\tau = 1$ it becomes a copy. Done after every update, that leaves no target network.
 #
-# ## The algorithm
-#
-# For each sample `error` returns a loss, the TD error (the new priority) and the value (to be watched).
-# `OffPolicy` is the while loop of the program; {doc}`loop` shows it.
+# That is all of DQN. Here is its error in the package, `QLearning.error` of {doc}`workshop/dqn_learner`. It
+# returns a loss, the TD error (the new priority in {doc}`replay`) and the value of each sample. The rest is
+# the loop that DQN shares with six other agents of this book, {doc}`workshop/loop`.
 
+# %%
+from literate_rl.apps.programs import source
+from literate_rl.learners.dqn import EpsilonGreedy, QLearning, dqn_settings
 
-# %% tags=["export"]
-@checked
-@dataclass(frozen=True)
-class DQNConfig(ExploringConfig):
-    """Settings of DQN: those of the loop and of exploration, and two of its own.
-
-    Attributes:
-        double: Whether the network in training chooses the next action.
-        dueling: Whether ``train`` builds a network that separates a state's value from
-            the advantages.
-    """
-
-    double: bool = True
-    dueling: bool = False
-
-
-class QLearning(Exploring):
-    """Values of actions; an older copy evaluates what is best next.
-
-    Args:
-        policy: The policy to train; its rows are values.
-        config: The settings.
-    """
-
-    config: DQNConfig
-
-    def __init__(self, policy: Policy, config: DQNConfig) -> None:
-        self.policy, self.config = policy, config
-        self.target = TargetNetwork(policy)
-
-    def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare values with their targets."""
-        with torch.no_grad(), eval_mode(self.policy):
-            next_q = self.target.network(batch.next_obs)
-            # If the older copy chooses too, this is the target {eq}`q-target`.
-            chooser = self.policy(batch.next_obs) if self.config.double else next_q
-            # Where not everything is legal next, {eq}`masked-bootstrap`.
-            chooser = self.policy.legal(chooser, batch.next_mask)
-            target = double_q_target(batch.reward, batch.discount, next_q, chooser)
-        # The current value of the action that was taken.
-        row = self.policy(batch.obs)
-        q = row.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-        # A parabola near zero, straight lines further out: {eq}`huber`.
-        loss = smooth_l1_loss(q, target, reduction="none")
-        value = q.detach()
-        return QError(loss, target - value, value)
-
-
-DQN = learner_of(QLearning)
-
-# %% [markdown]
-# ## Settings
-#
-# With `priority_exponent=0.6` the memory prefers surprising steps ({doc}`replay`), and `train` calls the
-# agent DQNPer.
-
-
-# %% tags=["export"]
-# Settings with which the agent has learned, by environment. For what an entry leaves
-# out, the default holds.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {
-        "total_steps": 50_000,
-        "dueling": True,
-        "num_steps": 20,
-        "learning_rate": 1e-3,
-        "anneal": True,
-        "train_interval": 2,
-        "tau": 0.02,
-        "reward_scale": 0.05,
-    },
-}
-
-
-dqn_settings = settings_of(DQNConfig, SETTINGS)
-
-
-# %% [markdown]
-# What `train` knows of both ({doc}`workshop/rows`):
-
-# %% tags=["export", "hide-input"]
-ROW = register(
-    Row(
-        "DQN",
-        "a value for each action, from memory",
-        LISTED,
-        DQNConfig,
-        by_settings(make_q_policy),
-        DQN,
-        settings=dqn_settings,
-        contract="dqn",
-        forms=("act", "error"),
-    )
-)
-
-
-def prioritised(row: Row) -> Row:
-    """Register an agent whose errors are replayed more often beside another one."""
-
-    # The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
-    def settings(env: str) -> Any:
-        return replace(cast(Any, row.settings)(env), priority_exponent=0.6)
-
-    return register(
-        replace(
-            row,
-            name=f"{row.name}Per",
-            purpose=f"{row.name}, errors are replayed more often",
-            settings=settings,
-            chapter="replay",
-        )
-    )
-
-
-_ = prioritised(ROW)
+source(QLearning.error)
 
 # %% [markdown]
 # ## When to use it
@@ -1030,6 +698,12 @@ def answer(network, older, optimizer, batch, tau):
 
 
 # %% tags=["hide-input"]
+from gymnasium import spaces
+from literate_rl.data.replay import Batch
+from literate_rl.learners.dqn import DQNConfig, make_q_policy
+from literate_rl.learners.loop import polyak_update
+
+
 def batch_of(seed, ended, size, generator):
     """Return a batch of ten random steps; rewards are as large as `size`."""
     obs, next_obs = torch.randn(2, 10, 4, generator=generator)

@@ -502,22 +502,6 @@ assert five.low < 0 < five.high, "and still cannot exclude none"
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
 #
-# Papers often report the **interquartile mean**, IQM {cite:p}`agarwal2021`: the mean of the middle
-# half of all results. By it the gain above is only half as large: the IQM leaves out the worst runs,
-# and it is these that the baseline spares us.
-
-
-# %% tags=["claims"]
-def iqm(results):
-    """Return the mean of the middle half; the number of results is a multiple of 4."""
-    return np.sort(results)[len(results) // 4 : -len(results) // 4].mean()
-
-
-by_iqm = iqm(with_baseline) - iqm(without)
-by_mean = with_baseline.mean() - without.mean()
-assert 0.4 < by_iqm / by_mean < 0.6, "half as large"
-
-# %% [markdown]
 # Now we can tell learning from luck. So far each batch was used for one update and thrown away. May
 # it be used ten times? That is {doc}`ppo_error`.
 #

@@ -17,20 +17,16 @@
 # It takes about 25 minutes. You need {doc}`policies`, and {doc}`dqn` for the part about values.
 
 # %% tags=["export", "hide-input"]
-"""Legal actions: rows in which what is not allowed has no chance, and adapters."""
+"""Legal actions: rows in which what is not allowed has no chance."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium as gym
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from literate_rl.ground.signatures import Bool, Float, check_that, checked
 
-__all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask", "legal"]
+__all__ = ["legal"]
 
 # %% [markdown]
 # ## What a mask does
@@ -45,7 +41,7 @@ __all__ = ["MaskFromMethod", "MaskFromObservation", "WithoutMask", "legal"]
 # %% tags=["hide-input"]
 import torch
 
-from literate_rl.nets.masks import legal  # built below
+from literate_rl.nets.legal import legal  # built below
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 torch.set_num_threads(1)  # the networks of this book are too small to be shared out
@@ -381,7 +377,7 @@ assert (runs["no masks"].final == -200).all(), "all ten agents stand still"
 # episode. All values begin at 5.
 
 # %%
-from literate_rl.learners.dqn import q_target
+from literate_rl.maths.dqn import q_target
 
 
 def values_of_chain(minded):
@@ -414,70 +410,7 @@ assert (right[:, 1] == 5).all(), "never corrected, and it does no harm"
 # PPO and its relatives, IMPALA and SAC for lists do everything by $\pi_m$. DQN and its relatives
 # take the best legal action, or a random legal one, and bootstrap by {eq}`masked-bootstrap`. For several choices a
 # mask has a part for each ({doc}`choices`); for hybrid actions it says which *types* are legal. Agents whose actions are
-# numbers refuse a mask.
-
-# %% [markdown]
-# ## Other conventions
-#
-# In sb3-contrib the environment has a method `action_masks()`; in PettingZoo's games the mask is a part of the
-# observation. A wrapper for each writes `infos["action_mask"]`. A third one hides the masks from an agent that refuses them.
-
-
-# %% tags=["export"]
-class Adapter(gym.Wrapper[Any, Any, Any, Any]):
-    """Passes on what an environment returns, as ``told`` tells it."""
-
-    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return an observation and what is said beside it."""
-        return obs, infos
-
-    def reset(self, **options: Any) -> Any:
-        """Begin an episode."""
-        return self.told(*self.env.reset(**options))
-
-    def step(self, action: Any) -> Any:
-        """Take a step."""
-        obs, *rest, infos = self.env.step(action)
-        obs, infos = self.told(obs, infos)
-        return obs, *rest, infos
-
-
-class MaskFromMethod(Adapter):
-    """Says in ``infos`` what a method ``action_masks()`` of the environment returns."""
-
-    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return them, with the mask in ``infos``."""
-        return obs, {
-            **infos,
-            "action_mask": self.env.get_wrapper_attr("action_masks")(),
-        }
-
-
-class MaskFromObservation(Adapter):
-    """Takes observations apart that hold an ``observation`` and its ``action_mask``."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        space = env.observation_space
-        parts: Any = space.spaces if isinstance(space, spaces.Dict) else {}
-        words = "env must show a Dict of observation and action_mask"
-        check_that(
-            parts.keys() >= {"observation", "action_mask"}, f"{words}, got {space}"
-        )
-        self.observation_space = parts["observation"]
-
-    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return them, with the mask in ``infos``."""
-        return obs["observation"], {**infos, "action_mask": obs["action_mask"]}
-
-
-class WithoutMask(Adapter):
-    """Hides the masks, for agents that know none."""
-
-    def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return them, without a mask."""
-        return obs, {name: x for name, x in infos.items() if name != "action_mask"}
-
+# numbers refuse a mask. {doc}`workshop/wrappers` reads the masks of sb3-contrib and PettingZoo, and hides them.
 
 # %% [markdown]
 # ## When to use it

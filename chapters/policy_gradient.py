@@ -576,57 +576,7 @@ predict(
 )
 
 # %% [markdown]
-# ### Exercise 2: find the bug
-#
-# This is meant to be the loss of one episode: log-probabilities and rewards of its steps go in,
-# both of shape $(T,)$. It runs, and an agent with it gets worse and worse. There are two
-# mistakes. Correct both.
-
-
-# %%
-def answer(log_prob, reward, gamma):
-    returns, later = [], 0.0
-    for r in reward:
-        later = r + gamma * later
-        returns.append(later)
-    return (torch.stack(returns) * log_prob).mean()
-
-
-from literate_rl.book.exercises import grade
-
-
-def loss_of_episode(log_prob, reward, gamma):
-    """Return the same by the functions of this book."""
-    end = torch.zeros(len(reward), 1, dtype=torch.bool)
-    end[-1] = True
-    column = reward.unsqueeze(1)
-    never = torch.zeros_like(end)
-    returns = discounted_returns(column, 0 * column, end, never, gamma)
-    return policy_gradient_error(log_prob, returns.squeeze(1))
-
-
-played = [
-    (torch.tensor([-0.7, -0.1, -2.0]), torch.tensor([1.0, 0.0, 5.0]), 0.9),
-    (torch.tensor([-0.3, -0.3]), torch.tensor([0.0, 1.0]), 0.5),
-]
-grade(answer, loss_of_episode, *played)
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(log_prob, reward, gamma):
-    returns, later = [], 0.0
-    # An action is judged by what comes after it, so the sum runs backward.
-    for r in reversed(reward):
-        later = r + gamma * later
-        returns.append(later)
-    # The optimiser goes down, and we want to go up.
-    return -(torch.stack(returns[::-1]) * log_prob).mean()
-
-
-grade(answer, loss_of_episode, *played)
-
-# %% [markdown]
-# ### Exercise 3: write REINFORCE from nothing
+# ### Exercise 2: write REINFORCE from nothing
 #
 # One update of REINFORCE without a baseline, with PyTorch alone: no function of this chapter. The
 # policy is linear, its logits are `obs @ weight`. `weight` has the shape (inputs, actions), and
@@ -643,6 +593,7 @@ def answer(weight, obs, action, reward, gamma, learning_rate):
 
 
 # %% tags=["hide-input"]
+from literate_rl.book.exercises import grade
 import gymnasium as gym
 
 

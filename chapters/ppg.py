@@ -747,7 +747,7 @@ predict(
 
 
 # %%
-from literate_rl.nets.policies import CategoricalActions
+from literate_rl.nets.parts import CategoricalActions
 
 actions = CategoricalActions(3)
 

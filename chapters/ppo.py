@@ -200,11 +200,8 @@ assert limit[16:].min() > 0.95, "then neither"
 
 # %% tags=["hide-input"]
 from literate_rl.runs.evaluation import evaluate
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-)
+from literate_rl.nets.policies import Policy
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
 from literate_rl.book.playground import PUSH, play, push_cartpole, rounded
 
 push_cartpole(actor, critic, "The agent of this page, to be pushed")

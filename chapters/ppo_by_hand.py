@@ -48,11 +48,11 @@ from literate_rl.ground.signatures import check_finite, check_that
 from literate_rl.learners.ppo import PPOConfig, Samples
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
-from literate_rl.nets.policies import (
+from literate_rl.nets.policies import Policy
+from literate_rl.nets.parts import (
     ActorCritic,
     CategoricalActions,
     GaussianActions,
-    Policy,
     WithDeviations,
 )
 

@@ -326,7 +326,6 @@ assert np.isclose(abs(ratios_there - 1).max(), 0.2)
 # `clipped_surrogate` computes this. It takes log-probabilities only, so it serves every kind of
 # action.
 
-
 # %% tags=["export"]
 AboveOne = Annotated[float, Gt(1)]
 
@@ -875,41 +874,6 @@ gap = paired_difference(clipped.curves.mean(1), unclipped.curves.mean(1))
 assert [round(x) for x in gap] == [158, 79, 237]
 assert (clipped.final >= 475).sum() == 13, "thirteen of twenty"
 assert (clipped.final < 22).sum() == 1, "as low as chance"
-
-# %% [markdown]
-# ## Traps
-#
-# ### Trap: an old policy with a gradient
-#
-# PPOxFamily's
-# [test of this loss](https://github.com/opendilab/PPOxFamily/blob/78f781115681ebb245b7c56675d64db7cd732323/chapter1_overview/ppo.py#L76-L77)
-# builds the old logits from the new ones, inside the graph. What pulls the new policy up
-# pulls the old one up as well, and the two gradients nearly cancel.
-
-# %%
-generator = torch.Generator().manual_seed(0)
-logit = torch.randn(64, 32, generator=generator).requires_grad_()
-shifted = logit + 0.1 * torch.rand(64, 32, generator=generator)
-action = torch.randint(0, 32, (64, 1), generator=generator)
-adv = torch.randn(64, 1, generator=generator)
-
-norms = {}
-for name, old in {"attached": shifted, "detached": shifted.detach()}.items():
-    log_ratio = (logit.log_softmax(1) - old.log_softmax(1)).gather(1, action)
-    (gradient,) = torch.autograd.grad(-(log_ratio.exp() * adv).mean(), logit)
-    norms[name] = gradient.norm().item()
-    print(f"{name}: gradient norm {norms[name]:.5f}")
-
-# %% [markdown]
-# Little is left of the gradient. The functions of this chapter detach the old policy
-# themselves, so that it does not matter what comes in.
-
-# %% tags=["claims"]
-assert norms["attached"] < norms["detached"] / 20, "little is left"
-taken = action.squeeze(1)
-data = ppo_policy_data(logit, shifted, taken, adv.squeeze(1), None)
-(gradient,) = torch.autograd.grad(ppo_policy_error(data)[0].policy_loss, logit)
-assert gradient.norm() > norms["detached"] / 2, "it does not matter what comes in"
 
 # %% [markdown]
 # ## On the best device

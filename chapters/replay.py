@@ -9,71 +9,57 @@
 # %% [markdown]
 # # Replay
 #
-# **Which remembered steps are worth seeing again, and how often?** After this chapter you can
-# draw from a memory of a million steps, prefer those that still surprise the agent, and say what
-# that does to the values that are learned. It takes about 35 minutes to read, without exercises.
-# You need the rings and windows of {doc}`windows`.
+# **What must an agent remember, and which of it is worth seeing again?** After this chapter you can cut
+# windows of several steps out of a memory without ever mixing two episodes, prefer those that still
+# surprise the agent, and say what that does to the values that are learned. It takes about 45 minutes to
+# read, without exercises. You need the flags `terminated` and `truncated` ({doc}`agents`) and $n$-step
+# returns ({doc}`advantages`). This is where the agents that learn values begin; nothing here needs PPO.
 
 # %% tags=["export", "hide-input"]
-"""Replay: priorities in a tree of sums, and a buffer of windows."""
+"""Preferences: priorities in a tree of sums, and weights that undo them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
-import torch
 from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor
 
-from literate_rl.data.agents import Rollout
-from literate_rl.data.windows import MASKS, STORED, Rings
 from literate_rl.ground.signatures import (
-    Bool,
     Count,
     Float,
     Fraction,
     Int,
-    NonNegative,
     check_finite,
-    check_that,
     checked,
 )
 
-__all__ = ["Batch", "ReplayBuffer", "SumTree", "importance_weights"]
+__all__ = ["SumTree", "importance_weights"]
 
 # %% [markdown]
-# ## One good step among two thousand
+# ## How far a target looks
 #
-# Some agents learn $Q(s, a)$, the value of taking the action $a$ in the state $s$. They may learn
-# from any step, however old it is and whatever policy took it ({doc}`dqn` says why). So they keep
-# their steps, and each batch poses the same question: which ones?
+# The agents so far use a step once, or a few times, and throw it away. Others keep their steps in
+# a memory and learn from them again. This is **experience replay** {cite:p}`lin1992`. An update
+# draws some steps from the memory and moves their values towards targets, which are made of rewards
+# and of the value of a later state.
 #
-# Think of a cliff with a narrow path of ten states. In each state one of two actions is right.
-# The other ends the episode and pays nothing. The tenth right action in a row pays 1. Somebody
-# has tried all $2^{10}$ sequences of actions, and the memory holds every step of them. Of these
-# 2046 steps only one has paid anything.
-#
-# Now we learn $Q$ from the memory, in batches of 32 steps. Each step drawn gives one update: its
-# value $Q(s, a)$ moves a quarter of the way towards the target {eq}`replay-target`, with $n = 1$.
-# Target minus value is the **TD error** of the step. In the first picture steps are sampled uniformly.
-# In the second a step is sampled more often the larger its TD error was when it was last seen. Drag
-# the slider to see what has been learned about the right action of each state.
+# How much later? Here is a path of ten states, with $\gamma = 0.9$. Its last step pays 1, all
+# others pay nothing, and the memory holds twenty walks along it. Steps are drawn ten at a time,
+# and each gives one update: the value of its state moves a quarter of the way towards a target
+# that looks $n$ steps ahead. Drag the sliders.
 
 # %% tags=["hide-input"]
-from itertools import product
-
 import numpy as np
 import torch
 
 from literate_rl.data.agents import Rollout
-from literate_rl.data.replay import ReplayBuffer  # the package's own, defined below
+from literate_rl.data.windows import Rings  # the package's own, defined below
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
-num_states = 10
-gamma = 1 - 1 / num_states
+num_states, gamma = 10, 0.9
 exact = gamma ** (num_states - 1 - np.arange(num_states))
 
 
@@ -86,6 +72,209 @@ def rollout_of(obs, action, reward, next_obs, terminated, truncated=None):
     cut = no if truncated is None else torch.tensor(truncated).unsqueeze(1)
     nan = torch.full((len(obs), 1), torch.nan)
     return Rollout(*columns, cut, ~no, nan, nan)
+
+
+def walks(number=20):
+    """Return the steps of some walks along the path."""
+    state = list(range(num_states)) * number
+    end = [s == num_states - 1 for s in state]
+    paid = [float(x) for x in end]
+    return rollout_of(state, [0] * len(state), paid, [s + 1 for s in state], end)
+
+
+def learn(n, seed, num_updates):
+    """Learn the values from the memory; return them after every tenth update."""
+    memory, value = Rings(20 * num_states), np.zeros(num_states + 1)
+    memory.push(walks())
+    generator = torch.Generator().manual_seed(seed)
+    history = [value.copy()]
+    for _ in range(num_updates // 10):
+        place = memory.draw(10, generator)
+        reward, last, discount = memory.window(place, n, gamma)
+        target = reward + discount * value[memory.fields["next_obs"][last]]
+        for state, y in zip(memory.fields["obs"][place], target, strict=True):
+            value[state] += (y - value[state]) / 4
+        history.append(value.copy())
+    return np.array(history)[:, :num_states]
+
+
+lengths = [1, 2, 3, 5, 10]
+histories = {n: learn(n, 0, 600) for n in lengths}
+states = list(range(1, num_states + 1))
+
+
+def frame(n, updates):
+    at = histories[n][updates // 10]
+    picture = plot(
+        "What is learned from a memory",
+        "The learned values rise to the exact ones, the last state first, and sooner "
+        "with longer windows.",
+        Axis("state", 0.5, 10.5, ticks=(1, 5, 10)),
+        Axis("value", 0, 1.1, ticks=(0, 0.5, 1)),
+        Mark("bars", states, at.tolist(), "accent"),
+        Mark("line dashed", states, exact.tolist()),
+        width=440,
+    )
+    return [picture], f"{(at > exact / 2).sum()} of 10 states are half-way."
+
+
+updates = [0, 50, 100, 150, 200, 300, 400, 500, 600]
+dial(
+    "How far a target looks", frame, {"n": lengths, "updates": updates}, start=(1, 100)
+)
+
+# %% [markdown]
+# The dashed line is the truth. **Notice** how the values grow from the end of the path backwards:
+# a state can learn only from a later state that has learned. With $n = 1$ news of the reward
+# travels one state at a time, with $n = 5$ five.
+#
+# Until all ten states are half-way to the truth, a target that looks two steps ahead needs roughly half as
+# many updates, one that looks five steps ahead roughly a quarter. But looking far has two prices. The sum of many rewards varies more
+# ({doc}`advantages`). And these rewards were earned by an *older* policy, for which nothing corrects.
+# {doc}`dqn` says why it is done all the same.
+
+
+# %% tags=["claims"]
+def updates_needed(n):
+    """Return the updates until all states are half-way, the mean over ten seeds."""
+    reached = [(learn(n, s, 800) > exact / 2).all(1) for s in range(1, 11)]
+    return np.mean([10 * flags.argmax() for flags in reached])
+
+
+needed = {n: updates_needed(n) for n in lengths}
+assert needed[1] > needed[2] > needed[3] > needed[5] > needed[10], (
+    "the longer the sooner"
+)
+assert 1.7 < needed[1] / needed[2] < 2.2, "roughly half"
+assert 3.5 < needed[1] / needed[5] < 4.7, "roughly a quarter"
+first = (histories[1] > exact / 2).argmax(0)
+assert (np.diff(first) <= 0).all(), "it creeps back"
+
+# %% [markdown]
+# ## A ring for each environment
+#
+# A memory that is full forgets its oldest step. In an array this takes no copying: a *head* says
+# which row is written next, and after the last row it goes back to the first. This is a **ring
+# buffer**. Each environment has one of its own, so the row after a step holds the next step of
+# the same episode, with three exceptions: the step was terminated, it was truncated, or it is the
+# newest.
+#
+# Start at step $t$ and add up $n$ rewards, or fewer if one of the three exceptions comes first. As in
+# {doc}`agents`, $\mathrm{te}_t = 1$ says that step $t$ is terminated, and $\mathrm{done}_t = 1$ that it
+# is terminated or truncated. Then the number of steps is
+#
+# $$
+# m = \min \, \{ k \ge 1 : k = n \text{ or } \mathrm{done}_{t+k-1}
+#     \text{ or } t + k - 1 \text{ is the newest} \} .
+# $$ (replay-window)
+#
+# These $m$ steps are a **window**. Its target is the discounted sum of its rewards, plus the
+# discounted value of the state at its end. The agents of the next chapters learn a value
+# $Q(s, a)$ of each action, and to them a state is worth what its best action is worth:
+#
+# $$
+# \sum_{k=0}^{m-1} \gamma^k r_{t+k}
+#     + \gamma^m \, (1 - \mathrm{te}_{t+m-1}) \max_a Q(s'_{t+m-1}, a) .
+# $$ (replay-target)
+#
+# It is the $n$-step return {eq}`n-step-return` with the best action's value as the critic. On the
+# path above there was one action, so its value was that of the state.
+#
+# Three things are easy to get wrong. The power of $\gamma$ is $m$, the number of steps that are
+# really there. A truncated window keeps the value at its end. And the state at the end is the true
+# successor $s'$, which each step stores itself, because the next row may belong to another episode.
+#
+# Below is a ring of ten rows. The head has wrapped around, so the oldest step, 4, comes right
+# after the newest, 13. Step 7 is terminated, and step 10 is truncated (`cut`).
+
+# %% tags=["hide-input"]
+from literate_rl.book.pictures import Picture
+
+numbers = list(range(14))
+flags = {name: [False] * 14 for name in ("terminated", "truncated")}
+flags["terminated"][7], flags["truncated"][10] = True, True
+ring = Rings(10)
+ring.push(rollout_of(numbers, [0] * 14, [1.0] * 14, [k + 1 for k in numbers], **flags))
+
+
+def window_of(step, num_steps):
+    """Return number of steps and discount of a window, from the ring."""
+    reward, _, discount = ring.window(np.array([step % 10]), num_steps, 0.5)
+    # The rewards are 1, 1/2, 1/4, …, so their sum tells how many there are.
+    return round(1 - np.log2(2 - reward[0])), discount[0]
+
+
+def draw(step, num_steps):
+    picture = Picture(
+        "A ring and a window in it",
+        "Ten cells with the steps 10 to 13 and 4 to 9. Step 7 is terminated, step 10 "
+        "truncated, step 13 the newest. A bracket below shows the steps of the window.",
+        width=440,
+    )
+    tones = {0: "second", 7: "second", 3: "accent"}
+    order = [10, 11, 12, 13, 4, 5, 6, 7, 8, 9]
+    boxes = picture.cells(24, 30, order, tones, width=38, gap=4)
+    for place, words in {7: "terminated", 0: "cut", 3: "newest"}.items():
+        picture.text(boxes[place].x, 4, words, tones[place])
+    picture.arrow((boxes[4].x, 112), (boxes[4].x, 94), "head", "quiet", side=-1)
+    count, discount = window_of(step, num_steps)
+    places = [(step + k) % 10 for k in range(count)]
+    brackets = ""
+    # A window that goes on in the first row has two brackets.
+    for part in (
+        [p for p in places if p >= places[0]],
+        [p for p in places if p < places[0]],
+    ):
+        if part:
+            left, right = boxes[part[0]].x - 17, boxes[part[-1]].x + 17
+            brackets += f"M{left:.0f},54V64H{right:.0f}V54"
+    picture.path(brackets, "accent", "thick")
+    picture.path(f"M{boxes[places[0]].x:.0f},74h0", "accent", "dots")
+    picture.reach(-6, 125)
+    words = "0" if discount == 0 else "γ" + ("", "²", "³", "⁴", "⁵")[count - 1]
+    rewards = f"{count} reward{'s' * (count > 1)}, from step {step}"
+    rewards += f" to {step + count - 1}" * (count > 1)
+    value = f"the value after step {step + count - 1} is multiplied by {words}"
+    return [picture], f"{rewards}; {value}"
+
+
+dial(
+    "Windows in a ring",
+    draw,
+    {"start": list(range(4, 14)), "n": [1, 2, 3, 4, 5]},
+    start=(9, 3),
+)
+
+# %% [markdown]
+# **Notice** that every step can be a start. A window that meets an end is just shorter. And the
+# window of step 9 continues in the first row, as if the array had no end.
+
+# %% tags=["claims"]
+assert all(window_of(step, 5)[0] >= 1 for step in range(4, 14)), "each can be a start"
+assert window_of(9, 3) == (2, 0.25), "it continues in the first row, up to the cut"
+assert window_of(6, 5) == (2, 0.0), "shorter at a termination, and no value after it"
+assert window_of(13, 5) == (1, 0.5), "shorter at the newest step"
+
+# %% [markdown]
+# ## One good step among two thousand
+#
+# An agent may learn from any step that it keeps. So each batch poses a question: which ones?
+#
+# Think of a cliff with a narrow path of ten states. In each state one of two actions is right.
+# The other ends the episode and pays nothing. The tenth right action in a row pays 1. Somebody
+# has tried all $2^{10}$ sequences of actions, and the memory holds every step of them. Of these
+# 2046 steps only one has paid anything.
+#
+# Now we learn $Q(s, a)$, the value of taking the action $a$ in the state $s$, from the memory, in batches of 32 steps. Each step drawn gives one update: its
+# value $Q(s, a)$ moves a quarter of the way towards the target {eq}`replay-target`, with $n = 1$.
+# Target minus value is the **TD error** of the step. In the first picture steps are sampled uniformly.
+# In the second a step is sampled more often the larger its TD error was when it was last seen. Drag
+# the slider to see what has been learned about the right action of each state.
+
+# %% tags=["hide-input"]
+from itertools import product
+
+from literate_rl.data.replay import ReplayBuffer
 
 
 def cliff(seed):
@@ -245,7 +434,7 @@ assert 1_000_000 / 32 == 31_250, "a step of average mass"
 # the dashed mark stays at the same share of it.
 
 # %% tags=["hide-input"]
-from literate_rl.data.replay import SumTree
+from literate_rl.data.sum_tree import SumTree
 from literate_rl.book.pictures import Picture
 
 masses = np.array([1, 2, 1, 3, 1, 1, 2, 1.0])
@@ -526,223 +715,11 @@ even, preferred = (updates_needed(x, 4_000, 0.0, common) for x in (0.0, 0.6))
 assert 0.75 < np.mean(preferred) / np.mean(even) < 1.1, "less than a quarter"
 
 # %% [markdown]
-# ## Line by line: the buffer
-#
-# `ReplayBuffer` puts the parts together: the rings and windows of {doc}`windows`, and a tree if
-# $\alpha_u > 0$. One detail is new. The row of masses is cut into as many equal pieces as the batch has
-# marks, and each piece gets one. This is **stratified sampling**. Every step keeps its expected number
-# of draws, but batches vary less. All numbers of a batch have the shape `(N,)`: weights in a column,
-# `(N, 1)`, would meet every loss, and none would be weighted ({doc}`/docs/errata`).
-
-
-# %% tags=["export"]
-class Batch(NamedTuple):
-    """Windows of a buffer: where each began, what it paid, where it led.
-
-    Attributes:
-        obs: What the agent saw, ``(N, *)``, in the dtype that was pushed.
-        action: What it did, ``(N, *)``.
-        reward: Discounted sum of the window's rewards.
-        next_obs: Where its last step led, ``(N, *)``.
-        discount: The factor on the value of ``next_obs``: a power of gamma, or 0 where
-            the window ended in a termination.
-        weight: Importance weight; 1 without a preference.
-        place: Where in the buffer it began, for ``ReplayBuffer.update``.
-        mask: Which actions are legal in ``obs``, or None where nobody says so.
-        next_mask: Which are legal in ``next_obs``.
-    """
-
-    obs: Tensor
-    action: Tensor
-    reward: Float[Tensor, "N"]
-    next_obs: Tensor
-    discount: Float[Tensor, "N"]
-    weight: Float[Tensor, "N"]
-    place: Int[Tensor, "N"]
-    mask: Bool[Tensor, "N A"] | None = None
-    next_mask: Bool[Tensor, "N A"] | None = None
-
-    def to(self, device: torch.device) -> Batch:
-        """Return the batch on a device."""
-        fields: Any = [x if x is None else x.to(device) for x in self]
-        return Batch(*fields)
-
-
-class ReplayBuffer:
-    """The last steps of some environments, sampled uniformly or by priority.
-
-    Args:
-        capacity: The most steps it holds, over all environments.
-        priority_exponent: How strongly large priorities are preferred; 0 is not at
-            all.
-
-    Attributes:
-        rings: The steps.
-        tree: Their masses, None without a preference.
-        largest: The largest priority ever given.
-    """
-
-    @checked
-    def __init__(self, capacity: Count, priority_exponent: NonNegative = 0.0) -> None:
-        self.rings, self.priority_exponent = Rings(capacity), priority_exponent
-        self.tree: SumTree | None = None
-        self.largest = 1.0
-
-    def __len__(self) -> int:
-        return int(self.rings.count.sum())
-
-    def push(
-        self,
-        rollout: Rollout,
-        priority: Float[Tensor, "T B"] | None = None,
-        among: tuple[int, int] | None = None,
-    ) -> None:
-        """Write steps over the oldest ones.
-
-        A rollout goes on where the last one ended; call ``cut`` first if it does not.
-
-        Args:
-            rollout: The steps.
-            priority: Their first priorities; None stands for the largest so far.
-            among: As in ``Rings.push``.
-        """
-        if priority is not None:
-            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
-            check_that(came == wanted, f"priority must be {wanted}, got {came}")
-        place, steps = self.rings.push(rollout, among)
-        if not len(place):
-            return  # no row is a step: each stands behind the end of an episode
-        if self.priority_exponent > 0:
-            self.tree = self.tree or SumTree(self.rings.places)
-            mass = self.largest**self.priority_exponent
-            self.tree.update(place, np.full(len(place), mass))
-        if priority is not None:
-            self.update(torch.from_numpy(place), priority[steps])
-
-    def cut(self, envs: slice = slice(None)) -> None:
-        """Mark the newest steps of some rings as truncated, as a reset does."""
-        self.rings.cut(envs)
-
-    @checked
-    def sample(
-        self,
-        batch_size: Count,
-        generator: torch.Generator,
-        num_steps: Count = 1,
-        gamma: Fraction = 0.99,
-        beta: Fraction = 1.0,
-    ) -> Batch:
-        """Draw windows, with replacement.
-
-        Args:
-            batch_size: Number of windows.
-            generator: The source of randomness.
-            num_steps: The length of a window that meets no end.
-            gamma: Discount of each step.
-            beta: How far the weights undo the preference; 1 is fully.
-
-        Raises:
-            ValueError: If the buffer is empty.
-        """
-        check_that(len(self) > 0, "the buffer must hold a step, got an empty one")
-        weight: Any = np.ones(batch_size)
-        if self.tree is None:
-            place = self.rings.draw(batch_size, generator)
-        else:
-            # One mark in each piece of the row of masses.
-            chance = torch.rand(batch_size, generator=generator, dtype=torch.float64)
-            mark = (np.arange(batch_size) + chance.numpy()) / batch_size
-            total = self.tree.total
-            place = self.tree.find(mark * total)
-            # The probabilities {eq}`replay-preference` of what was drawn.
-            probability = torch.from_numpy(self.tree.mass[place] / total)
-            weight = importance_weights(probability, len(self), beta).numpy()
-
-        return self.windows(place, num_steps, gamma, weight)
-
-    def windows(
-        self, place: NDArray[Any], num_steps: int, gamma: float, weight: Any = 1.0
-    ) -> Batch:
-        """Return the windows that begin at some places."""
-        # Look ahead from each place; observation and action are those of the start.
-        weight = np.broadcast_to(weight, len(place))
-        reward, last, discount = self.rings.window(place, num_steps, gamma)
-        fields = self.rings.fields
-        numbers = [x.astype(fields["reward"].dtype) for x in (reward, discount, weight)]
-        arrays = (
-            fields["obs"].take(place, 0),
-            fields["action"].take(place, 0),
-            numbers[0],
-            fields["next_obs"].take(last, 0),
-            *numbers[1:],
-            place,
-        )
-        masks = zip(MASKS, (place, last), strict=True)
-        legal = [fields[name].take(at, 0) for name, at in masks if name in fields]
-        return Batch(*map(torch.from_numpy, (*arrays, *legal)))
-
-    @checked
-    def update(self, place: Int[Tensor, "N"], priority: Float[Tensor, "N"]) -> None:
-        """Give steps new priorities, such as TD errors; their sign does not matter.
-
-        Without a preference nothing happens.
-        """
-        if self.tree is None:
-            return
-        inside = (place >= 0) & (place < self.rings.places)
-        words = f"place must be below {self.rings.places}, got {place.tolist()}"
-        check_that(inside.all(), words)
-        check_finite(priority, priority=priority)
-        # A step without error today may have one tomorrow, so no priority is quite 0.
-        size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
-        self.largest = max(self.largest, float(size.max(initial=0.0)))
-        self.tree.update(place.cpu().numpy(), size**self.priority_exponent)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what is stored. The tensors share the buffer's memory."""
-        rings = self.rings
-        if not rings.fields:
-            return {}
-        # Rows that nothing was written to need not be saved.
-        used = int(rings.count.max()) * rings.num_envs
-        state = {name: torch.from_numpy(x[:used]) for name, x in rings.fields.items()}
-        if self.tree is not None:
-            state["mass"] = torch.from_numpy(self.tree.mass[:used])
-        numbers = {"capacity": rings.capacity, "largest": self.largest}
-        marks = {"head": rings.head.tolist(), "count": rings.count.tolist()}
-        return {**state, **numbers, **marks}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold what ``state_dict`` returned, and nothing else."""
-        rings, tree = Rings(self.rings.capacity), None
-        if state:
-            wanted = rings.capacity, self.priority_exponent > 0
-            came = state["capacity"], "mass" in state
-            words = "state must be that of a buffer with (capacity, preference)"
-            check_that(came == wanted, f"{words} {wanted}, got {came}")
-            names = [name for name in (*STORED, *MASKS) if name in (*STORED, *state)]
-            stored = {name: state[name].cpu().numpy() for name in names}
-            envs = len(state["head"])
-            rings.reserve(
-                {name: ((envs, *x.shape[1:]), x.dtype) for name, x in stored.items()}
-            )
-            for name, x in stored.items():
-                rings.fields[name][: len(x)] = x
-            rings.head, rings.count = (np.array(state[x]) for x in ("head", "count"))
-        if "mass" in state:
-            mass = state["mass"].cpu().numpy()
-            tree = SumTree(rings.places)
-            tree.update(np.arange(len(mass)), mass)
-        # Nothing of the old content goes before all of the new is there.
-        self.rings, self.tree, self.largest = rings, tree, state.get("largest", 1.0)
-
+# A batch does not throw its marks anywhere. The row of masses is cut into as many equal pieces as the batch
+# has marks, and each piece gets one. This is **stratified sampling**: every step keeps its expected number
+# of draws, but batches vary less. {doc}`workshop/buffer` puts all of this together.
 
 # %% [markdown]
-# A memory of images is often larger than a GPU's. So steps stay in main memory, `Batch.to` takes a
-# batch to where the network is, and the tensors of `state_dict` are the buffer's own memory, which a
-# checkpoint writes piece by piece. Another memory, {doc}`workshop/memory`, keeps longer stretches of an
-# episode.
-#
 # ## Priorities or none?
 #
 # Begin without them. In whole agents we have seen no gain: Rainbow shows no difference without them on
@@ -773,6 +750,8 @@ assert theirs.final.min() < ours.final[:3].min(), "and none of it better in the 
 # %% [markdown]
 # ## Summary
 #
+# - A window has the true number of steps, the true power of $\gamma$ and the true successor. With $n$ steps
+#   in it, news of a reward travels $n$ states in one update.
 # - Priorities spend updates on rare steps from which something is left to learn. Noise looks the same to
 #   them, and each is as old as its step's last draw.
 # - In a sum tree a mark finds its mass in a few steps.
@@ -804,6 +783,61 @@ assert abs(tree.mass[7] / tree.total / before - 2) < 1e-3, "twice as often"
 
 # %% [markdown]
 # ### Exercise 2: find the bug
+#
+# This function returns the discounted sum of a window's rewards and the factor of the value at
+# its end, for the steps of one environment. It is right unless an episode is truncated. Fix it.
+
+
+# %%
+def answer(reward, terminated, truncated, start, n, gamma=0.9):
+    total, m = 0.0, 0
+    while m < n and start + m < len(reward):
+        total += gamma**m * reward[start + m]
+        m += 1
+        if terminated[start + m - 1]:
+            return total, 0.0
+    return total, gamma**m
+
+
+# %% tags=["hide-input"]
+from literate_rl.book.exercises import grade
+
+
+def window(reward, terminated, truncated, start, n, gamma=0.9):
+    ring, steps = Rings(len(reward)), list(range(len(reward)))
+    ring.push(rollout_of(steps, steps, reward, steps, terminated, truncated))
+    total, _, discount = ring.window(np.array([start]), n, gamma)
+    return float(total[0]), float(discount[0])
+
+
+paid, no, third = (
+    [1.0, 2.0, 3.0, 4.0, 5.0],
+    [False] * 5,
+    [False, False, True, False, False],
+)
+cases = [(paid, no, no, 1, 2), (paid, third, no, 1, 3), (paid, no, no, 3, 3)]
+cases += [(paid, no, third, 1, 3), (paid, no, third, 2, 2), (paid, third, third, 1, 3)]
+grade(answer, window, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(reward, terminated, truncated, start, n, gamma=0.9):
+    total, m = 0.0, 0
+    while m < n and start + m < len(reward):
+        total += gamma**m * reward[start + m]
+        m += 1
+        if terminated[start + m - 1]:
+            return total, 0.0
+        # Where an episode is truncated, the window ends and the value counts.
+        if truncated[start + m - 1]:
+            break
+    return total, gamma**m
+
+
+grade(answer, window, *cases)
+
+# %% [markdown]
+# ### Exercise 3: find the bug
 #
 # This function should find the mass that a mark falls on, as `SumTree.find` does, with sums of
 # pairs. It runs, and with four masses it is right. Fix it for any number of masses.
@@ -861,4 +895,5 @@ grade(answer, find, *cases)
 # %% [markdown]
 # ## References
 #
-# Prioritised replay and the cliff are from {cite:t}`schaul2016`.
+# Experience replay is from {cite:t}`lin1992`; DQN made it famous. Prioritised replay and the cliff are from
+# {cite:t}`schaul2016`.

@@ -15,65 +15,16 @@
 # the twin critics of {doc}`td3`.
 
 # %% tags=["export", "hide-input"]
-"""SAC: a policy that is paid for staying random."""
+"""Soft values, and the loss of their temperature."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
 
-import numpy as np
-import torch
-from gymnasium import spaces
-from numpy.typing import ArrayLike, DTypeLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from literate_rl.data.episodes import Mean
-from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_space, bounded_box, refused, remembered
-from literate_rl.ground.networks import (
-    ActionCritic,
-    Critics,
-    Stretch,
-    climbing,
-    eval_mode,
-    layers,
-    squashed_log_prob,
-)
-from literate_rl.ground.protocols import Algorithm, PolicyLike, settings_of
-from literate_rl.ground.signatures import (
-    Count,
-    Finite,
-    Float,
-    NonNegative,
-    check_that,
-    checked,
-)
-from literate_rl.learners.loop import (
-    ActorCriticConfig,
-    QError,
-    TargetNetwork,
-    learner_of,
-    squared_error,
-    td_target,
-)
-from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import GaussianActions, Policy, normalizing
+from literate_rl.ground.signatures import Finite, Float, checked
 
-__all__ = [
-    "SAC",
-    "SACConfig",
-    "SoftActorCritic",
-    "SoftPolicy",
-    "SoftPolicyLike",
-    "SquashedGaussian",
-    "Temperature",
-    "make_sac_policy",
-    "sac_settings",
-    "soft_value",
-    "temperature_error",
-]
+__all__ = ["soft_value", "temperature_error"]
 
 # %% [markdown]
 # ## The price of a nat
@@ -483,136 +434,33 @@ def soft_value(
 # $u$ is divided by the slope of the squash, $h \, (1 - \tanh^2 u)$ for each number; {doc}`contract_models`
 # shows why, in {eq}`squashed-density`.
 #
-# The folded class does what `draw` does in the
-# program. It knows $u$, so it is exact even where the
-# action has rounded to a bound. Without noise the action is the squashed mean; that is what *greedy*
-# means here.
-
-
-# %% tags=["export", "hide-input"]
-class SquashedGaussian(GaussianActions, nn.Module):
-    """Continuous actions in a box: a row describes a Gaussian, which is squashed.
-
-    It is a module without weights: its box goes where the policy goes.
-
-    Args:
-        low: Lower bounds of the box, all finite.
-        high: Upper bounds.
-        hold: Steps for which one noise is used.
-        dtype: Dtype of the environment's actions.
-    """
-
-    def __init__(
-        self,
-        low: ArrayLike,
-        high: ArrayLike,
-        hold: int = 1,
-        dtype: DTypeLike = "float32",
-    ) -> None:
-        nn.Module.__init__(self)
-        super().__init__(low, high, dtype)
-        self.box, self.hold = Stretch(self.low, self.high, stored=False), hold
-
-    def noise(
-        self, num_steps: int, num_envs: int, generator: torch.Generator
-    ) -> Tensor:
-        """Draw the noise of a rollout, on the CPU."""
-        # One draw for each `hold` steps; their number is rounded up.
-        noise = super().noise(-(-num_steps // self.hold), num_envs, generator)
-        return noise.repeat_interleave(self.hold, 0)[:num_steps]
-
-    @checked
-    def choose(
-        self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
-    ) -> Float[Tensor, "*B A"]:
-        """Return the actions that follow from rows and noise."""
-        action: Tensor = self.box(super().choose(row, noise))
-        return action
-
-    @checked
-    def draw(
-        self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"]
-    ) -> tuple[Float[Tensor, "*B A"], Float[Tensor, "*B"]]:
-        """Return the same actions, and their log-densities."""
-        # Here $u$ is known, and nothing has to be undone.
-        mu, log_sigma = row.chunk(2, -1)
-        u = mu + log_sigma.exp() * noise
-        return self.box(u), squashed_log_prob(u, mu, log_sigma, self.box.half_width)
-
-    @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-densities of actions that come back."""
-        mu, log_sigma = row.chunk(2, -1)
-        u = self.box.undo(action)
-        return squashed_log_prob(u, mu, log_sigma, self.box.half_width)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
-        """Return the entropies, from an integral over each number's noise."""
-        # The mean of minus the log-density over the noise, each point weighted by how
-        # likely it is. The log-density is a sum over the numbers of an action, and so
-        # is its mean: all of them share the points.
-        noise = torch.linspace(-7, 7, 141).to(row)
-        share = (-noise.square() / 2).softmax(-1)
-        rows = row.unsqueeze(-2).expand(*row.shape[:-1], len(noise), -1)
-        points = noise.unsqueeze(-1).expand(*rows.shape[:-1], row.shape[-1] // 2)
-        return -(share * self.draw(rows, points)[1]).sum(-1)
-
-    def to_env(self, action: Tensor) -> NDArray[np.floating]:
-        """Return the actions as vector environments take them."""
-        # Rounding may lead out of the box in the last digit.
-        return action.numpy().clip(self.low, self.high).astype(self.low.dtype)
-
+# `draw` does this in the program, and so does `SquashedGaussian` of {doc}`workshop/sac_learner`. Without
+# noise the action is the squashed mean; that is what *greedy* means here.
 
 # %% [markdown]
-# What does the squash do to a Gaussian that is too wide for the box?
+# A Gaussian with $\sigma$ near 0.9 becomes a nearly flat density, whose entropy is almost $\log 2$, that of the
+# uniform policy. An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers that it sees are
+# about as large as 1. So a fresh policy is almost uniform in most states, and this agent needs no random
+# actions at the start. At a hundred times the size most actions are at the bounds, where the slope of the
+# $\tanh$ is almost zero: the policy hardly tries anything else. So scale what the network sees.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "First: densities of squashed Gaussians: narrow in the middle, nearly flat, and heaped up at both bounds. Second: the entropy rises to almost log 2 near 0.9 and falls again"}}
+# %% tags=["claims"]
 import torch
+from gymnasium import spaces
 
-from literate_rl.learners.sac import SquashedGaussian
+from literate_rl.learners.sac import SquashedGaussian, make_sac_policy
 
 unit_box = SquashedGaussian([-1.0], [1.0])
-u = torch.linspace(-9, 9, 1801, dtype=torch.float64).unsqueeze(-1)
 sigmas = np.geomspace(0.05, 7.3, 60)
 rows = torch.tensor([[0.0, math.log(sigma)] for sigma in sigmas], dtype=torch.float64)
 entropy = unit_box.entropy(rows).numpy()
 
-fig, axes = plt.subplots(1, 2, figsize=(8, 2.6))
-for sigma, style in ((0.3, "-"), (0.9, "--"), (4.0, ":")):
-    row = torch.tensor([0.0, math.log(sigma)]).double().expand(len(u), -1)
-    density = unit_box.log_prob(row, u.tanh()).exp()
-    axes[0].plot(u.tanh(), density, style, label=f"σ = {sigma}")
-axes[0].set(xlabel="action", ylabel="density", ylim=(0, 2))
-axes[0].legend(fontsize=8)
-axes[1].plot(sigmas, entropy)
-axes[1].axhline(math.log(2), color="gray", linewidth=0.8)
-axes[1].set(xlabel="σ before the squash", ylabel="entropy", xscale="log", ylim=(-3, 1))
-fig.tight_layout()
-
-# %% [markdown]
-# **Notice** the nearly flat density at $\sigma = 0.9$. There the entropy almost reaches $\log 2$,
-# which is that of the uniform policy. Wider Gaussians heap their mass at the two bounds, and the
-# entropy falls again.
-#
-# An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers that
-# it sees are about as large as 1. Then a fresh policy is almost uniform in most states, and this agent
-# needs no random actions at the start. At a hundred times the size most actions are at
-# the bounds, where the slope of the $\tanh$ is almost zero: the policy hardly tries anything else. So scale
-# what the network sees, with Gymnasium's `RescaleObservation` where the bounds are known, else with its
-# `NormalizeObservation`.
-
-# %% tags=["claims"]
 best = int(entropy.argmax())
 assert 0.8 < sigmas[best] < 1.0
 assert math.log(2) - 0.03 < entropy[best] < math.log(2), "almost log 2"
 assert (np.diff(entropy[best:]) < 0).all(), "then it falls"
 at_one = unit_box.entropy(torch.tensor([[0.0, 0.0]]))
 assert at_one > 0.65, "sigma = 1 is almost uniform"
-
-from literate_rl.learners.sac import make_sac_policy
 
 
 def fresh(size):
@@ -632,71 +480,9 @@ def fresh(size):
 assert usual > 0.55, "almost uniform"
 assert share < 0.1 < 0.6 < most, "most actions at the bounds"
 
-
 # %% [markdown]
-# `SoftPolicy` holds a network for these rows, the distribution, the critics and the logarithm of
-# the temperature. Its `draw` returns actions and their
-# log-densities with gradient. The gradient goes through the draw: the noise $\eta$ stays, and the
-# action moves with $\mu$ and $\sigma$ (the **reparametrisation trick**).
-
-
-# %% tags=["export"]
-class SoftPolicy(Policy):
-    """A policy with critics and a temperature.
-
-    Args:
-        network: Module from observations to rows.
-        actions: A ``SquashedGaussian``.
-        critics: The critics.
-    """
-
-    actions: SquashedGaussian
-
-    def __init__(
-        self, network: nn.Module, actions: SquashedGaussian, critics: Critics
-    ) -> None:
-        super().__init__(network, actions)
-        self.critics, self.log_alpha = critics, nn.Parameter(torch.zeros(()))
-
-    def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw an action in each state; return its log-density too, with gradient."""
-        row = self.network(obs)
-        noise = torch.randn(len(row), row.shape[-1] // 2, generator=generator)
-        return self.actions.draw(row, noise.to(row))
-
-
-# %% [markdown]
-# The folded cell has our network, which keeps $\log \sigma$ between −5 and 2, and what the agent asks of a
-# policy.
-
-
-# %% tags=["export", "hide-input"]
-class GaussianRows(nn.Module):
-    """Two hidden layers, then means and logarithms of standard deviations."""
-
-    def __init__(
-        self, inputs: int, hidden: int, size: int, front: Sequence[nn.Module] = ()
-    ) -> None:
-        super().__init__()
-        self.net = nn.Sequential(*front, *layers(inputs, hidden, 2 * size))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return means and logarithms of standard deviations, side by side."""
-        mu, log_sigma = self.net(obs).chunk(2, -1)
-        # Keep the deviations away from zero and from absurdly large numbers.
-        return torch.cat([mu, log_sigma.clamp(-5.0, 2.0)], -1)
-
-
-class SoftPolicyLike(PolicyLike, Protocol):
-    """A policy with critics, a temperature and draws: what the agent asks for."""
-
-    critics: Critics
-    log_alpha: nn.Parameter
-
-    def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw an action in each state; return its log-density too, with gradient."""
-        ...
-
+# The actor needs the gradient of what it draws. It goes through the draw: the noise $\eta$ stays, and the
+# action moves with $\mu$ and $\sigma$. This is the **reparametrisation trick**.
 
 # %% [markdown]
 # ## Who decides
@@ -779,29 +565,17 @@ for name, half_width in (("in -1..1", 1.0), ("in the environment's unit", 2.0)):
     print(f"-1 {name}: σ = {sigma:.3f} before the squash")
 
 # %% [markdown]
-# **Notice** that the second deviation is only half as large. The conversion is one sum:
+# **Notice** that the second deviation is only half as large. The conversion is one sum,
+# {eq}`entropy-unit`.
 
 # %% tags=["claims"]
 one, other = deviation_for(-1.0, 1.0), deviation_for(-1.0, 2.0)
 assert 0.48 < other / one < 0.52, "half as large"
 
-
-# %% tags=["export"]
-def entropy_scale(
-    action_space: spaces.Box, target: float | None
-) -> tuple[float, float]:
-    """Return what the box adds to an entropy, and the target with that."""
-    # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
-    wide = np.promote_types(action_space.dtype, np.float32)  # float16 ends at 65504
-    half = np.subtract(action_space.high, action_space.low, dtype=wide) / 2
-    unit = float(np.log(half, dtype=np.float64).sum())
-    return unit, unit + (-half.size if target is None else target)
-
-
 # %% [markdown]
 # ## The agent
 #
-# The loop is the one of all agents ({doc}`loop`). After each update of the critics, the actor and
+# The loop is the one of all agents ({doc}`workshop/loop`). After each update of the critics, the actor and
 # the temperature take a step. The actor climbs the soft value of what it would do now, with the
 # minimum of the critics instead of the first one, and one draw in each state:
 #
@@ -809,235 +583,28 @@ def entropy_scale(
 # \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
 # $$ (soft-actor)
 #
-# The temperature is a small object in the folded cell: it adds its loss to that of the
-# actor.
+# These are the lines of the package, `SoftActorCritic.ascent` of {doc}`workshop/sac_learner`:
 
+# %%
+from literate_rl.apps.programs import source
+from literate_rl.learners.sac import SoftActorCritic
 
-# %% tags=["export", "hide-input"]
-class Temperature:
-    """The price of entropy, tuned or not.
-
-    Args:
-        log_alpha: Its logarithm, a parameter of the policy.
-        config: The settings.
-        unit: What the space of actions adds to an entropy.
-        target: The entropy that a tuned temperature aims at, with that.
-    """
-
-    def __init__(
-        self, log_alpha: Tensor, config: SACConfig, unit: float, target: float
-    ) -> None:
-        self.log_alpha, self.tune = log_alpha, config.tune
-        self.unit, self.target, self.wanted = unit, target, config.target_entropy
-        with torch.no_grad():
-            log_alpha.fill_(config.temperature).log_()
-        self.entropies: list[Tensor] = []
-
-    def loss(self, entropy: Tensor, target: float | None = None) -> Tensor | float:
-        """Return its loss at some entropies, which send no gradient to the actor."""
-        self.entropies.append(entropy.mean())
-        if not self.tune:
-            return 0.0
-        aim = self.target if target is None else target
-        return temperature_error(self.log_alpha, entropy, aim)
-
-    def metrics(self) -> dict[str, float]:
-        """Return temperature and mean entropy, and begin a new mean."""
-        # Without what the box adds, so that tasks can be compared.
-        seen = [entropy.item() for entropy in self.entropies]
-        self.entropies.clear()
-        entropy = sum(seen) / len(seen) - self.unit if seen else float("nan")
-        alpha = self.log_alpha.exp().item()
-        return {"charts/alpha": alpha, "charts/entropy": Mean(entropy, len(seen))}
-
+source(SoftActorCritic.ascent)
 
 # %% [markdown]
-# One Adam optimiser holds all parameters and does not move those without a gradient. So the
-# critics' step leaves the actor and the temperature alone, and the actor's step the critics.
-
-
-# %% tags=["export"]
-class SoftActorCritic(Algorithm):
-    """Critics of soft values, and an actor and a temperature that climb them.
-
-    Args:
-        policy: The policy to train.
-        config: The settings.
-        action_space: The box of the environment's actions.
-    """
-
-    policy: SoftPolicyLike
-    scale = staticmethod(entropy_scale)
-
-    def __init__(
-        self, policy: SoftPolicyLike, config: SACConfig, action_space: Any
-    ) -> None:
-        given, wanted = len(policy.critics), config.num_critics
-        check_that(
-            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
-        )
-        self.policy = policy
-        # Only the critics need an older copy, and all the rest climbs.
-        self.target = TargetNetwork(policy.critics)
-        self.actor = climbing(policy.parameters(), policy.critics)
-        # The target entropy, in the unit of the box: {eq}`entropy-unit`.
-        scale = self.scale(action_space, config.target_entropy)
-        self.temperature = Temperature(policy.log_alpha, config, *scale)
-
-    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Return what the critics should think of the actions in a batch."""
-        policy = self.policy
-        with torch.no_grad(), eval_mode(policy):
-            # 1. What would the policy do next? Only the critics have an older copy.
-            action, log_prob = policy.draw(batch.next_obs, generator)
-            # 2. What is that worth, its share of the entropy included?
-            next_q = self.target.network(batch.next_obs, action)
-            value = soft_value(next_q, log_prob, policy.log_alpha.exp())
-            # 3. The target, {eq}`soft-target`. After a termination nothing is added.
-            return td_target(batch.reward, batch.discount, value)
-
-    def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare what critics think of actions with their soft targets."""
-        aim = self.aim(batch, generator)
-        # 4. How far is each critic from it, for the action that was taken?
-        return squared_error(self.policy.critics(batch.obs, batch.action), aim)
-
-    def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return minus the soft values of draws, and the temperature's loss."""
-        policy = self.policy
-        action, log_prob = policy.draw(obs, generator)
-        q, alpha = policy.critics(obs, action), policy.log_alpha.detach().exp()
-        # The actor climbs soft values, {eq}`soft-actor`.
-        loss = -soft_value(q, log_prob, alpha).mean()
-        return loss + self.temperature.loss(-log_prob.detach())
-
-    def metrics(self) -> dict[str, float]:
-        """Return temperature and mean entropy."""
-        return self.temperature.metrics()
-
-
-# It sets the temperature of the policy to that of the settings.
-SAC = learner_of(SoftActorCritic, "single_action_space")
-
-# %% [markdown]
-# The policy is built for an environment whose actions have bounds. Where it shows
-# pictures, actor and critics have an encoder each, or share one ({doc}`encoders`).
-
-
-# %% tags=["export", "hide-input"]
-@checked
-@remembered
-def make_sac_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    hidden: Count = 64,
-    num_critics: Count = 2,
-    hold: Count = 1,
-    *,
-    normalize: bool = False,
-    share_encoder: bool = False,
-    encoder: OwnEncoder | None = None,
-) -> SoftPolicy:
-    """Build an actor and critics for the spaces of one environment.
-
-    Args:
-        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
-            in it, which may come flat; or what ``plain_space`` made of it.
-        action_space: A bounded box of vectors, likewise.
-        hidden: Width of the hidden layers.
-        num_critics: Number of critics.
-        hold: Steps for which one noise is used.
-        normalize: Whether the policy normalises its observations; vectors only.
-        share_encoder: Whether actor and critics share an encoder, which the critics'
-            loss alone moves.
-        encoder: An encoder of your own, as in ``ShapedEncoder``.
-
-    Raises:
-        ValueError: If the spaces do not fit.
-    """
-    states, space = as_space(observation_space), roomy_box(as_space(action_space))
-    size = space.shape[0]
-    first = normalizing(normalize, states, encoder)
-    entrances = off_policy_entrances(states, num_critics, share_encoder, encoder, first)
-    front, inputs = next(entrances)
-    network = GaussianRows(inputs, hidden, size, front)
-    critics = Critics(ActionCritic(n, size, hidden, first) for first, n in entrances)
-    actions = SquashedGaussian(space.low, space.high, hold, space.dtype)
-    return SoftPolicy(network, actions, critics)
-
-
-def roomy_box(space: spaces.Space[Any]) -> spaces.Box:
-    """Return a space in which a density has room, or raise if it is another one."""
-    if not isinstance(space, spaces.Box):
-        wanted = "action_space must be a Box, or Discrete for discrete SAC"
-        raise refused(wanted, space, "kind")
-    box = bounded_box(space)
-    # The logarithm of a density knows no box of width 0.
-    if not (box.low < box.high).all():
-        raise refused("action_space must have bounds that differ", box, "bounds")
-    return box
-
-
-# %% [markdown]
-# ## Settings
+# ## Actions from a list
 #
-# With `hold` the same noise is used for several steps, which explores
-# further where a single push does little. {doc}`control_evidence` shows the task for which it is set.
+# A list of actions can be added up. So {eq}`soft-value` needs no draw, and a network that returns all
+# values at once gives the exact expectation, $\sum_a \pi(a \mid s) \, (\min_k Q_k(s, a) - \alpha \log
+# \pi(a \mid s))$. That is **discrete SAC** {cite:p}`christodoulou2019`, and {doc}`discrete_sac` has its
+# program. Mind its target: the published $0.98 \log N$ asks for a policy that is almost uniform. With two
+# actions it may take the better one with probability 0.58 and no more, averaged over the states.
 
-
-# %% tags=["export"]
-@checked
-@dataclass(frozen=True)
-class SACConfig(ActorCriticConfig):
-    """Settings of SAC: the shared ones with other defaults, and some of its own.
-
-    Attributes:
-        num_critics: Number of critics that ``train`` builds; a policy that you hand
-            over has as many or more. All of them learn, and the least optimistic one
-            counts.
-        temperature: What a nat of entropy is worth; only at the start if it is tuned.
-        tune: Whether the temperature is tuned.
-        target_entropy: Entropy that a tuned temperature aims at, in nats. For
-            continuous actions it is that of actions measured in units in which the box
-            is -1..1. None is minus the number of dimensions or, for a list of actions,
-            half of the largest entropy.
-        hold: Steps for which one noise of continuous actions is used, in a policy that
-            ``train`` builds.
-    """
-
-    num_critics: Count = 2
-    temperature: NonNegative = 1.0
-    tune: bool = True
-    target_entropy: Finite | None = None
-    hold: Count = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tune and self.temperature == 0:
-            raise ValueError("temperature must be above 0 if it is tuned, got 0")
-
-
-# %% tags=["export"]
-# Settings with which the agent has learned, by environment. For what an entry leaves
-# out, the default holds.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "Pendulum-v1": {"total_steps": 10_000},
-    "MountainCarContinuous-v0": {
-        "total_steps": 50_000,
-        "num_envs": 4,
-        "num_steps": 20,
-        "train_interval": 16,
-        "tau": 0.02,
-        "iteration_steps": 2000,
-        "temperature": 0.1,
-        "tune": False,
-        "hold": 20,
-    },
-}
-
-
-sac_settings = settings_of(SACConfig, SETTINGS)
-
+# %% tags=["claims"]
+likely = np.linspace(0.5, 0.99, 491)
+two_actions = -(likely * np.log(likely) + (1 - likely) * np.log(1 - likely))
+most = likely[two_actions >= 0.98 * math.log(2)].max()
+assert round(most, 2) == 0.58, "and no more"
 
 # %% [markdown]
 # ## When to use it
@@ -1053,6 +620,8 @@ sac_settings = settings_of(SACConfig, SETTINGS)
 # - **Decided by**: four agents on Pendulum in {doc}`control_evidence`; four targets in {doc}`sac`, five seeds each
 
 # %% tags=["claims"]
+from literate_rl.learners.sac import sac_settings
+
 on_policy = stored_runs("pendulum")["PPO"]
 slow, fast = (
     np.median(x.steps[(x.curves > -300).argmax(1)]) for x in (on_policy, runs)

@@ -15,44 +15,19 @@
 # It takes about 30 minutes, reading, without exercises. You need {doc}`ddpg`.
 
 # %% tags=["export", "hide-input"]
-"""TD3 and HDDPG: critics that promise less, and one that promises more."""
+"""Targets of TD3: a smoothed action, and the lower of two estimates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated
 
-import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from literate_rl.data.replay import Batch
-from literate_rl.ground.protocols import settings_of
-from literate_rl.ground.rows import register
-from literate_rl.ground.signatures import Count, Float, NonNegative, check_that, checked
-from literate_rl.learners.ddpg import (
-    ROW,
-    SETTINGS,
-    DDPGConfig,
-    DeterministicPolicyGradient,
-)
-from literate_rl.learners.loop import QError, learner_of, squared_error, td_target
-from literate_rl.nets.policies import Policy
+from literate_rl.ground.signatures import Float, NonNegative, checked
+from literate_rl.maths.dqn import td_target
 
-__all__ = [
-    "HDDPG",
-    "TD3",
-    "HDDPGConfig",
-    "Hysteretic",
-    "TD3Config",
-    "TwinDelayed",
-    "clipped_double_target",
-    "critic_error",
-    "hddpg_settings",
-    "smoothed_action",
-    "td3_settings",
-]
-
+__all__ = ["clipped_double_target", "smoothed_action"]
 
 # %% [markdown]
 # ## Three critics and their promises
@@ -119,7 +94,8 @@ ddpg, hddpg = (np.median(gaps[name], 0) for name in ("DDPG", "HDDPG"))
 assert (hddpg[13:] > ddpg[13:]).all(), "higher throughout the second half"
 
 # %% [markdown]
-# How can the agent with the most optimistic critic learn so well? The actor uses only the slope of the
+# HDDPG weights an error by its sign, {eq}`hysteretic`: bad news counts half. How can the agent with the
+# most optimistic critic learn so well? The actor uses only the slope of the
 # critic. Split a critic's error in a state in two. Its mean over all actions is the **offset**: it lifts
 # the whole landscape and changes no slope. What is left is the **ridge**, and the valley beside it:
 # actions that the critic overrates or underrates. This is what an actor climbs. But an offset that differs
@@ -261,8 +237,9 @@ assert (ten > -200).sum() == 7, "seven of ten"
 assert np.sort(ten).round()[:3].tolist() == [-491, -224, -222], "two near it and one"
 
 # %% [markdown]
-# The next two sections take up the first two changes. The third needs no code: the loop
-# ({doc}`loop`) has a setting for it, `target_interval`, which is 2 here.
+# The next two sections take up the first two changes. The third is a setting of the
+# loop, `target_interval`, which is 2 here. In the package both agents stand in
+# {doc}`workshop/td3_learner`.
 #
 # ## Smoothing
 #
@@ -439,204 +416,6 @@ assert abs(two + 0.56) < 0.01, "the mean of the smaller one"
 assert round(1 / np.sqrt(np.pi), 2) == 0.56
 
 # %% [markdown]
-# ## Two rates
-#
-# HDDPG has one critic, like DDPG. Its values rise at one rate and fall at another,
-#
-# $$
-# \mathcal L = \tfrac12 \sum_k w(\delta_k) \, \delta_k^2 , \qquad w(\delta) =
-# \begin{cases} w_+ & \text{if } \delta > 0 \\ w_- & \text{else,} \end{cases}
-# $$ (hysteretic)
-#
-# where $\delta_k = y - Q_{\theta_k}(s, a)$ is the TD error of critic $k$. With $w_- <
-# w_+$ bad news counts less than good news. With both rates at 1 it is the loss of DDPG, or of
-# TD3 if there are two critics. This is **hysteretic Q-learning** {cite:p}`matignon2007`, made for several
-# agents that learn side by side: while the others still explore, a bad outcome may be their fault.
-#
-# A value settles where the pulls of both sides are
-# equal: $w_+ \mathbb E[\max(y - Q, 0)] = w_- \mathbb E[\max(Q - y, 0)]$. This point is called
-# the **expectile** of the targets at $w_+ / (w_+ + w_-)$, with HDDPG's rates 1 and ½ the one at ⅔.
-# If targets are 1 and −1, equally often, the value settles at 1/3 instead of 0, and with a tenth of the
-# weight for bad news at 9/11. And the error enters the next target, and the next. An expectile is also what
-# **IQL** (implicit Q-learning) {cite:p}`kostrikov2022` uses, on purpose: a high one stands for the maximum
-# without asking a critic about actions that are not in its data.
-
-
-# %% tags=["export"]
-@checked
-def critic_error(
-    q: Float[Tensor, "K N"],
-    target: Float[Tensor, "N"],
-    increase: NonNegative = 1.0,
-    decrease: NonNegative = 1.0,
-) -> QError:
-    """Compare the values of K critics with their targets; the losses are added up.
-
-    Args:
-        q: Their values, with gradient.
-        target: What the values should be; treated as a constant.
-        increase: Rate at which a value rises towards its target.
-        decrease: Rate at which it falls.
-    """
-    # A value below its target and one above it may learn at different rates,
-    # {eq}`hysteretic`.
-    rate = torch.where(target.detach() - q > 0, increase, decrease).to(q)
-    return squared_error(q, target, rate)
-
-
-# %% tags=["claims"]
-for decrease, place in ((1.0, 0.0), (0.5, 1 / 3), (0.1, 9 / 11)):
-    q = torch.full((1, 2), place).requires_grad_()
-    error = critic_error(q, torch.tensor([1.0, -1.0]), 1.0, decrease)
-    (pull,) = torch.autograd.grad(error.loss.sum(), q)
-    assert abs(pull.sum()) < 1e-6, "there the pulls are equal"
-
-# %% [markdown]
-# ## Two agents
-#
-# Both are DDPG with another error. That of TD3 differs in the target, that of HDDPG in the rates. The
-# policy comes from `make_ddpg_policy`, with `num_critics=2` for TD3.
-
-
-# %% tags=["export"]
-class TwinDelayed(DeterministicPolicyGradient):
-    """Critics that promise less, and an actor that climbs the first of them.
-
-    Args:
-        policy: The policy to train; its network is an ``ActorCritics``.
-        config: The settings.
-    """
-
-    config: TD3Config
-
-    def __init__(self, policy: Policy, config: TD3Config) -> None:
-        super().__init__(policy, config)
-        given, wanted = len(policy.network.critics), config.num_critics
-        check_that(
-            given >= wanted, f"policy must have {wanted} critics or more, got {given}"
-        )
-
-    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Return what the critics should think of the actions in a batch."""
-        config, older = self.config, self.target.network
-        with torch.no_grad():
-            # 1. What would the older actor do next?
-            action = older(batch.next_obs)
-            # Only an action in a box has others beside it. Probabilities stay as they
-            # are.
-            if config.smoothing > 0 and hasattr(older.actions, "low"):
-                box = older.actions.low, older.actions.high
-                noise = torch.randn(action.shape, generator=generator).to(action)
-                share = config.smoothing, config.smoothing_clip
-                action = smoothed_action(action, noise, *box, *share)
-            # 2. What is that worth to the older critics? This gives the target.
-            next_q = older.network.critics(batch.next_obs, action)
-            return clipped_double_target(batch.reward, batch.discount, next_q)
-
-    def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare the critics' values of actions with their targets."""
-        aim = self.aim(batch, generator)
-        # 3. How far is each critic from it, for the action that was taken?
-        return squared_error(self.policy.network.critics(batch.obs, batch.action), aim)
-
-
-# %% [markdown]
-# The folded cell has the rest: functions that build both learners, the error of HDDPG, and the settings.
-
-
-# %% tags=["export", "hide-input"]
-@checked
-@dataclass(frozen=True)
-class TD3Config(DDPGConfig):
-    """Settings of TD3: two critics, delayed updates, smoothed targets.
-
-    Attributes:
-        num_critics: Number of critics that ``train`` builds; a policy that you hand
-            over has as many or more. All of them learn, and the targets take the least
-            optimistic one.
-        smoothing: Standard deviation of the noise on the next action in a target, as a
-            share of half the box; 0 turns it off. Actions from a list have none.
-        smoothing_clip: Bound of that noise, as the same share.
-    """
-
-    target_interval: Count = 2
-    num_critics: Count = 2
-    smoothing: NonNegative = 0.2
-    smoothing_clip: Annotated[float, Ge(0)] = 0.5
-
-
-TD3 = learner_of(TwinDelayed)
-
-
-@checked
-@dataclass(frozen=True)
-class HDDPGConfig(DDPGConfig):
-    """Settings of hysteretic DDPG: values fall more slowly than they rise.
-
-    Attributes:
-        increase: Rate at which values rise towards their targets.
-        decrease: Rate at which they fall.
-    """
-
-    increase: NonNegative = 1.0
-    decrease: NonNegative = 0.5
-
-
-class Hysteretic(DeterministicPolicyGradient):
-    """DDPG whose values rise and fall at two rates.
-
-    Args:
-        policy: The policy to train; its network is an ``ActorCritics``.
-        config: The settings.
-    """
-
-    config: HDDPGConfig
-
-    def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare the critic's values of actions with their targets, at two rates."""
-        aim, rates = self.aim(batch, generator), self.config
-        q = self.policy.network.critics(batch.obs, batch.action)
-        return critic_error(q, aim, rates.increase, rates.decrease)
-
-
-HDDPG = learner_of(Hysteretic)
-
-
-td3_settings = settings_of(TD3Config, SETTINGS)
-
-
-hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
-
-
-# %% [markdown]
-# What `train` knows of them:
-
-# %% tags=["export", "hide-input"]
-ROW_HDDPG = register(
-    replace(
-        ROW,
-        name="HDDPG",
-        purpose="DDPG that learns less from bad news",
-        config=HDDPGConfig,
-        learner=HDDPG,
-        settings=hddpg_settings,
-        chapter="td3",
-    )
-)
-ROW_TD3 = register(
-    replace(
-        ROW,
-        name="TD3",
-        purpose="DDPG with doubts about its critics",
-        config=TD3Config,
-        learner=TD3,
-        settings=td3_settings,
-        forms=("error",),
-        chapter="td3",
-    )
-)
-
-# %% [markdown]
 # ## What each part buys
 #
 # Here is TD3 as in the paper, with $\tau$ = 0.005, without one of its changes, and without any, which is
@@ -728,6 +507,8 @@ for name in ("without twins", "without smoothing"):
 # - **Decided by**: TD3 with faster copies, the row that decides in {doc}`td3`
 
 # %% tags=["claims"]
+from literate_rl.learners.td3 import TD3Config
+
 assert abs(ends["TD3"]).max() < 8, "within 8 of what is earned"
 first = runs["TD3"].steps[(runs["TD3"].curves > -300).argmax(1)]
 assert np.median(first) == 6800
@@ -749,8 +530,6 @@ assert TD3Config(tau=0.01).target_interval == 2
 #   to what is underestimated.
 # - The noise of a target, its clip and the bounds have their own scale for each number of an
 #   action.
-# - Different rates for rising and falling give an expectile of the targets: values become optimistic
-#   (HDDPG) or pessimistic.
 #
 # ## Exercises
 #

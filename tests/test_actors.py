@@ -31,12 +31,8 @@ from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.impala import Unroll, VTraceLearner, impala_settings
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.runs import Run, fit, flat_env
 
 SMALL = ActorsConfig(actors=2, num_steps=5, num_envs=3, total_steps=300)

@@ -52,10 +52,10 @@ from literate_rl.learners.dqn import (
     QLearning,
     dqn_settings,
     make_q_policy,
-    q_target,
 )
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.rainbow import Rainbow, make_rainbow_policy, rainbow_settings
+from literate_rl.maths.dqn import q_target
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import Run, fit, load_checkpoint
 

@@ -25,7 +25,11 @@ FLOORS = {
 LISTED = [module for floor in FLOORS.values() for module in floor]
 ON_POLICY = "a2c a3c workshop.on_policy workshop.ppg_learner ppg ppo_error hybrid_ppo "
 ON_POLICY += "policy_gradient"
-OFF_POLICY = "dqn rainbow ddpg td3 sac discrete_sac windows replay c51 loop apex"
+OFF_POLICY = (
+    "dqn rainbow td3 sac discrete_sac replay c51 apex workshop.dqn_learner "
+    "workshop.loop workshop.six_parts workshop.ddpg_learner workshop.td3_learner "
+    "workshop.sac_learner workshop.rings workshop.buffer"
+)
 ON_POLICY, OFF_POLICY = (
     {tangle.HOMES[chapter] for chapter in kind.split()}
     for kind in (ON_POLICY, OFF_POLICY)

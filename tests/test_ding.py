@@ -34,12 +34,8 @@ from literate_rl.maths.off_policy import (
     vtrace_error_continuous_action,
     vtrace_error_discrete_action,
 )
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    GaussianActions,
-    Policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions, GaussianActions
+from literate_rl.nets.policies import Policy
 
 SMALL = IMPALAPolicyConfig(
     model={"obs_shape": 3, "action_shape": 2}, unroll_len=4, n_sample=4, batch_size=4

@@ -53,7 +53,8 @@ from literate_rl.learners.discrete_sac import (
     make_discrete_sac_policy,
 )
 from literate_rl.learners.loop import OffPolicy
-from literate_rl.learners.sac import SACConfig, sac_settings, soft_value
+from literate_rl.learners.sac import SACConfig, sac_settings
+from literate_rl.maths.sac import soft_value
 from literate_rl.runs.runs import fit, flat_env, load
 
 # --- Soft values ----------------------------------------------------------------------

@@ -39,14 +39,12 @@ from literate_rl.learners.dqn import (
     DQNConfig,
     EpsilonGreedy,
     QLearning,
-    double_q_target,
     dqn_settings,
     dueling_layer,
-    dueling_q,
     make_q_policy,
-    q_target,
 )
 from literate_rl.learners.loop import TargetNetwork, polyak_update
+from literate_rl.maths.dqn import double_q_target, dueling_q, q_target
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import fit, flat_env

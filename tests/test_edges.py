@@ -42,20 +42,15 @@ from literate_rl.ground.nests import plain_space
 from literate_rl.ground.signatures import NotFiniteError, check_finite
 from literate_rl.learners.a2c import A2C, A2CConfig
 from literate_rl.learners.ddpg import BoxActions
-from literate_rl.learners.dqn import (
-    DQNConfig,
-    QLearning,
-    double_q_target,
-    make_q_policy,
-    q_target,
-)
+from literate_rl.learners.dqn import DQNConfig, QLearning, make_q_policy
 from literate_rl.learners.ppg_learner import PPGConfig, make_phasic_policy
 from literate_rl.learners.ppo import PPO, PPOConfig
-from literate_rl.learners.rainbow import NoisyLinear, make_rainbow_policy
+from literate_rl.learners.rainbow import make_rainbow_policy
 from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
-from literate_rl.learners.td3 import clipped_double_target
 from literate_rl.maths.c51 import project_distribution, project_distribution_loop
+from literate_rl.maths.dqn import double_q_target, q_target
 from literate_rl.maths.fast import categorical_terms
+from literate_rl.maths.noisy import NoisyLinear
 from literate_rl.maths.off_policy import (
     clipped_policy,
     vtrace,
@@ -63,13 +58,10 @@ from literate_rl.maths.off_policy import (
     vtrace_error_discrete_action,
 )
 from literate_rl.maths.policy_gradient import categorical_log_prob
+from literate_rl.maths.td3 import clipped_double_target
 from literate_rl.nets.hybrid_policy import HybridActions
-from literate_rl.nets.policies import (
-    GaussianActions,
-    RewardScaler,
-    RunningMoments,
-    make_policy,
-)
+from literate_rl.nets.parts import GaussianActions, RunningMoments
+from literate_rl.nets.policies import RewardScaler, make_policy
 from literate_rl.runs.evaluation import evaluate, paired_difference
 
 STATES = spaces.Box(-1, 1, (3,))

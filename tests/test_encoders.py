@@ -27,17 +27,19 @@ from benchmarks.learning import LEARNING, defaults_of, settings_in
 from benchmarks.store import read_table
 from literate_rl.ground.networks import ActionCritic, Critics
 from literate_rl.nets.encoders import (
-    MINATAR_LAYERS,
-    NATURE_LAYERS,
     ConvolutionalEncodingNetwork,
     PartsEncoder,
-    PictureEncoder,
     RowEncoder,
     ShapedEncoder,
     entrance,
     has_pictures,
     make_encoder,
     off_policy_entrances,
+)
+from literate_rl.nets.pictures import (
+    MINATAR_LAYERS,
+    NATURE_LAYERS,
+    PictureEncoder,
     side_after,
 )
 from literate_rl.runs.runs import todays_names

@@ -18,12 +18,8 @@ from worlds import Counting, left_alone, moody
 
 from literate_rl.data.agents import make_envs
 from literate_rl.data.episodes import env_seed
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.evaluation import (
     evaluate,
     paired_difference,

@@ -50,13 +50,8 @@ from literate_rl.learners.td3 import (
     TwinDelayed,
 )
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
-from literate_rl.nets.policies import (
-    CategoricalActions,
-    GaussianActions,
-    Policy,
-    make_policy,
-    normalizer_of,
-)
+from literate_rl.nets.parts import CategoricalActions, GaussianActions
+from literate_rl.nets.policies import Policy, make_policy, normalizer_of
 from literate_rl.runs.runs import fit
 
 HYBRID = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (4,))))

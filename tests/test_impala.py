@@ -39,12 +39,8 @@ from literate_rl.maths.off_policy import (
     warn_clips,
 )
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.runs import Run, fit, flat_env, stored_runs
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)

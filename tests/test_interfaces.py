@@ -61,9 +61,10 @@ from literate_rl.learners.sac import (
     SquashedGaussian,
     Temperature,
     entropy_scale,
-    soft_value,
 )
-from literate_rl.learners.td3 import clipped_double_target, critic_error
+from literate_rl.learners.td3 import critic_error
+from literate_rl.maths.sac import soft_value
+from literate_rl.maths.td3 import clipped_double_target
 from literate_rl.runs.runs import Run, flat_env
 
 LIST, VECTOR, FORCES = spaces.Discrete(2), *(spaces.Box(-1, 1, (n,)) for n in (4, 1))

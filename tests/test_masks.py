@@ -38,13 +38,10 @@ from literate_rl.learners.dqn import (
 )
 from literate_rl.learners.ppo import PPO, ppo_settings
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
-from literate_rl.nets.masks import (
-    MaskFromMethod,
-    MaskFromObservation,
-    WithoutMask,
-    legal,
-)
-from literate_rl.nets.policies import CategoricalActions, make_policy
+from literate_rl.nets.legal import legal
+from literate_rl.nets.masks import MaskFromMethod, MaskFromObservation, WithoutMask
+from literate_rl.nets.parts import CategoricalActions
+from literate_rl.nets.policies import make_policy
 from literate_rl.runs.evaluation import evaluate, play
 from literate_rl.runs.runs import load
 

@@ -63,7 +63,8 @@ from literate_rl.learners.td3 import (
     TD3Config,
     TwinDelayed,
 )
-from literate_rl.nets.policies import RunningMoments, make_policy
+from literate_rl.nets.parts import RunningMoments
+from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import Run
 
 BOXES = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")

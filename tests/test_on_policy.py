@@ -31,12 +31,8 @@ from literate_rl.learners.ppo import (
 )
 from literate_rl.maths.advantages import lambda_returns
 from literate_rl.maths.ppo_error import policy_error_from_log_prob
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import fit, flat_env
 

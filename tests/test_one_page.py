@@ -18,7 +18,8 @@ from literate_rl.learners.discrete_sac import (
 from literate_rl.learners.impala import IMPALA, IMPALAConfig
 from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
 from literate_rl.learners.td3 import TD3, TD3Config
-from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
+from literate_rl.nets.parts import CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 
 LISTED = replace(discrete_sac_settings("CartPole-v1"), anneal=False)
 TWINS = partial(make_ddpg_policy, num_critics=2)

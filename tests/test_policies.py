@@ -26,13 +26,11 @@ from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import Collector, Rollout, make_envs
 from literate_rl.data.episodes import env_seed
 from literate_rl.nets.encoders import make_encoder
+from literate_rl.nets.parts import CategoricalActions, GaussianActions, RunningMoments
 from literate_rl.nets.policies import (
-    CategoricalActions,
-    GaussianActions,
     Policy,
     RewardScaler,
     Runner,
-    RunningMoments,
     kept_dtype,
     make_actions,
     make_policy,

@@ -37,7 +37,8 @@ from literate_rl.learners.ppg_learner import (
 )
 from literate_rl.learners.ppo import PPO
 from literate_rl.maths.advantages import gae, lambda_returns
-from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
+from literate_rl.nets.parts import CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (
     Run,

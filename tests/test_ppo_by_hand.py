@@ -32,12 +32,8 @@ from literate_rl.maths.ppo_error import (
     ppo_value_error,
 )
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.runs import flat_env, load
 
 SEEN, LISTED, BOX = spaces.Box(-1, 1, (3,)), spaces.Discrete(4), spaces.Box(-2, 2, (2,))

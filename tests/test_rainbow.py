@@ -27,15 +27,14 @@ from literate_rl.data.replay import Batch, ReplayBuffer
 from literate_rl.learners.dqn import EpsilonGreedy
 from literate_rl.learners.rainbow import (
     DistributionalQLearning,
-    NoisyLinear,
     Rainbow,
     RainbowConfig,
     RainbowNetwork,
     RainbowPolicy,
-    factorised_noise,
     make_rainbow_policy,
     rainbow_settings,
 )
+from literate_rl.maths.noisy import NoisyLinear, factorised_noise
 from literate_rl.nets.encoders import ConvolutionalEncodingNetwork
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import Run, fit, flat_env, load

@@ -14,7 +14,8 @@ from test_windows import SlowBuffer, generator, make_rollout, rings_of
 
 from literate_rl.data.agents import Collector, Rollout, make_envs
 from literate_rl.data.memory import UnrollBuffer
-from literate_rl.data.replay import Batch, ReplayBuffer, SumTree, importance_weights
+from literate_rl.data.replay import Batch, ReplayBuffer
+from literate_rl.data.sum_tree import SumTree, importance_weights
 
 SEEDS = st.integers(0, 2**31)
 

@@ -50,12 +50,8 @@ from literate_rl.learners.ppg_learner import make_phasic_policy
 from literate_rl.learners.rainbow import make_rainbow_policy
 from literate_rl.learners.sac import make_sac_policy
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (
     FORMAT,

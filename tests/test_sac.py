@@ -70,10 +70,9 @@ from literate_rl.learners.sac import (
     entropy_scale,
     make_sac_policy,
     sac_settings,
-    soft_value,
-    temperature_error,
 )
 from literate_rl.learners.td3 import TD3Config, TwinDelayed
+from literate_rl.maths.sac import soft_value, temperature_error
 from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import fit, load
 

@@ -52,12 +52,11 @@ from literate_rl.learners.loop import OffPolicy, QError
 from literate_rl.learners.td3 import (
     HDDPGConfig,
     TD3Config,
-    clipped_double_target,
     critic_error,
     hddpg_settings,
-    smoothed_action,
     td3_settings,
 )
+from literate_rl.maths.td3 import clipped_double_target, smoothed_action
 from literate_rl.nets.policies import Policy
 
 

@@ -25,14 +25,10 @@ from literate_rl.book.train_here import (
     walk,
 )
 from literate_rl.data.agents import make_envs
-from literate_rl.learners.dqn import q_target
 from literate_rl.learners.ppo import PPO, PPOConfig
-from literate_rl.nets.policies import (
-    ActorCritic,
-    CategoricalActions,
-    Policy,
-    make_policy,
-)
+from literate_rl.maths.dqn import q_target
+from literate_rl.nets.parts import ActorCritic, CategoricalActions
+from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.runs import stored_runs
 
 ITERATIONS = 3

@@ -75,7 +75,8 @@ from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.ppg import PPGAlgorithm
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.nets import policies
-from literate_rl.nets.encoders import PartsEncoder, PictureEncoder, ShapedEncoder
+from literate_rl.nets.encoders import PartsEncoder, ShapedEncoder
+from literate_rl.nets.pictures import PictureEncoder
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (

@@ -159,7 +159,6 @@ assert difference < 1e-12, "the scan is the loop, up to rounding"
 #
 # and the logits are turned around, to the shape $(N, B)$.
 
-
 # %% tags=["export"]
 # Stands for the logarithm of zero: zero times infinity is not zero. Any $p$ that is not
 # 0 in floating point has a logarithm far above it.
@@ -258,7 +257,6 @@ assert difference < 1e-12, "both are the logarithm of the softmax, up to roundin
 # $$ (hybrid-short)
 #
 # The table of all $E_k$ is computed once, and both read it.
-
 
 # %% tags=["export"]
 # Entropy of a normal distribution with standard deviation 1.
@@ -398,6 +396,20 @@ def project_atoms(
 # than adding up two. Near the top even this does not pay: adding up a few thousand numbers is one
 # quick call, and walking down one more level would be several. **Measure.** {doc}`/docs/results`
 # has the times.
+
+# %% [markdown]
+# ## What well-known implementations of V-trace do
+#
+# | question | {doc}`/chapters/off_policy` | [scalable_agent](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/vtrace.py#L164-L280) | [rlax](https://github.com/google-deepmind/rlax/blob/4c5d25b2609879d321f5a432cdf88165574e57a7/rlax/_src/vtrace.py#L38-L260) | [torchbeast](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/core/vtrace.py#L92-L139) | [DI-engine](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L9-L136) | [TorchRL](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/value/functional.py#L1298-L1383) |
+# |---|---|---|---|---|---|---|
+# | form | scan in chunks | [scan of the framework](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/vtrace.py#L250-L262) | [scan of the framework](https://github.com/google-deepmind/rlax/blob/4c5d25b2609879d321f5a432cdf88165574e57a7/rlax/_src/vtrace.py#L92-L98) | [loop](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/core/vtrace.py#L118-L120) | [loop](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L22-L29) | [loop](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/value/functional.py#L1359-L1366) |
+# | end of an episode | two flags | [a discount for each step](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L372) | [a discount for each step](https://github.com/google-deepmind/rlax/blob/4c5d25b2609879d321f5a432cdf88165574e57a7/rlax/_src/vtrace.py#L61) | [a discount for each step](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L253) | [the caller zeroes values](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/policy/impala.py#L317-L319) | [two flags](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/value/functional.py#L1346-L1350) |
+# | truncated step | bootstraps from the true successor | [counts as the end](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L372) | as the caller sets the discount | [counts as the end](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L253) | [counts as the end](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/envs/env_wrappers/env_wrappers.py#L1485-L1486) | [bootstraps](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/value/functional.py#L1354-L1356) |
+# | $\lambda$ | 0.95, in target and advantage | none | [1, in both](https://github.com/google-deepmind/rlax/blob/4c5d25b2609879d321f5a432cdf88165574e57a7/rlax/_src/vtrace.py#L232-L253) | none | [0.95, in the target only](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L22-L45) | none |
+# | average of the losses | mean | [sum](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L312-L331) | the caller's | [sum](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L107-L125) | [mean](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L133-L135) | [mean](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/a2c.py#L312-L313) |
+# | value loss | square | [half the square](https://github.com/google-deepmind/scalable_agent/blob/6c0c8a701990fab9053fb338ede9c915c18fa2b1/experiment.py#L316) | the caller's | [half the square](https://github.com/facebookresearch/torchbeast/blob/0af07b051a2176a8f9fd20c36891ba2bba6bae68/torchbeast/monobeast.py#L108) | [square](https://github.com/opendilab/DI-engine/blob/d0b21d065b2d80317cc16b28a95301be8871d950/ding/rl_utils/vtrace.py#L134) | [smooth L1](https://github.com/pytorch/rl/blob/ae9719f17b1517af5c2523a36c4616f003ee55cf/torchrl/objectives/a2c.py#L274) |
+#
+# Look at the row "truncated step": three of the five treat a time limit as the end of the task.
 
 # %% [markdown]
 # ## References

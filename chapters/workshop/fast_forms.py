@@ -49,8 +49,8 @@ from literate_rl.learners.dqn import (
     EpsilonGreedy,
     QLayers,
     QLearning,
-    double_q_target,
 )
+from literate_rl.maths.dqn import double_q_target
 from literate_rl.learners.sac import (
     GaussianRows,
     SoftActorCritic,
@@ -60,12 +60,12 @@ from literate_rl.learners.sac import (
 from literate_rl.learners.td3 import TwinDelayed
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
-from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import (
+from literate_rl.nets.legal import legal
+from literate_rl.nets.policies import Policy
+from literate_rl.nets.parts import (
     ActorCritic,
     CategoricalActions,
     GaussianActions,
-    Policy,
     RunningMoments,
     WithDeviations,
 )
@@ -779,7 +779,7 @@ class FlatAdam(SharesMemory):
 # of large matrices stay: with layers of 256 and a batch of 256 each of them is 17 million
 # multiply-adds, whoever asks for it. So let us count them, in an update of the values and in one of the
 # actor. An actor's step can ask for the actor's gradients alone, as the loop of this book does
-# ({doc}`/chapters/loop`), or for those of the critics too, as many programs do: the number after "or".
+# ({doc}`/chapters/workshop/loop`), or for those of the critics too, as many programs do: the number after "or".
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode

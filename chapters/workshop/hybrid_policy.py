@@ -49,14 +49,9 @@ from literate_rl.nets.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import (
-    ActorCritic,
-    GaussianActions,
-    Policy,
-    behind,
-    normalizing,
-)
+from literate_rl.nets.legal import legal
+from literate_rl.nets.policies import Policy, behind, normalizing
+from literate_rl.nets.parts import ActorCritic, GaussianActions
 
 # Importing the worlds registers the environments with hybrid actions.
 from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401

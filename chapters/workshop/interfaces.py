@@ -251,7 +251,7 @@ def refuse_mask(mask: Tensor | None, who: object) -> None:
 # An **algorithm** that learns from remembered steps answers two questions. How wrong are the values
 # of a batch? That is its `error`. And where there is an actor: what does it lose? That is its
 # `ascent`, because going down that loss it climbs the values. The loop
-# ({doc}`/chapters/loop`) asks both, and knows no algorithm.
+# ({doc}`/chapters/workshop/loop`) asks both, and knows no algorithm.
 
 
 # %% tags=["export"]

@@ -443,7 +443,8 @@ assert ppo_settings("Pendulum-v1").learning_rate == 3e-3, "ten times 0.0003"
 
 from literate_rl.apps.programs import run_program
 from literate_rl.data.agents import make_envs
-from literate_rl.nets.policies import CategoricalActions, Policy, make_policy
+from literate_rl.nets.policies import Policy, make_policy
+from literate_rl.nets.parts import CategoricalActions
 
 
 class Drawn(CategoricalActions):

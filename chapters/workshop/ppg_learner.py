@@ -45,7 +45,8 @@ from literate_rl.nets.encoders import (
     check_normalize,
 )
 from literate_rl.nets.hybrid_policy import HybridActions
-from literate_rl.nets.policies import Policy, RunningMoments, make_actions
+from literate_rl.nets.parts import RunningMoments
+from literate_rl.nets.policies import Policy, make_actions
 
 __all__ = ["Chunks", "PPGConfig", "PhasicNetwork", "make_phasic_policy", "ppg_settings"]
 

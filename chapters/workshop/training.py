@@ -61,7 +61,8 @@ from literate_rl.check.contracts import CONTRACTS, check_model
 from literate_rl.learners.discrete_sac import DiscreteSAC  # noqa: F401 (SAC's row)
 from literate_rl.nets.encoders import has_pictures, readable_parts
 from literate_rl.nets.masks import WithoutMask
-from literate_rl.nets.policies import CategoricalActions, predicted
+from literate_rl.nets.policies import predicted
+from literate_rl.nets.parts import CategoricalActions
 from literate_rl.learners.ppg import PPGAlgorithm  # noqa: F401 (its row)
 from literate_rl.actors.processes import pickled, transport_named
 from literate_rl.by_hand.fast_forms import fused_critic_error, fused_q_error, numpy_act

@@ -397,9 +397,10 @@ def plan(root: Path = ROOT) -> dict[Path, str]:
 def check_files(root: Path) -> None:
     """Raise if a chapter's name is taken, or index.md lists a chapter twice."""
     for page, path in chapter_files(root).items():
-        text_of(path, root)
+        exports = '"export"' in text_of(path, root)
         module = module_file(module_name(path), root)
-        if is_hand_written(module, root) or module.with_suffix("").is_dir():
+        taken = is_hand_written(module, root) or module.with_suffix("").is_dir()
+        if exports and taken:
             raise TangleError(f"{page}.py:1: the package has a file of this name")
         if not is_module_name(path.stem):
             raise TangleError(f"{page}.py:1: {path.stem!r} is no name of a module")

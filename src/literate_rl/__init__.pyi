@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 233cd3a49e0160d6
+# Generated from chapters/*.py (edit there); digest 33119e0937c536fe
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -27,26 +27,15 @@ from .runs.evaluation import (
     paired_difference as paired_difference,
     t_interval as t_interval,
 )
-from .nets.policies import (
+from .nets.parts import (
     ActorCritic as ActorCritic,
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
-    Policy as Policy,
-    Runner as Runner,
-    make_policy as make_policy,
 )
-from .nets.encoders import (
-    PartsEncoder as PartsEncoder,
+from .nets.pictures import (
     PictureEncoder as PictureEncoder,
-    make_encoder as make_encoder,
 )
-from .nets.choices import (
-    ChoiceActions as ChoiceActions,
-)
-from .nets.masks import (
-    MaskFromMethod as MaskFromMethod,
-    MaskFromObservation as MaskFromObservation,
-    WithoutMask as WithoutMask,
+from .nets.legal import (
     legal as legal,
 )
 from .nets.hybrid_action import (
@@ -69,58 +58,19 @@ from .learners.ppg import (
     auxiliary_loss as auxiliary_loss,
     element_wise_squared_loss as element_wise_squared_loss,
 )
-from .data.replay import (
-    ReplayBuffer as ReplayBuffer,
-)
-from .learners.dqn import (
-    DQN as DQN,
-    DQNConfig as DQNConfig,
+from .maths.dqn import (
     double_q_target as double_q_target,
-    dqn_settings as dqn_settings,
-    make_q_policy as make_q_policy,
     q_target as q_target,
-)
-from .learners.loop import (
-    OffPolicy as OffPolicy,
-    OffPolicyConfig as OffPolicyConfig,
 )
 from .maths.c51 import (
     categorical_error as categorical_error,
     project_distribution as project_distribution,
 )
-from .learners.rainbow import (
+from .maths.noisy import (
     NoisyLinear as NoisyLinear,
-    Rainbow as Rainbow,
-    RainbowConfig as RainbowConfig,
-    make_rainbow_policy as make_rainbow_policy,
-    rainbow_settings as rainbow_settings,
 )
-from .learners.ddpg import (
-    DDPG as DDPG,
-    DDPGConfig as DDPGConfig,
-    ddpg_settings as ddpg_settings,
-    make_ddpg_policy as make_ddpg_policy,
-)
-from .learners.td3 import (
-    HDDPG as HDDPG,
-    TD3 as TD3,
-    HDDPGConfig as HDDPGConfig,
-    TD3Config as TD3Config,
+from .maths.td3 import (
     clipped_double_target as clipped_double_target,
-    hddpg_settings as hddpg_settings,
-    td3_settings as td3_settings,
-)
-from .learners.sac import (
-    SAC as SAC,
-    SACConfig as SACConfig,
-    SquashedGaussian as SquashedGaussian,
-    make_sac_policy as make_sac_policy,
-    sac_settings as sac_settings,
-)
-from .learners.discrete_sac import (
-    DiscreteSAC as DiscreteSAC,
-    discrete_sac_settings as discrete_sac_settings,
-    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .maths.off_policy import (
     vtrace as vtrace,
@@ -134,18 +84,19 @@ from .learners.impala import (
     IMPALAConfig as IMPALAConfig,
     impala_settings as impala_settings,
 )
-from .actors.actors import (
-    Actor as Actor,
-    ActorLearner as ActorLearner,
-    ActorsConfig as ActorsConfig,
-    Transport as Transport,
-    actors_settings as actors_settings,
-)
 from .check.contracts import (
     CONTRACTS as CONTRACTS,
     Contract as Contract,
     ContractError as ContractError,
     check_model as check_model,
+)
+from .nets.choices import (
+    ChoiceActions as ChoiceActions,
+)
+from .learners.discrete_sac import (
+    DiscreteSAC as DiscreteSAC,
+    discrete_sac_settings as discrete_sac_settings,
+    make_discrete_sac_policy as make_discrete_sac_policy,
 )
 from .learners.a2c import (
     A2C as A2C,
@@ -233,6 +184,9 @@ from .data.memory import (
     BufferConfig as BufferConfig,
     UnrollBuffer as UnrollBuffer,
 )
+from .data.replay import (
+    ReplayBuffer as ReplayBuffer,
+)
 from .check.states import (
     ByName as ByName,
     state_spec as state_spec,
@@ -270,6 +224,20 @@ from .by_hand.fast_forms import (
     fused_q_error as fused_q_error,
     numpy_act as numpy_act,
 )
+from .nets.encoders import (
+    PartsEncoder as PartsEncoder,
+    make_encoder as make_encoder,
+)
+from .nets.masks import (
+    MaskFromMethod as MaskFromMethod,
+    MaskFromObservation as MaskFromObservation,
+    WithoutMask as WithoutMask,
+)
+from .nets.policies import (
+    Policy as Policy,
+    Runner as Runner,
+    make_policy as make_policy,
+)
 from .learners.ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
@@ -279,6 +247,50 @@ from .learners.ppg_learner import (
     PPGConfig as PPGConfig,
     make_phasic_policy as make_phasic_policy,
     ppg_settings as ppg_settings,
+)
+from .learners.loop import (
+    OffPolicy as OffPolicy,
+    OffPolicyConfig as OffPolicyConfig,
+)
+from .learners.dqn import (
+    DQN as DQN,
+    DQNConfig as DQNConfig,
+    dqn_settings as dqn_settings,
+    make_q_policy as make_q_policy,
+)
+from .learners.rainbow import (
+    Rainbow as Rainbow,
+    RainbowConfig as RainbowConfig,
+    make_rainbow_policy as make_rainbow_policy,
+    rainbow_settings as rainbow_settings,
+)
+from .learners.ddpg import (
+    DDPG as DDPG,
+    DDPGConfig as DDPGConfig,
+    ddpg_settings as ddpg_settings,
+    make_ddpg_policy as make_ddpg_policy,
+)
+from .learners.td3 import (
+    HDDPG as HDDPG,
+    TD3 as TD3,
+    HDDPGConfig as HDDPGConfig,
+    TD3Config as TD3Config,
+    hddpg_settings as hddpg_settings,
+    td3_settings as td3_settings,
+)
+from .learners.sac import (
+    SAC as SAC,
+    SACConfig as SACConfig,
+    SquashedGaussian as SquashedGaussian,
+    make_sac_policy as make_sac_policy,
+    sac_settings as sac_settings,
+)
+from .actors.actors import (
+    Actor as Actor,
+    ActorLearner as ActorLearner,
+    ActorsConfig as ActorsConfig,
+    Transport as Transport,
+    actors_settings as actors_settings,
 )
 from .apps.training import (
     Agent as Agent,

@@ -20,14 +20,21 @@ FLOORS = {
     "ground": "workshop.signatures workshop.interfaces:protocols workshop.rows "
     "workshop.nests workshop.networks workshop.interrupts",
     "maths": "workshop.fast agents:returns policy_gradient advantages ppo_error "
-    "off_policy c51",
+    "off_policy dqn c51 rainbow:noisy td3 sac",
     "data": "workshop.hybrid_space workshop.episodes workshop.makers workshop.worlds "
-    "workshop.memory workshop.collectors:agents windows replay exact_values",
-    "nets": "encoders masks choices policies disjoint_network hybrid_action "
+    "workshop.memory workshop.collectors:agents workshop.rings:windows "
+    "replay:sum_tree workshop.buffer:replay exact_values",
+    "nets": "encoders:pictures workshop.make_encoder:encoders masks:legal "
+    "workshop.wrappers:masks choices "
+    "policies:parts workshop.make_policy:policies disjoint_network hybrid_action "
     "workshop.hybrid_policy hybrid_ppo",
-    "learners": "loop dqn rainbow ddpg td3 sac discrete_sac a2c "
-    "workshop.on_policy:ppo workshop.ppg_learner ppg impala",
-    "actors": "actors processes a3c apex",
+    "learners": "workshop.loop workshop.dqn_learner:dqn "
+    "workshop.six_parts:rainbow "
+    "workshop.ddpg_learner:ddpg workshop.td3_learner:td3 "
+    "workshop.sac_learner:sac "
+    "discrete_sac a2c workshop.on_policy:ppo workshop.ppg_learner ppg "
+    "impala",
+    "actors": "workshop.transport:actors processes a3c apex",
     "check": "workshop.probes workshop.states workshop.rules contracts "
     "workshop.own_models",
     "by_hand": "workshop.fast_forms ppo_by_hand",
@@ -41,9 +48,21 @@ FLOORS = {
 
 # Old modules that are not where their chapters are.
 OTHERS = {
+    "actors": "actors.actors",
     "agents": "data.agents",
+    "ddpg": "learners.ddpg",
+    "dqn": "learners.dqn",
+    "encoders": "nets.encoders",
     "hybrid_policy": "nets.hybrid_policy",
+    "loop": "learners.loop",
+    "masks": "nets.masks",
+    "policies": "nets.policies",
     "ppo": "learners.ppo",
+    "rainbow": "learners.rainbow",
+    "replay": "data.replay",
+    "sac": "learners.sac",
+    "td3": "learners.td3",
+    "windows": "data.windows",
 }
 
 # Names that are public in their modules and not at the top of the package.
@@ -61,6 +80,10 @@ BELOW_THE_TOP = {
     "maths.advantages": "gae_loop",
     "maths.ppo_error": "approx_kl_k3 clipped_surrogate policy_error_from_log_prob",
     "maths.off_policy": "clipped_policy vtrace_error_from_log_prob vtrace_loop",
+    "maths.dqn": "dueling_q",
+    "maths.noisy": "factorised_noise",
+    "maths.td3": "smoothed_action",
+    "maths.sac": "soft_value temperature_error",
     "maths.c51": "project_distribution_loop",
     "data.episodes": "EpisodeCounter check_chain check_copies check_experience "
     "env_seed on_cpu plain_actions",
@@ -69,24 +92,24 @@ BELOW_THE_TOP = {
     "data.memory": "distances",
     "data.agents": "true_successors",
     "data.windows": "Rings",
-    "data.replay": "Batch SumTree importance_weights",
+    "data.replay": "Batch",
+    "data.sum_tree": "SumTree importance_weights",
     "data.exact_values": "Ring",
-    "nets.encoders": "MINATAR_LAYERS NATURE_LAYERS ConvolutionalEncodingNetwork "
-    "Layers RowEncoder ShapedEncoder entrance",
+    "nets.pictures": "MINATAR_LAYERS NATURE_LAYERS Layers",
+    "nets.encoders": "ConvolutionalEncodingNetwork RowEncoder ShapedEncoder entrance",
     "nets.choices": "is_choices",
-    "nets.policies": "RewardScaler RunningMoments Sampler make_actions",
+    "nets.parts": "RunningMoments",
+    "nets.policies": "RewardScaler Sampler make_actions",
     "nets.hybrid_action": "as_tree mask_args select_args",
     "nets.hybrid_ppo": "ppo_policy_error_hybrid_per_head",
     "learners.loop": "ActorCriticConfig QError TargetNetwork linear_schedule "
     "polyak_update squared_error",
-    "learners.dqn": "EpsilonGreedy Exploring ExploringConfig QLearning dueling_q",
-    "learners.rainbow": "DistributionalQLearning RainbowNetwork RainbowPolicy "
-    "factorised_noise",
+    "learners.dqn": "EpsilonGreedy Exploring ExploringConfig QLearning",
+    "learners.rainbow": "DistributionalQLearning RainbowNetwork RainbowPolicy",
     "learners.ddpg": "ActorCritics BoxActions DeterministicPolicyGradient "
     "OneHotActions",
-    "learners.td3": "Hysteretic TwinDelayed critic_error smoothed_action",
-    "learners.sac": "SoftActorCritic SoftPolicy SoftPolicyLike Temperature soft_value "
-    "temperature_error",
+    "learners.td3": "Hysteretic TwinDelayed critic_error",
+    "learners.sac": "SoftActorCritic SoftPolicy SoftPolicyLike Temperature",
     "learners.discrete_sac": "DiscreteCritics DiscreteSoftActorCritic "
     "DiscreteSoftPolicy DiscreteSoftPolicyLike expected_soft_value",
     "learners.a2c": "GradientConfig GradientLearner a2c_gradient a2c_loss",

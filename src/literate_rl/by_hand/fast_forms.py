@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 9c9d0e8f0d0095c5
+# Generated from chapters/workshop/fast_forms.py (edit there); digest 0cce49202c06a5e8
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from literate_rl.learners.dqn import (
     EpsilonGreedy,
     QLayers,
     QLearning,
-    double_q_target,
 )
+from literate_rl.maths.dqn import double_q_target
 from literate_rl.learners.sac import (
     GaussianRows,
     SoftActorCritic,
@@ -35,12 +35,12 @@ from literate_rl.learners.sac import (
 from literate_rl.learners.td3 import TwinDelayed
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
-from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import (
+from literate_rl.nets.legal import legal
+from literate_rl.nets.policies import Policy
+from literate_rl.nets.parts import (
     ActorCritic,
     CategoricalActions,
     GaussianActions,
-    Policy,
     RunningMoments,
     WithDeviations,
 )

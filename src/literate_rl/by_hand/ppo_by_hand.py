@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest f8f94e0b95518322
+# Generated from chapters/ppo_by_hand.py (edit there); digest 2716c07dad8ffcdb
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from literate_rl.ground.signatures import check_finite, check_that
 from literate_rl.learners.ppo import PPOConfig, Samples
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
-from literate_rl.nets.policies import (
+from literate_rl.nets.policies import Policy
+from literate_rl.nets.parts import (
     ActorCritic,
     CategoricalActions,
     GaussianActions,
-    Policy,
     WithDeviations,
 )
 

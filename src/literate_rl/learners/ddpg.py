@@ -1,4 +1,4 @@
-# Generated from chapters/ddpg.py (edit there); digest cf3aa8706771644e
+# Generated from chapters/workshop/ddpg_learner.py (edit there); digest ecf6a8fd5cf4df69
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from literate_rl.learners.loop import (
     TargetNetwork,
     learner_of,
     squared_error,
-    td_target,
 )
+from literate_rl.maths.dqn import td_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.nets.policies import Policy, normalizing
 
@@ -158,8 +158,8 @@ class OneHotActions:
         self, num_steps: int, num_envs: int, generator: torch.Generator
     ) -> Tensor:
         """Draw the noise of a rollout, on the CPU."""
-        # The race of {doc}`policies` draws an action from the probabilities. On top of
-        # it, ε-greedy takes any action now and then.
+        # The race of {doc}`/chapters/policies` draws an action from the probabilities.
+        # On top of it, ε-greedy takes any action now and then.
         race = race_noise(generator, num_steps, num_envs, self.num_actions)
         now_and_then = EpsilonGreedy(self.num_actions)
         now_and_then.epsilon = self.epsilon

@@ -1,4 +1,4 @@
-# Generated from chapters/discrete_sac.py (edit there); digest 2c7bc78549495537
+# Generated from chapters/discrete_sac.py (edit there); digest b5e71cb8c5fcb27f
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from literate_rl.ground.networks import eval_mode, layers, mean_surprise
 from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike, settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, checked
-from literate_rl.learners.loop import OffPolicy, learner_of, td_target
+from literate_rl.learners.loop import OffPolicy, learner_of
+from literate_rl.maths.dqn import td_target
 from literate_rl.learners.sac import (
     SAC,
     SACConfig,
@@ -26,7 +27,8 @@ from literate_rl.learners.sac import (
     sac_settings,
 )
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import CategoricalActions, Policy, normalizing
+from literate_rl.nets.policies import Policy, normalizing
+from literate_rl.nets.parts import CategoricalActions
 
 __all__ = [
     "DiscreteCritics",

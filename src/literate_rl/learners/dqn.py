@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest 107ef2096e5400dc
+# Generated from chapters/workshop/dqn_learner.py (edit there); digest f7823a45c60fb522
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from literate_rl.learners.loop import (
     learner_of,
     linear_schedule,
     polyak_update as polyak_update,
-    td_target,
 )
-from literate_rl.nets.encoders import (
-    Convolutions,
-    OwnEncoder,
-    PictureEncoder,
-    ShapedEncoder,
-    entrance,
+from literate_rl.maths.dqn import (
+    double_q_target,
+    dueling_q as dueling_q,
+    q_target as q_target,
 )
-from literate_rl.nets.masks import legal
+from literate_rl.nets.encoders import OwnEncoder, ShapedEncoder, entrance
+from literate_rl.nets.pictures import Convolutions, PictureEncoder
+from literate_rl.nets.legal import legal
 from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [
@@ -45,11 +44,8 @@ __all__ = [
     "Exploring",
     "ExploringConfig",
     "QLearning",
-    "double_q_target",
     "dqn_settings",
-    "dueling_q",
     "make_q_policy",
-    "q_target",
 ]
 
 
@@ -116,54 +112,6 @@ class EpsilonGreedy:
         """Return the actions as vector environments take them."""
         names: NDArray[np.int64] = action.numpy() + self.start
         return names
-
-
-@checked
-def q_target(
-    reward: Float[Tensor, "N"],
-    discount: Float[Tensor, "N"],
-    next_q: Float[Tensor, "N A"],
-) -> Float[Tensor, "N"]:
-    """Return the targets of Q-learning, without gradient.
-
-    ``discount`` is the factor of the next value: a power of gamma, or 0 after a
-    termination, where ``next_q`` may hold anything.
-
-    Source: Watkins 1989; Sutton and Barto, equation 6.8.
-    """
-    # The network that chooses the best action also evaluates it, {eq}`q-target`.
-    return td_target(reward, discount, next_q.amax(-1))
-
-
-@checked
-def double_q_target(
-    reward: Float[Tensor, "N"],
-    discount: Float[Tensor, "N"],
-    next_q: Float[Tensor, "N A"],
-    chooser: Float[Tensor, "N A"],
-) -> Float[Tensor, "N"]:
-    """Return the targets of double DQN, without gradient.
-
-    ``chooser`` holds the values by which the next action is chosen, ``next_q`` those by
-    which it is evaluated.
-
-    Source: van Hasselt et al. 2016, equation 4.
-    """
-    # One network chooses, the other one evaluates, {eq}`double-q-target`.
-    best = chooser.argmax(-1, keepdim=True)
-    return q_target(reward, discount, next_q.gather(-1, best))
-
-
-@checked
-def dueling_q(
-    value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B N"]
-) -> Float[Tensor, "*B N"]:
-    """Put a state's value and its actions' advantages together.
-
-    Source: Wang et al. 2016, equation 9.
-    """
-    # The mean is over the actions, the last dimension: {eq}`dueling`.
-    return value + advantage - advantage.mean(-1, keepdim=True)
 
 
 class QLayers(nn.Sequential):

@@ -1,4 +1,4 @@
-# Generated from chapters/loop.py (edit there); digest 698fefcec40fe30e
+# Generated from chapters/workshop/loop.py (edit there); digest 47017534ffc29987
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.nets.policies import RunningMoments, Sampler, normalizer_of, take_in
+from literate_rl.maths.dqn import td_target as td_target
+from literate_rl.nets.policies import Sampler, normalizer_of, take_in
+from literate_rl.nets.parts import RunningMoments
 
 __all__ = [
     "ActorCriticConfig",
@@ -67,17 +69,6 @@ class QError(NamedTuple):
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
         (self.loss * weight).mean().backward()
-
-
-def td_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
-    """Return rewards plus discounted values of what follows, without gradient.
-
-    Where ``discount`` is 0 nothing follows, and ``next_q`` may hold anything.
-    """
-    future = next_q.detach().masked_fill(discount == 0, 0.0)
-    target = torch.addcmul(reward, discount, future).detach()
-    check_finite(target, reward=reward, discount=discount, next_q=future)
-    return target
 
 
 @checked
@@ -286,7 +277,7 @@ class OffPolicy(Sampler):
             the algorithm, a batch and a generator, which returns the same numbers.
     """
 
-    # In a checkpoint, beside the policy's weights ({doc}`workshop/runs`).
+    # In a checkpoint, beside the policy's weights ({doc}`/chapters/workshop/runs`).
     kept = ("buffer", "optimizer", "target", *Sampler.kept, "updates")
 
     def __init__(

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ppg_learner.py (edit there); digest 4f1334c4c0d2985d
+# Generated from chapters/workshop/ppg_learner.py (edit there); digest efb7d1ef5e9d010c
 """What PPG's phases work with: its policy, its settings, its pieces of data."""
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from literate_rl.nets.encoders import (
     check_normalize,
 )
 from literate_rl.nets.hybrid_policy import HybridActions
-from literate_rl.nets.policies import Policy, RunningMoments, make_actions
+from literate_rl.nets.parts import RunningMoments
+from literate_rl.nets.policies import Policy, make_actions
 
 __all__ = ["Chunks", "PPGConfig", "PhasicNetwork", "make_phasic_policy", "ppg_settings"]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/sac.py (edit there); digest 5c7821aca649ade6
+# Generated from chapters/workshop/sac_learner.py (edit there); digest 9baf3e379dc774ae
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -40,10 +40,16 @@ from literate_rl.learners.loop import (
     TargetNetwork,
     learner_of,
     squared_error,
-    td_target,
 )
+from literate_rl.maths.dqn import td_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
-from literate_rl.nets.policies import GaussianActions, Policy, normalizing
+from literate_rl.nets.policies import Policy, normalizing
+from literate_rl.nets.parts import GaussianActions
+
+from literate_rl.maths.sac import (
+    soft_value,
+    temperature_error,
+)
 
 __all__ = [
     "SAC",
@@ -55,28 +61,7 @@ __all__ = [
     "Temperature",
     "make_sac_policy",
     "sac_settings",
-    "soft_value",
-    "temperature_error",
 ]
-
-
-@checked
-def soft_value(
-    q: Float[Tensor, "K N"],
-    log_prob: Float[Tensor, "N"],
-    alpha: float | Float[Tensor, ""],
-) -> Float[Tensor, "N"]:
-    """Return what states are worth to a policy that is paid for its entropy.
-
-    Args:
-        q: What K critics think of an action that the policy drew in each state.
-        log_prob: The log-densities of these actions.
-        alpha: The temperature: what a nat of entropy is worth.
-
-    Source: Haarnoja et al. 2018, equation 3, with the minimum of Fujimoto et al. 2018.
-    """
-    # The least optimistic critic counts, {eq}`soft-value`.
-    return q.amin(0) - alpha * log_prob
 
 
 class SquashedGaussian(GaussianActions, nn.Module):
@@ -204,24 +189,6 @@ class SoftPolicyLike(PolicyLike, Protocol):
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
         ...
-
-
-@checked
-def temperature_error(
-    log_alpha: Float[Tensor, ""], entropy: Float[Tensor, "N"], target: Finite
-) -> Float[Tensor, ""]:
-    """Return a loss; a step downhill raises the temperature if the entropy is low.
-
-    Args:
-        log_alpha: Logarithm of the temperature; the only one that gets a gradient.
-        entropy: Entropies, or minus log-probabilities of draws.
-        target: What they should be on average.
-
-    Source: Haarnoja et al. 2018 (Algorithms and Applications), equation 18.
-    """
-    # The derivative with respect to $\log\alpha$ is the entropy minus its target,
-    # {eq}`temperature`.
-    return log_alpha * (entropy.detach().mean() - target)
 
 
 def entropy_scale(

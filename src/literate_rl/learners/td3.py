@@ -1,4 +1,4 @@
-# Generated from chapters/td3.py (edit there); digest 320deab1c320f4be
+# Generated from chapters/workshop/td3_learner.py (edit there); digest 6b2bbf16e9b5faea
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from literate_rl.learners.ddpg import (
     DDPGConfig,
     DeterministicPolicyGradient,
 )
-from literate_rl.learners.loop import QError, learner_of, squared_error, td_target
+from literate_rl.learners.loop import QError, learner_of, squared_error
 from literate_rl.nets.policies import Policy
+
+from literate_rl.maths.td3 import (
+    clipped_double_target,
+    smoothed_action,
+)
 
 __all__ = [
     "HDDPG",
@@ -30,56 +35,10 @@ __all__ = [
     "Hysteretic",
     "TD3Config",
     "TwinDelayed",
-    "clipped_double_target",
     "critic_error",
     "hddpg_settings",
-    "smoothed_action",
     "td3_settings",
 ]
-
-
-@checked
-def smoothed_action(
-    action: Float[Tensor, "N A"],
-    noise: Float[Tensor, "N A"],
-    low: Float[Tensor, "A"],
-    high: Float[Tensor, "A"],
-    smoothing: NonNegative = 0.2,
-    clip: Annotated[float, Ge(0)] = 0.5,
-) -> Float[Tensor, "N A"]:
-    """Return an action near another one, inside the box.
-
-    Args:
-        action: The actions.
-        noise: Standard normal numbers.
-        low: Lower bounds of the box.
-        high: Upper bounds.
-        smoothing: Standard deviation of the distance, as a share of half the box.
-        clip: Bound of that distance, as the same share.
-
-    Source: Fujimoto, van Hoof and Meger 2018, section 5.3.
-    """
-    # Each dimension has its own scale and its own bounds, {eq}`smoothed-action`.
-    half = (high - low) / 2
-    distance = half * (smoothing * noise).clamp(-clip, clip)
-    return (action + distance).clamp(low, high)
-
-
-@checked
-def clipped_double_target(
-    reward: Float[Tensor, "N"],
-    discount: Float[Tensor, "N"],
-    next_q: Float[Tensor, "K N"],
-) -> Float[Tensor, "N"]:
-    """Return the targets of K critics, without gradient.
-
-    ``discount`` is the factor of the next value: a power of gamma, or 0 after a
-    termination, where ``next_q`` may hold anything.
-
-    Source: Fujimoto, van Hoof and Meger 2018, equation 10.
-    """
-    # The least optimistic critic counts, {eq}`clipped-double-target`.
-    return td_target(reward, discount, next_q.amin(0))
 
 
 @checked

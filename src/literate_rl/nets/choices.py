@@ -1,4 +1,4 @@
-# Generated from chapters/choices.py (edit there); digest ae0fd7f9415dc4d3
+# Generated from chapters/choices.py (edit there); digest 17202175660cc410
 """Several choices at once: a product of categorical distributions."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from literate_rl.ground.nests import leaves, pack, refused
 from literate_rl.ground.networks import chosen, expected, mean_surprise, race_noise
 from literate_rl.ground.signatures import Float, Int, check_that, checked
-from literate_rl.nets.masks import legal
+from literate_rl.nets.legal import legal
 
 __all__ = ["ChoiceActions", "is_choices"]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest b106e5a4dd04317b
+# Generated from chapters/workshop/hybrid_policy.py (edit there); digest d9d275e0167288c4
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -33,14 +33,9 @@ from literate_rl.nets.hybrid_action import (
     HybridPolicyNetwork,
     HybridSizes,
 )
-from literate_rl.nets.masks import legal
-from literate_rl.nets.policies import (
-    ActorCritic,
-    GaussianActions,
-    Policy,
-    behind,
-    normalizing,
-)
+from literate_rl.nets.legal import legal
+from literate_rl.nets.policies import Policy, behind, normalizing
+from literate_rl.nets.parts import ActorCritic, GaussianActions
 
 # Importing the worlds registers the environments with hybrid actions.
 from literate_rl.data.worlds import HybridLander, Moving  # noqa: F401

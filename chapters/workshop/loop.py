@@ -9,10 +9,9 @@
 # %% [markdown]
 # # One loop for all
 #
-# **What changes from DQN to SAC, and what stays?** After this chapter you can read the loop that
-# seven agents of this book share (DQN, Rainbow, DDPG, HDDPG, TD3, SAC and discrete SAC), and write
-# an eighth agent in twenty lines. It takes about 35 minutes to read, without the exercise. You need
-# {doc}`dqn`. Agents that learn from fresh rollouts share less, the `Runner` of {doc}`policies`.
+# **What changes from DQN to SAC, and what stays?** Seven agents of the book share this loop: DQN, Rainbow,
+# DDPG, HDDPG, TD3, SAC and discrete SAC. An eighth takes twenty lines. Agents that learn from fresh
+# rollouts share less, the `Runner` of {doc}`/chapters/policies`.
 
 # %% tags=["export", "hide-input"]
 """One loop for every agent that learns from remembered steps."""
@@ -52,7 +51,9 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.nets.policies import RunningMoments, Sampler, normalizer_of, take_in
+from literate_rl.maths.dqn import td_target as td_target
+from literate_rl.nets.policies import Sampler, normalizer_of, take_in
+from literate_rl.nets.parts import RunningMoments
 
 __all__ = [
     "ActorCriticConfig",
@@ -147,9 +148,9 @@ for train_interval in (1, 2, 4, 8):
 # %% [markdown]
 # ## What the loop asks
 #
-# The program of {doc}`dqn` acts, remembers and learns. Take out what is about values, and a loop is
+# The program of {doc}`/chapters/dqn` acts, remembers and learns. Take out what is about values, and a loop is
 # left that fits every agent which learns from old steps. An agent is a small object, an **algorithm**
-# ({doc}`workshop/interfaces`), with seven things that the loop asks for:
+# ({doc}`/chapters/workshop/interfaces`), with seven things that the loop asks for:
 #
 # | name | what the loop does with it | DQN | SAC |
 # |---|---|---|---|
@@ -167,7 +168,7 @@ for train_interval in (1, 2, 4, 8):
 # ## How wrong are the values?
 #
 # Whatever its values are, an algorithm answers with three numbers for each sample. With the weights
-# $w_i$ of the buffer ({doc}`replay`) the loop minimises the mean of $w_i \mathcal L_i$ over $N$ samples:
+# $w_i$ of the buffer ({doc}`/chapters/replay`) the loop minimises the mean of $w_i \mathcal L_i$ over $N$ samples:
 
 
 # %% tags=["export"]
@@ -191,23 +192,11 @@ class QError(NamedTuple):
 
 
 # %% [markdown]
-# Most targets are a reward plus the discounted value of what follows, by an older copy of the network. At
-# an end nothing follows, and the discount is 0. With several critics, half the squares of their distances
-# from the target are added up. The copy follows by {eq}`polyak` ({doc}`dqn`).
+# Most targets are `td_target` of {doc}`/chapters/dqn`. With several critics, half the squares of their
+# distances from the target are added up. The older copy follows by {eq}`polyak`.
 
 
 # %% tags=["export"]
-def td_target(reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
-    """Return rewards plus discounted values of what follows, without gradient.
-
-    Where ``discount`` is 0 nothing follows, and ``next_q`` may hold anything.
-    """
-    future = next_q.detach().masked_fill(discount == 0, 0.0)
-    target = torch.addcmul(reward, discount, future).detach()
-    check_finite(target, reward=reward, discount=discount, next_q=future)
-    return target
-
-
 @checked
 def squared_error(
     q: Float[Tensor, "K N"],
@@ -284,8 +273,8 @@ class TargetNetwork:
 # %% [markdown]
 # ## What changes on the way
 #
-# Three things change slowly: the probability of a random action falls ({doc}`dqn`), the learning rate
-# falls if it is annealed, and the importance weights rise to their full strength ({doc}`replay`). All go
+# Three things change slowly: the probability of a random action falls ({doc}`/chapters/dqn`), the learning rate
+# falls if it is annealed, and the importance weights rise to their full strength ({doc}`/chapters/replay`). All go
 # in a straight line from $x_0$ to $x_1$ over $I$ steps and then stay. At step $i$ they are
 #
 # $$
@@ -426,8 +415,8 @@ class ActorCriticConfig(OffPolicyConfig):
 #
 # Act a little, learn a little: `iterate` does so for `iteration_steps` steps, and `learn` is one
 # update. Who acts is in evaluation mode, so that a dropout layer of your own drops nothing there
-# ({doc}`workshop/networks`). The arguments `act` and `error` take faster forms of the agent's own two
-# functions ({doc}`workshop/fast_forms`), which whoever built the policy hands in.
+# ({doc}`/chapters/workshop/networks`). The arguments `act` and `error` take faster forms of the agent's own two
+# functions ({doc}`/chapters/workshop/fast_forms`), which whoever built the policy hands in.
 
 
 # %% tags=["export"]
@@ -443,7 +432,7 @@ class OffPolicy(Sampler):
             the algorithm, a batch and a generator, which returns the same numbers.
     """
 
-    # In a checkpoint, beside the policy's weights ({doc}`workshop/runs`).
+    # In a checkpoint, beside the policy's weights ({doc}`/chapters/workshop/runs`).
     kept = ("buffer", "optimizer", "target", *Sampler.kept, "updates")
 
     def __init__(
@@ -634,8 +623,8 @@ def learner_of(algorithm: type[Any], *seen: str) -> Callable[..., OffPolicy]:
 
 # %% [markdown]
 # Read `learn` once more with DQN in mind, then with an agent that has an actor. Only step 4 differs:
-# DQN has no loss for `climb`, so it returns at once. This is the whole ascent of {doc}`ddpg`; that of
-# {doc}`sac` draws the actions, and adds the loss of the temperature.
+# DQN has no loss for `climb`, so it returns at once. This is the whole ascent of {doc}`/chapters/ddpg`; that of
+# {doc}`/chapters/sac` draws the actions, and adds the loss of the temperature.
 
 # %%
 from literate_rl.learners.ddpg import DeterministicPolicyGradient
@@ -667,7 +656,7 @@ assert QLearning.actor == Algorithm.actor == ()
 #   + \gamma \, \alpha \log \sum_{a'} e^{Q_{\bar\theta}(s', a') / \alpha} .
 # $$ (def-munchausen)
 #
-# All that it needs is an error; `Exploring` of {doc}`dqn` has its `explore` and its `metrics`.
+# All that it needs is an error; `Exploring` of {doc}`/chapters/dqn` has its `explore` and its `metrics`.
 
 # %%
 from torch.nn.functional import smooth_l1_loss
@@ -731,56 +720,9 @@ assert np.nanmax(returns[-3:]) > 2 * returns[0], "several times"
 #
 # Change the **error** where you want other targets or another loss: most papers on values do. Add an
 # **ascent** where actions cannot be listed. Change the **loop** only for another order of acting and
-# learning, such as {doc}`apex`, whose actors act elsewhere.
-#
-# ## Summary
-#
-# - Agents that learn from old steps share one loop: act, remember, learn, follow.
-# - An algorithm is a small object: an error, where there is an actor an ascent, and what changes
-#   with the step.
-# - Speed is handed in: the loop takes a faster `act` or `error`, and nobody asks who made it.
-#
-# ## Exercises
-#
-# ### Exercise 1: the mean in place of the maximum
-#
-# **Expected SARSA** {cite:p}`sutton2018` asks what the next state is worth to the ε-greedy policy
-# itself, random actions included. Write what takes the place of the maximum in its error.
-
-
-# %%
-def answer(next_q, epsilon):
-    """Return (N,): what next states are worth, from values (N, A) of their actions."""
-    return next_q.amax(-1)
-
-
-# %% tags=["hide-input"]
-from literate_rl.learners.dqn import EpsilonGreedy
-from literate_rl.book.exercises import grade
-
-
-def expected(next_q, epsilon):
-    """Add up the values of all actions, each times its probability."""
-    actions = EpsilonGreedy(next_q.shape[-1])
-    actions.epsilon = epsilon
-    each = [torch.full((len(next_q),), a) for a in range(next_q.shape[-1])]
-    probs = [actions.evaluate(next_q, action)[0].exp() for action in each]
-    return (torch.stack(probs, -1) * next_q).sum(-1)
-
-
-cases = [(torch.randn(5, 3), epsilon) for epsilon in (0.1, 0.5, 1.0)]
-grade(answer, expected, *cases)
-
-
-# %% tags=["hide-cell"] jupyter={"source_hidden": true}
-def answer(next_q, epsilon):
-    # With probability ε any action, all equally likely; else the best one.
-    return (1 - epsilon) * next_q.amax(-1) + epsilon * next_q.mean(-1)
-
-
-grade(answer, expected, *cases)
+# learning, such as {doc}`/chapters/apex`, whose actors act elsewhere.
 
 # %% [markdown]
 # ## References
 #
-# Munchausen DQN is from {cite:t}`vieillard2020`, expected SARSA from {cite:t}`sutton2018`.
+# Munchausen DQN is from {cite:t}`vieillard2020`.
