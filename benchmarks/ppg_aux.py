@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 
 from benchmarks.harness import SEED, Case, Goal
-from literate_rl.learners.ppg import AuxiliaryPhase, Chunks, PhasicNetwork, PPGConfig
+from literate_rl.learners.ppg import AuxiliaryPhase
+from literate_rl.learners.ppg_learner import Chunks, PhasicNetwork, PPGConfig
 from literate_rl.nets.disjoint_network import (
     DisjointPolicyValueNetwork,
     EncodingNetwork,

@@ -18,8 +18,8 @@ import torch
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from literate_rl.data.agents import make_envs
 from literate_rl.data.worlds import Maze, MazeLevels
-from literate_rl.learners.ppg import (
-    PPGAlgorithm,
+from literate_rl.learners.ppg import PPGAlgorithm
+from literate_rl.learners.ppg_learner import (
     PPGConfig,
     make_phasic_policy,
     ppg_settings,

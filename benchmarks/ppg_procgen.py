@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from benchmarks.learning import Experiment, Variant, main, noisy_return
 from literate_rl.data.agents import make_envs
-from literate_rl.learners.ppg import PPGAlgorithm, PPGConfig, make_phasic_policy
+from literate_rl.learners.ppg import PPGAlgorithm
+from literate_rl.learners.ppg_learner import PPGConfig, make_phasic_policy
 from literate_rl.runs.runs import flat_env
 
 LEVELS = 200

@@ -40,8 +40,8 @@ __all__ = ["ChoiceActions", "is_choices"]
 # ## Short lists instead of a long one
 #
 # A game takes one of three moves and, in the same step, one of three directions to look. That makes
-# nine combinations, and a list of nine actions would do. But with eight switches there are 256
-# combinations, and with twenty a million. No agent can try each of a million.
+# nine combinations, and a list of nine actions would do. But twenty switches have a million combinations, and no agent can try
+# each of a million.
 #
 # So the policy keeps the short lists, with logits of their own, and draws from each of them
 # *independently*. The bars show the nine combinations, in three groups. Move the two logits.
@@ -123,7 +123,7 @@ assert len(lines) == 1, "does not depend on its move"
 # $$ (choices-entropy)
 #
 # The gradient splits as well. What a batch says about one choice moves the logits of that choice
-# alone, as if the others belonged to the environment. Only the layers below the logits are shared.
+# alone, as if the others belonged to the environment.
 #
 # ## The action distribution
 #
@@ -382,9 +382,8 @@ for count in (1, 8, 64):
     print(f"{count:2d} choices: {share[count]:.0%} of the ratios leave the clip range")
 
 # %% [markdown]
-# The same small change of every logit is harmless for one choice, and for 64 it takes most of the
-# batch out of the clip range. So with many choices, watch the share that is clipped
-# (`losses/clipfrac`).
+# The same small change of every logit is harmless for one choice, and not for 64. So with many
+# choices, watch the share that is clipped (`losses/clipfrac`).
 
 # %% tags=["claims"]
 assert share[1] < 0.05, "harmless"
@@ -426,14 +425,10 @@ from literate_rl.book.pictures import predict
 predict(
     "An action space is MultiDiscrete([5, 3, 2]), and all logits are 0. What is the entropy of the "
     "policy?",
-    [
-        "log 5 + log 3 + log 2, about 3.4 nats",
-        "log 10, about 2.3 nats",
-        "log 5, about 1.6 nats",
-    ],
-    right="log 5 + log 3 + log 2, about 3.4 nats",
-    because="The entropies of the choices are added. All 30 combinations are equally likely, and "
-    "the logarithm of 30 is the same sum.",
+    ["log 30, about 3.4 nats", "log 10, about 2.3 nats", "log 5, about 1.6 nats"],
+    right="log 30, about 3.4 nats",
+    because="The entropies of the choices are added, log 5 + log 3 + log 2. All 30 combinations "
+    "are equally likely.",
 )
 
 # %% tags=["claims"]
@@ -486,8 +481,8 @@ grade(answer, log_prob_of, *cases)
 #
 # A table `joint` holds the probabilities of all combinations of two choices that *do* belong
 # together. Two choices that are drawn independently, with probabilities `first` and `second`, come
-# as close to it as they can. Find them by gradient descent on their logits, or by thought (try the
-# sums of rows and columns), so that the divergence from `joint` to their product is smallest, and return `(first, second)`. What is left
+# as close to it as they can. Find them, by gradient descent on their logits or by thought, so that the divergence from `joint` to
+# their product is smallest, and return `(first, second)`. What is left
 # of the divergence is called the *mutual information*.
 
 
@@ -497,25 +492,20 @@ def answer(joint):
 
 
 # %% tags=["hide-input"]
+def rounded(pair):
+    """Round probabilities to two digits, if there are any."""
+    if pair is ...:
+        return pair
+    return [[round(float(p), 2) for p in x] for x in pair]
+
+
 def nearest(joint):
-    logits = [torch.zeros(n, requires_grad=True) for n in joint.shape]
-    optimizer = torch.optim.Adam(logits, 0.1)
-    for _ in range(300):
-        first, second = (x.log_softmax(-1) for x in logits)
-        loss = -(joint * (first[:, None] + second)).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return [[round(p, 2) for p in x.detach().softmax(-1).tolist()] for x in logits]
-
-
-def rounded(joint):
-    return [[round(float(p), 2) for p in x] for x in answer(joint)]
+    return rounded((joint.sum(1), joint.sum(0)))
 
 
 tables = [[[0.5, 0.0], [0.0, 0.5]], [[0.1, 0.2, 0.1], [0.3, 0.0, 0.3]]]
 tables = [(torch.tensor(x),) for x in tables]
-grade(rounded, nearest, *tables)
+grade(lambda joint: rounded(answer(joint)), nearest, *tables)
 
 
 # %% tags=["hide-cell"] jupyter={"source_hidden": true}
@@ -524,10 +514,9 @@ def answer(joint):
     return joint.sum(1), joint.sum(0)
 
 
-grade(rounded, nearest, *tables)
+grade(lambda joint: rounded(answer(joint)), nearest, *tables)
 
 # %% [markdown]
 # ## References
 #
-# {cite:t}`tang2020` cut continuous actions into such choices and train the resulting policies with PPO;
-# {cite:t}`tavakoli2018` do the same for values.
+# {cite:t}`tang2020` cut continuous actions into such choices for PPO, {cite:t}`tavakoli2018` for values.

@@ -748,6 +748,18 @@ assert (log_prob[:1] * torch.ones(1, 1)).shape == (1, 1), "a batch of one hides 
 assert (log_prob * torch.ones(5, 1)).shape == (5, 5)
 
 # %% [markdown]
+# ## On the best device
+#
+# A model is checked on its own device.
+
+# %%
+from literate_rl.data.agents import best_device
+
+device = best_device()
+check_model("DQN", qnet=nn.Linear(4, 2).to(device), env="CartPole-v1")
+print("passes on", device.type)
+
+# %% [markdown]
 # ## Summary
 #
 # - Fifteen families need six roles. `CONTRACTS` says what each requires, `check_model` checks it.

@@ -60,9 +60,8 @@ __all__ = [
 # %% [markdown]
 # ## A tree of choices
 #
-# A **hybrid** (or *parameterised*) action has two parts {cite:p}`masson2016`. The first
-# is its **type** $k$, one of $K$. The second is its **arguments**, real numbers. Games
-# are full of them: one picks a skill, then a direction and a distance for it.
+# A **hybrid** (or *parameterised*) action {cite:p}`masson2016` has a **type** $k$, one of $K$, and **arguments**, real
+# numbers. Games are full of them: one picks a skill, then a direction and a distance for it.
 #
 # Our example is a point in a square that has to stop in a target, a task called *Moving*
 # {cite:p}`fan2019,hirtz2020`. It has three types. Together they form a tree:
@@ -149,24 +148,22 @@ dial(
 
 # %% [markdown]
 # **Notice** that only the row of the type that was drawn matters, and that a row without a
-# 1 leaves the type's own probability. An argument that does not count teaches nothing.
+# 1 leaves the type's own probability.
 
 # %% tags=["claims"]
 of_moving = ((True, False), (False, True), (False, False))
 one_row = ((False, False), (False, True), (True, True))
 assert frame("turn", of_moving)[1] == frame("turn", one_row)[1], "only the row matters"
 assert "= log p(stop) =" in frame("stop", of_moving)[1], "its own probability"
-assert "μ₁" not in frame("turn", of_moving)[1], "teaches nothing"
 assert "alive: z₀, z₁, z₂, μ₁, σ₁" in frame("accelerate", of_moving)[1]
 for gradient in heights.values():
     assert all(x == 0 or abs(x) > 0.1 for x in gradient), "a bar that can be seen"
 
 # %% [markdown]
 # We keep all this in a **tree tensor** (`ttorch`, of the package DI-treetensor), a dictionary of
-# tensors that can be sliced and moved as a whole: `action[1:3]` is two actions. There are two kinds of trees. The
+# tensors that can be sliced and moved as a whole. There are two kinds of trees. The
 # network describes the policy at $B$ states with logits $z$, means $\mu$ and standard deviations $\sigma$. A sample is
-# a type for each state and a vector $u$ of all $A$ arguments. Wherever a signature below names one of these, a
-# dictionary of that form will do as well.
+# a type for each state and a vector $u$ of all $A$ arguments. A plain dictionary of that form will do as well.
 
 
 # %% tags=["export"]
@@ -174,8 +171,7 @@ for gradient in heights.values():
 def trees() -> tuple[Any, Any]:
     """Return the class of tree tensors, and what makes a tree of dictionaries."""
     try:
-        # On import DI-treetensor calls a function that torch has renamed, and torch
-        # warns about that. The warning is not for our reader.
+        # DI-treetensor calls a function that torch has renamed.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             import treetensor.torch as ttorch
@@ -190,8 +186,7 @@ def trees() -> tuple[Any, Any]:
 
 def as_tree(leaves: dict[str, Any]) -> Any:
     """Return a tree tensor of tensors, in dictionaries as deep as they are given."""
-    # `ttorch.as_tensor(leaves)` is the same tree. But since version 1.5 of the package
-    # treevalue, below it, that writes each tensor out as text, in thousands of µs.
+    # `ttorch.as_tensor(leaves)` is the same, and slow since version 1.5 of treevalue.
     tree, create_storage = trees()
     return tree(create_storage(leaves))
 
@@ -258,10 +253,6 @@ class HybridPolicyNetwork(nn.Module):
 
     @checked
     def __init__(self, obs_shape: Count, action_shape: HybridSizes) -> None:
-        # A network is a subclass of
-        # [`nn.Module`](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html).
-        # Its constructor comes first: only then are layers and parameters registered,
-        # so that an optimiser finds them.
         super().__init__()
 
         # The encoder of {eq}`hybrid-encoder`.
@@ -269,13 +260,12 @@ class HybridPolicyNetwork(nn.Module):
             nn.Linear(obs_shape, 16), nn.ReLU(), nn.Linear(16, 32), nn.ReLU()
         )
 
-        # The head for the type, which is discrete: one logit for each of $K$ types.
+        # One logit for each of $K$ types.
         self.action_type_shape = action_shape["action_type_shape"]
         self.action_type_head = nn.Linear(32, self.action_type_shape)
 
-        # The head for the arguments, which are continuous: one mean for each of $A$
-        # arguments, and $\omega$ as a bare parameter. It starts at 0, which makes each
-        # standard deviation 1.
+        # One mean for each of $A$ arguments, and $\omega$ as a bare parameter. At its
+        # start, 0, each standard deviation is 1.
         self.action_args_shape = action_shape["action_args_shape"]
         self.action_args_mu = nn.Linear(32, self.action_args_shape)
         self.action_args_log_sigma = nn.Parameter(
@@ -291,9 +281,7 @@ class HybridPolicyNetwork(nn.Module):
         mu = self.action_args_mu(x)
 
         # $\omega$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it
-        # for each state of the batch. `zeros_like` passes no gradient on, so nothing
-        # flows into $\mu$ along this way. $\omega$ itself gets its gradient, summed
-        # over the batch.
+        # for each state of the batch. `zeros_like` passes no gradient on to $\mu$.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
         sigma = torch.exp(log_sigma)
         return logit, mu, sigma
@@ -306,21 +294,6 @@ class HybridPolicyNetwork(nn.Module):
             {"action_type": logit, "action_args": {"mu": mu, "sigma": sigma}}
         )
 
-
-# %% [markdown]
-# Here it is at work, for four states of ten numbers.
-
-# %%
-torch.manual_seed(0)
-network = HybridPolicyNetwork(10, {"action_type_shape": 3, "action_args_shape": 2})
-state = torch.rand(4, 10)
-logit = network(state)
-for name, leaf in (
-    ("action_type", logit.action_type),
-    ("action_args.mu", logit.action_args.mu),
-    ("action_args.sigma", logit.action_args.sigma),
-):
-    print(f"{name:18s}{tuple(leaf.shape)}")
 
 # %% [markdown]
 # ## Sampling
@@ -400,7 +373,8 @@ def draw(
 # A row may hold no 1, a single 1 or several. Looking up the row of
 # each sample's type gives a mask for the batch, `mask[action_type]`, of shape $(B, A)$.
 # `mask_args` keeps the shape and puts zeros where nothing counts. `select_args` picks the one argument of each sample
-# that counts, and raises an error if a row has more or fewer.
+# that counts, and raises an error if a row has more or fewer: a plain `masked_select` would
+# [shift the rows](/docs/errata.md#arguments-that-change-rows) below a type without arguments.
 
 
 # %% tags=["export"]
@@ -428,17 +402,15 @@ def select_args(
 # ## One distribution
 #
 # A policy gradient needs the probability of *the action*, not of its parts. The environment
-# sees the type and the arguments that count, so these make up the action. Their joint
-# density is the probability of the type times the densities {eq}`hybrid-gaussian` of its
-# arguments, and its logarithm is a sum,
+# sees the type and the arguments that count. Their joint density is the probability of the type times the densities
+# {eq}`hybrid-gaussian` of its arguments, and its logarithm is a sum,
 #
 # $$
 # \log \pi(k, u \mid s) = \log p_k + \sum_{j=1}^{A} m_{k,j} \log f(u_j) .
 # $$ (hybrid-log-prob)
 #
-# A question that comes up again and again: *what is the log-probability of a type that has no
-# argument?* The sum is empty, and the answer is $\log p_k$. Here is the density of one state, with a
-# panel for each type:
+# What is the log-probability of a type that has *no* argument? The sum is empty, and the answer is $\log p_k$. Here is
+# the density of one state, with a panel for each type:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels under each other over the same axis. Accelerate: a wide bell over the power with area 0.30. Turn: a narrower, higher bell over the angle with area 0.50. Stop: no curve, but one bar of height 0.20 at a point"}}
 import matplotlib.pyplot as plt
@@ -460,34 +432,27 @@ for k, (axis, name) in enumerate(zip(axes, ("power", "angle", ""), strict=True))
         axis.bar(0, prob[k], width=0.05, color=f"C{k}")
         areas.append(prob[k])
         axis.set_ylabel("probability")
-    axis.set_title(
-        f"{types[k]}: area {areas[k]:.2f}".replace("stop: area", "stop:"), size=9
-    )
+    axis.set_title(f"{types[k]}: {areas[k]:.2f}", size=9)
     axis.set(ylim=(0, 0.38))
 _ = axes[-1].set_xlabel("argument $u$")
 
 # %% [markdown]
 # **Notice** that the area under a bell is the probability of its type. *Stop* has no argument to be
-# spread over, so its probability is the height of one bar. All three together make 1. That is why the
-# log-probability of *stop* is that of the type alone.
+# spread over, so its probability is the height of one bar. All three together make 1.
 
 # %% tags=["claims"]
 assert np.allclose(areas, prob, atol=1e-3), "the probability of its type"
-assert [round(area, 2) for area in areas] == [0.3, 0.5, 0.2], (
-    "and in the alternative text"
-)
+assert [round(area, 2) for area in areas] == [0.3, 0.5, 0.2], "and in its text"
 
 # %% [markdown]
-# The entropy is the expectation of $-\log \pi$. A normal distribution has the entropy
-# $H_j = \log \sigma_j + \tfrac12 \log(2 \pi e)$. An argument contributes to the whole
-# only as often as its types are chosen,
+# A normal distribution has the entropy $H_j = \log \sigma_j + \tfrac12 \log(2 \pi e)$. An argument contributes to
+# the entropy of the whole only as often as its types are chosen,
 #
 # $$
 # H(\pi) = -\sum_{k} p_k \log p_k + \sum_{k} p_k \sum_j m_{k,j} H_j .
 # $$ (hybrid-entropy)
 #
-# The probabilities in front of the second sum carry gradient too: a bonus on this
-# entropy also asks for types that leave more freedom.
+# So a bonus on this entropy also asks for types that leave more freedom.
 #
 # Between two policies with the same mask, $\pi$ and $\pi'$, the Kullback–Leibler
 # divergence has the same structure,
@@ -505,9 +470,7 @@ assert [round(area, 2) for area in areas] == [0.3, 0.5, 0.2], (
 #
 # Three kinds of numbers must do no harm. An argument that *does not count* may hold
 # anything, even a NaN. Its standard deviation may be tiny. And a logit may be minus infinity, where a
-# state forbids a type. A dangerous number is replaced *before* it enters a formula, because $0 \cdot \infty$
-# can hide in the backward pass as well. What follows is the plain form; while training, a kernel of
-# {doc}`workshop/fast` computes the same numbers in fewer calls.
+# state forbids a type. A dangerous number is replaced *before* it enters a formula.
 #
 # First the sum over the arguments in {eq}`hybrid-log-prob`, and the one in {eq}`hybrid-kl`.
 
@@ -521,9 +484,8 @@ def args_log_density(
     data_mask: Bool[Tensor, "B A"],
 ) -> Float[Tensor, "B"]:
     """Add up the log-densities of the arguments that count."""
-    # An argument that does not count is replaced by its mean before anything is
-    # computed. Its distance $\zeta$ from the mean is then 0, in the formula and in the
-    # gradient, whatever it held.
+    # An argument that does not count is replaced by its mean. Its distance $\zeta$ from
+    # the mean is then 0, in the formula and in the gradient, whatever it held.
     zeta = (torch.where(data_mask, action_args, mu) - mu) / sigma
 
     # The logarithm of {eq}`hybrid-gaussian`, and the sum of those that count.
@@ -553,7 +515,7 @@ def args_divergence(
 
 
 # %% [markdown]
-# Around them stands the distribution itself. It is made of what the network says and a mask.
+# Around them stands the distribution.
 
 
 # %% tags=["export"]
@@ -642,8 +604,7 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # The first sum of {eq}`hybrid-entropy`. A forbidden type adds nothing, although
-        # its log-probability is minus infinity.
+        # The first sum of {eq}`hybrid-entropy`. A forbidden type adds nothing.
         of_type = -expected(self.prob, self.type_log_prob).sum(-1)
 
         # The second sum: the entropies $H_j$, each as often as its argument counts.
@@ -670,43 +631,10 @@ class HybridDistribution:
 
 
 # %% [markdown]
-# ## Traps
-#
-# ### Trap: masked_select loses the rows
-#
-# The tutorial that this chapter follows looks up the mask of each sample and then
-# [picks the arguments that count](/docs/errata.md#arguments-that-change-rows) with `masked_select`. That works where each
-# type has exactly one argument. With a type that has none, the result is shorter than the batch. Row $i$ of the
-# arguments then belongs to another sample than row $i$ of the types, and nothing complains.
-
-# %%
-action_type, action_args = (
-    torch.tensor([0, 2, 1]),
-    torch.tensor([[10.0, 11], [20, 21], [30, 31]]),
-)
-mask = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
-data_mask = mask[action_type]
-print("types        ", action_type.tolist())
-print("masked_select", torch.masked_select(action_args, data_mask).tolist())
-print("mask_args    ", mask_args(action_args, data_mask).tolist())
-
-# %% tags=["claims"]
-picked = torch.masked_select(action_args, data_mask)
-assert len(picked) == 2, "shorter than the batch"
-assert picked[1] == 31, "row 1, of a type without arguments, got that of row 2"
-try:
-    select_args(action_args, data_mask)
-    said = ""
-except ValueError as error:
-    said = str(error)
-assert "rows [1]" in said, "raises an error"
-
-# %% [markdown]
 # ### Trap: zero times infinity
 #
 # Multiplying log-densities by the mask looks the same as `where`, until one of them is
-# infinite. And hiding the result with `where` afterwards is not enough: the forward
-# pass is fine then, and the gradient is not.
+# infinite. With `where` afterwards the forward pass is fine, and the gradient is not:
 
 # %%
 counts = torch.tensor([True, False])
@@ -754,7 +682,6 @@ print(f"{tuple(log_prob.shape)} log-probabilities computed on {log_prob.device.t
 # - The log-probability is that of the type plus those of the arguments that count.
 # - In the entropy and the divergence an argument counts as often as its types are chosen.
 # - A dangerous number is replaced before it enters a formula, or the gradient is NaN.
-# - A type that a state forbids has a logit of minus infinity.
 #
 # ## Exercises
 #
@@ -762,7 +689,7 @@ print(f"{tuple(log_prob.shape)} log-probabilities computed on {log_prob.device.t
 
 # %% tags=["hide-input"]
 predict(
-    "The comment in `forward` says that `zeros_like` passes no gradient. The loss is the "
+    "A comment in `described` says that `zeros_like` passes no gradient. The loss is the "
     "sum of all σ of a batch of 64 states, and ω is 0. What is the gradient with respect "
     "to each entry of ω?",
     ["0", "1", "64"],
@@ -877,6 +804,5 @@ grade(answer, log_prob_of, *cases_3)
 # ## References
 #
 # Parameterised actions were defined by {cite:t}`masson2016`; {cite:t}`bester2019` learn
-# their values instead of a policy. Moving is a task of {cite:t}`fan2019`, published as an
-# environment by {cite:t}`hirtz2020`; ours is in {doc}`workshop/worlds`. The network and the
+# their values instead of a policy. Moving is a task of {cite:t}`fan2019` and {cite:t}`hirtz2020`. Network and
 # sampling function follow chapter 2 of PPOxFamily's tutorial.

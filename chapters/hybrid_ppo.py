@@ -45,13 +45,11 @@ __all__ = ["ppo_policy_error_hybrid", "ppo_policy_error_hybrid_per_head"]
 #
 # The task is *Moving* {cite:p}`fan2019,hirtz2020`: a point in a square accelerates by some power,
 # turns by some angle or stops. It has to stop inside a disc, the target. Its reward is the
-# distance by which it comes nearer, plus 1 for arriving and $-1$ for leaving the square, less a
-# small cost for each step ({doc}`workshop/worlds`). The target is 0.9 away on average, so a good
-# agent collects about 1.8 in an episode.
+# distance by which it comes nearer, plus 1 for arriving and $-1$ for leaving the square, less a small cost
+# for each step ({doc}`workshop/worlds`).
 #
-# By hand one would write a rule of three lines: *stop in the target; turn if it is not straight
-# ahead; otherwise accelerate, less when it is near*. Here an agent without the rule learns for
-# 60,000 steps:
+# The dashed line is a rule by hand: *stop in the target; turn if it is not straight
+# ahead; otherwise accelerate, less when it is near*. The agent learns without it:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Return of hybrid PPO on Moving over 60,000 steps: it starts below zero, crosses one after about half of the steps and ends close to the dashed line of the rule"}}
 import math
@@ -79,7 +77,7 @@ def by_hand(obs):
 
 
 def episode(env, act, seed):
-    """Play one episode; return its return and, where the environment draws, frames."""
+    """Play one episode; return its return and frames."""
     obs, _ = env.reset(seed=seed)
     frames, total, done = [env.render()], 0.0, False
     while not done:
@@ -88,24 +86,6 @@ def episode(env, act, seed):
         total += float(reward)
         frames.append(env.render())
     return total, frames
-
-
-def show(axes, frames):
-    """Draw frames at equal distances in time, the first and the last among them."""
-    axes = list(axes)
-    steps = np.linspace(0, len(frames) - 1, len(axes)).round().astype(int)
-    for axis, step in zip(axes, steps, strict=True):
-        axis.imshow(frames[step])
-        axis.set_title(f"step {step}", size=9)
-        axis.set(xticks=[], yticks=[])
-
-
-def curve(history):
-    """Return the steps and the mean returns of a run, over four iterations each."""
-    steps = [row["step"] for row in history]
-    returns = np.array([row["charts/episodic_return"] for row in history])
-    smooth = [np.nanmean(returns[max(0, i - 3) : i + 1]) for i in range(len(returns))]
-    return steps, smooth
 
 
 torch.set_num_threads(1)  # the network is too small to be shared out
@@ -118,12 +98,13 @@ history = fit(learner, progress=False)
 
 env = gym.make("literate_rl/Moving-v0")
 rule = np.mean([episode(env, by_hand, seed)[0] for seed in range(100)])
-fig, axis = plt.subplots(figsize=(7, 2.6))
-axis.plot(*curve(history), label="hybrid PPO")
+fig, axis = plt.subplots(figsize=(7, 2.6), layout="constrained")
+found = np.array([row["charts/episodic_return"] for row in history])
+smooth = [np.nanmean(found[max(0, i - 3) : i + 1]) for i in range(len(found))]
+axis.plot([row["step"] for row in history], smooth, label="hybrid PPO")
 axis.axhline(rule, linestyle="--", color="C1", label="the rule by hand")
 axis.set(xlabel="steps", ylabel="return")
 axis.legend()
-fig.tight_layout()
 returns = evaluate(learner.policy, "literate_rl/Moving-v0", episodes=100, seed=1)
 print(f"100 episodes without noise: {returns.mean():.2f}, the rule: {rule:.2f}")
 
@@ -138,35 +119,33 @@ def trained(obs):
 
 
 total, frames = episode(env, trained, seed=12)
-fig, axes = plt.subplots(1, 6, figsize=(7, 1.6))
-show(axes, frames)
-fig.tight_layout()
+fig, axes = plt.subplots(1, 6, figsize=(7, 1.6), layout="constrained")
+steps = np.linspace(0, len(frames) - 1, 6).round().astype(int)
+for axis, step in zip(axes, steps, strict=True):
+    axis.imshow(frames[step])
+    axis.set_title(f"step {step}", size=9)
+    axis.set(xticks=[], yticks=[])
 print(f"trained, return {total:.2f}")
 
 # %% [markdown]
 # **Notice** that the curve includes the noise of exploration; the printed return does not. Without noise
-# five stored runs end at 1.67 on average, less than a tenth below the 1.84 of the rule.
+# five stored runs end less than a tenth below the rule.
 
 # %% tags=["claims"]
 from literate_rl.runs.runs import stored_runs
 
 assert returns.mean() > 1, "a single run"
-assert round(rule, 2) == 1.84, "the rule collects 1.84"
-starts = [env.reset(seed=seed)[0][7] for seed in range(1_000)]
-assert abs(np.mean(starts) - 0.9) < 0.05, "the target is 0.9 away on average"
 finals = stored_runs("moving")["joint"].final
 assert finals.mean() > 0.9 * rule, "less than a tenth below the rule"
-assert (len(finals), round(finals.mean(), 2)) == (5, 1.67), "five stored seeds"
+assert len(finals) == 5, "five stored runs"
 
 # %% [markdown]
-# In a terminal the same takes one line, `literate-rl ppo --env literate_rl/Moving-v0`.
-#
 # ## Hybrid PPO on one page
 #
-# Here is the whole agent as a program that runs from top to bottom. It is the PPO of
-# {doc}`ppo` but for two functions. `act` draws a type and all arguments. `evaluate` returns *one*
-# log-probability for the whole action, {eq}`hybrid-log-prob`, and one entropy,
-# {eq}`hybrid-entropy`. On this page it stops after 10,240 steps, before it has learned much.
+# The whole agent is the PPO of {doc}`ppo` but for two functions. `act` draws a type and all arguments. `evaluate`
+# returns *one* log-probability for the whole action, {eq}`hybrid-log-prob`, and one entropy, {eq}`hybrid-entropy`. On this
+# page the program stops after 10,240 steps, before it has learned much; in a terminal `literate-rl ppo --env
+# literate_rl/Moving-v0` trains to the end.
 
 # %% tags=["program"] total_steps=60000
 import torch
@@ -262,9 +241,7 @@ for update in range(1, num_updates + 1):
 
 # %% [markdown]
 # With 60,000 steps all of ten seeds end with a return above 1.3, noise included. The package's PPO
-# reaches the same parameters from the same weights and the same seed. It needs no loss of its own for hybrid
-# actions, because a policy of this book answers the two questions of `evaluate` itself
-# ({doc}`workshop/hybrid_policy`).
+# reaches the same parameters from the same weights and the same seed, on a policy that answers the two questions of `evaluate` itself ({doc}`workshop/hybrid_policy`).
 
 # %% tags=["claims"]
 from dataclasses import replace
@@ -299,10 +276,9 @@ for ours, theirs in zip(parameters, policy.parameters(), strict=True):
 #
 # and one clip. Old and new log-probability use the same type and the same mask.
 #
-# The paper that introduced hybrid PPO, called H-PPO {cite:p}`fan2019`, treats type and arguments
-# as two policies. The type has the ratio $\rho^{\text{type}} = p_k / p_k^{\text{old}}$, the
-# arguments have the ratio $\rho^{\text{args}}$ of their densities, and each is clipped on its
-# own. With our mask, the sum of the two objectives is
+# H-PPO {cite:p}`fan2019` treats type and arguments as two policies. The type has the ratio
+# $\rho^{\text{type}} = p_k / p_k^{\text{old}}$, the arguments have the ratio $\rho^{\text{args}}$ of their
+# densities, and each is clipped on its own. With our mask, the sum of the two objectives is
 #
 # $$
 # L(\rho^{\text{type}}, \hat A)
@@ -319,8 +295,7 @@ for ours, theirs in zip(parameters, policy.parameters(), strict=True):
 # the type if the action was good, and the arguments if it was bad. In the return on *Moving* five seeds
 # show no difference between the two.
 #
-# Both errors follow as functions of the network's trees. The learner has log-probabilities already and
-# calls `policy_error_from_log_prob` itself.
+# Both errors follow as functions of the network's trees.
 
 
 # %% tags=["export"]
@@ -462,9 +437,9 @@ for key in ("area", "final"):
 # encoder that the type and all other arguments share.
 #
 # Which of the two does harm? *Moving* gets 16 further arguments that lie **idle**: no type uses them. One agent has the
-# mask, and three count all arguments in the ratio and in its clip. The first of these three gets no gradient from
-# arguments that do not count. In the second the gradient of the 16 moves their own weights and spares the encoder. In the
-# third it goes wherever it leads.
+# mask, and three count all arguments in the ratio and in its clip. The first of these gets no gradient from
+# arguments that do not count. In the second the gradient of the 16 spares the encoder and moves only weights of their own. In
+# the third it goes wherever it leads.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels over 60,000 steps, four agents with sixteen idle arguments. First the return: with the mask, and without the gradient of what does not count, it climbs alike; where the idle spare the encoder it lags behind; with the whole gradient it climbs half as far. Second the share of ratios outside the clip range, lowest with the mask and highest without the gradient"}}
 causes = stored_runs("moving_idle_cause")
@@ -474,7 +449,7 @@ labels = {
     "encoder without the idle": "all count, idle spare the encoder",
     "ratio not masked": "all count",
 }
-fig, axes = plt.subplots(1, 2, figsize=(7, 3.2))
+fig, axes = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
 for loss, label in labels.items():
     runs = causes[loss]
     axes[0].plot(runs.steps, runs.curves.mean(0), label=label)
@@ -482,13 +457,17 @@ for loss, label in labels.items():
 axes[0].set(xlabel="steps", ylabel="return", title="mean of ten seeds", xlim=(0, None))
 axes[0].legend(fontsize=7)
 axes[1].set(xlabel="steps", title="share outside the clip range", ylim=(0, None))
-fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that without this gradient the agent learns as the masked one does, although more of its
-# ratios leave the clip range than of any other's, 27 percent. So it is not the ratio that does harm. It is the gradient:
+# ratios leave the clip range than of any other's. So it is not the ratio that does harm. It is the gradient:
 # with all of it the agent, played without noise, ends at 0.24 instead of 1.65, and most of what it loses comes back when
-# the encoder is spared.
+# the encoder is spared that of the 16.
+#
+# About as much as is still lost then is lost without a mask on *Moving* as it is, where each type ignores one argument or
+# two. On *HybridLander*, a lunar lander that burns one engine at a time with a throttle, five seeds show no difference. Nor do
+# they where the mask is missing in the *entropy* alone, though what is logged is then
+# [no longer the entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
 
 # %% tags=["claims"]
 masked, still, spared, whole = (causes[loss] for loss in labels)
@@ -502,21 +481,12 @@ for key in ("area", "final"):
 shares = [runs.watched["losses/clipfrac"].mean() for runs in causes.values()]
 outside = dict(zip(causes, shares, strict=True))
 assert max(outside, key=outside.get) == "idle without gradient", "the most"
-assert round(outside["idle without gradient"], 2) == 0.27, "27 percent"
 assert [round(x.final.mean(), 2) for x in (whole, masked)] == [0.24, 1.65]
-
-# %% [markdown]
-# With fewer arguments there is less of this gradient. On *Moving* as it is, each type ignores one argument or two, and
-# without the mask five seeds are slower by 0.26; on *HybridLander*, a lunar lander that burns one engine at a time with
-# a throttle, five seeds show no difference. DI-engine's loss, a ratio for each head in which all arguments count, does
-# not make up for the mask: with 16 idle arguments its five seeds end at 0.47 on average.
-
-# %% tags=["claims"]
-found = paired_difference(moving["ratio not masked"].area, moving["joint"].area)
-assert found.high < 0, "slower"
-assert round(-found.mean, 2) == 0.26
+left = paired_difference(masked.area, spared.area).mean
+plain = paired_difference(moving["joint"].area, moving["ratio not masked"].area)
+assert plain.low > 0, "lost on Moving as it is"
+assert abs(left - plain.mean) < 0.1 * left, "about as much"
 wide, landers = stored_runs("moving_idle_16"), stored_runs("lander")
-assert round(wide["per head, not masked"].final.mean(), 2) == 0.47, "no match"
 pairs = [(runs["entropy not masked"], runs["joint"]) for runs in (moving, wide)]
 pairs.append((landers["not masked"], landers["joint"]))
 for one, other in pairs:
@@ -524,24 +494,6 @@ for one, other in pairs:
     for key in ("area", "final"):
         found = paired_difference(getattr(one, key), getattr(other, key))
         assert found.low < 0 < found.high, "no difference"
-
-# %% [markdown]
-# ## Is a hybrid action worth its trouble?
-#
-# With the same settings five seeds show no difference from lists of fixed values, on the moon of *HybridLander*
-# or, at the end of the training, on *Moving*. What a hybrid action saves is the list: somebody has to choose
-# its values, and a type with three numbers of five values each makes 125 entries.
-
-# %% tags=["claims"]
-landers = [stored_runs(f"lander_{name}")["PPO"] for name in ("discrete", "continuous")]
-hybrid, moved = stored_runs("lander")["joint"], moving["joint"]
-twelve, eight = (stored_runs(f"moving_list_{n}")["PPO"] for n in (12, 8))
-pairs = [(hybrid, other, key) for other in landers for key in ("final", "area")]
-pairs += [(moved, eight, "final"), (moved, twelve, "final")]
-for one, other, key in pairs:
-    assert len(one.final) == len(other.final) == 5, "five seeds"
-    gap = paired_difference(getattr(one, key), getattr(other, key))
-    assert gap.low < 0 < gap.high, "no difference"
 
 # %% [markdown]
 # ## Between the policy and the environment
@@ -558,8 +510,7 @@ for one, other, key in pairs:
 # where an argument with an infinite bound is not moved. Mask and bounds come from the Gymnasium
 # space. `Tuple(Discrete(K), Tuple(K boxes))` has one box of arguments for each type, which is empty
 # where the type has none, and so implies the mask. Any other space with one `Discrete` and some
-# boxes, such as `Tuple(Discrete(3), Box(2))`, does not say which type uses what, so we must say it with
-# `mask`:
+# boxes, such as `Tuple(Discrete(3), Box(2))`, needs a `mask`:
 
 # %%
 from gymnasium import spaces
@@ -579,19 +530,42 @@ for name, column in (("types", types), ("box 1", boxes[0]), ("box 2", boxes[1]))
     print(name, column.ravel().tolist())
 
 # %% [markdown]
-# **Notice** that 0.5 of the first action lands halfway between the middle and the upper bound, and
-# that $-3$ is clipped. With $\sigma = 1$ almost a third of a new policy's arguments end on a bound. Where that
-# hurts, a distribution that cannot leave the box helps, such as the squashed Gaussian of {doc}`sac`. A rollout
-# holds what the policy drew, and only `to_env` knows what the environment got: a trap of {doc}`policies` shows why.
+# **Notice** that $-3$ is clipped. With $\mu = 0$ and $\sigma = 1$ almost a third of the arguments end on a bound. Where that
+# hurts, a distribution that cannot leave the box helps, such as the squashed Gaussian of {doc}`sac`.
 
 # %% tags=["claims"]
 assert actions.mask.int().tolist() == [[1, 0], [0, 1], [0, 0]], "implied"
 assert torch.equal(actions.mask, told.mask), "told"
 first, second, _ = boxes
-assert first[:, 0].tolist() == [540, 360, 720], "halfway above the middle"
+assert first[:, 0].tolist() == [540, 360, 720]
 assert second[:, 0].tolist() == [360, 0, 720], "clipped"
 outside = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).abs() > 1
 assert abs(outside.float().mean() - 0.32) < 0.01, "almost a third"
+
+# %% [markdown]
+# ### Trap: an action that is judged where the environment sees it
+#
+# The policy drew 0.5, and the environment got 540. If 540 is stored, every later log-probability is
+# that of an action which the policy would never draw. Suppose that an update moves the mean from 0
+# to 0.01:
+
+# %%
+stored = {"as the policy drew it": 0.5, "as the environment saw it": 540.0}
+mus = torch.tensor([0.0, 0.01])
+ratios_of = {}
+for name, u in stored.items():
+    before, after = Normal(mus, 1.0).log_prob(torch.tensor(u))
+    ratios_of[name] = (after - before).exp().item()
+    print(f"ratio of the action {name:26s}{ratios_of[name]:8.3f}")
+
+# %% [markdown]
+# The ratio is more than a hundred. So a
+# rollout holds what the policy drew, and only `to_env` knows what the environment got.
+
+# %% tags=["claims"]
+said, seen = ratios_of.values()
+assert abs(said - 1) < 0.01
+assert seen > 100, "more than a hundred"
 
 # %% [markdown]
 # ### What this policy cannot express
@@ -599,14 +573,15 @@ assert abs(outside.float().mean() - 0.32) < 0.01, "almost a third"
 # An argument that two types share has *one* mean for both, though "forward" and "backward" may want
 # different speeds: give each type an argument of its own. Arguments do not depend on each other
 # either. Where they must, a network draws them one after the other and feeds each into the next, as
-# AlphaStar does {cite:p}`vinyals2019`; the log-probability of the whole is still one sum.
+# AlphaStar does {cite:p}`vinyals2019`.
 
 # %% [markdown]
 # ## When to use it
 #
-# Hybrid PPO is PPO with one log-probability for a type and its arguments, so it costs what PPO
-# costs. It saves you a list of fixed values. Where a short list is easily written down, PPO with that list is
-# simpler. If your types have arguments, mask the ratio: with many arguments the agent ends far lower without.
+# A hybrid action saves you a list of fixed values: a type with three numbers of five values each makes 125 entries.
+# Where a short list is easily written down, PPO with that list is simpler. At the end five seeds show no
+# difference from lists of eight or twelve actions on *Moving*, nor from either of Gymnasium's own sets on the lander's moon. Mask the ratio: with many arguments that do not count the agent ends far
+# lower without.
 #
 # - **Use it for**: actions with one type and numbers that belong to it, such as a skill and its
 #   direction
@@ -623,16 +598,23 @@ program = stored_runs("program_hybrid_ppo")["hybrid_ppo"]
 assert len(program.final) == 10
 assert program.final.min() > 1.3, "ten of ten learn Moving"
 assert abs(program.cpu_seconds.mean() - 6) < 1, "6 CPU seconds"
+landers = [stored_runs(f"lander_{name}")["PPO"] for name in ("discrete", "continuous")]
+hybrid, moved = stored_runs("lander")["joint"], moving["joint"]
+twelve, eight = (stored_runs(f"moving_list_{n}")["PPO"] for n in (12, 8))
+pairs = [(hybrid, other) for other in landers] + [(moved, eight), (moved, twelve)]
+for one, other in pairs:
+    assert len(one.final) == len(other.final) == 5, "five seeds"
+    gap = paired_difference(one.final, other.final)
+    assert gap.low < 0 < gap.high, "no difference"
 
 # %% [markdown]
 # ## Summary
 #
 # - PPO needs one log-probability and one entropy of the whole action, so there is one ratio.
-# - H-PPO clips a ratio for each head. Five seeds show no difference in the return.
+# - H-PPO clips a ratio for each head.
 # - Arguments that do not count harm through their gradient, most of it in the encoder that they share with the
-#   others. With many of them the agent ends far lower, so mask them.
-# - A rollout holds arguments as they were drawn; they are scaled and clipped on the way into the
-#   environment.
+#   others, and not through the ratio. With many of them the agent ends far lower, so mask them.
+# - A rollout holds arguments as they were drawn, not as the environment got them.
 #
 # ## Exercises
 #

@@ -22,64 +22,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.agents import Rollout
-from literate_rl.ground.nests import as_space, is_hybrid, map_nest, remembered
+from literate_rl.ground.nests import map_nest
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Envs, Kept
 from literate_rl.ground.rows import ANY, Row, by_settings, register
-from literate_rl.ground.signatures import (
-    Count,
-    Float,
-    NonNegative,
-    Scale,
-    check_finite,
-    check_that,
-    checked,
+from literate_rl.ground.signatures import Float, NonNegative, check_finite, checked
+from literate_rl.ground.signatures import check_that
+from literate_rl.learners.ppg_learner import (
+    Chunks,
+    PhasicNetwork,  # noqa: F401 (an old address)
+    PPGConfig,
+    ValueEpochs,
+    in_chunks,
+    make_phasic_policy,
+    ppg_settings,
+    side_by_side,
 )
-from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.learners.ppo import PPO
 from literate_rl.maths.advantages import lambda_returns
-from literate_rl.maths.ppo_error import (
-    ppo_info,
-    ppo_policy_loss,
-    ppo_value_data,
-    ppo_value_error,
-)
-from literate_rl.nets.choices import ChoiceActions
-from literate_rl.nets.disjoint_network import (
-    Detach,
-    DisjointPolicyValueNetwork,
-    EncodingNetwork,
-)
-from literate_rl.nets.encoders import (
-    ConvolutionalEncodingNetwork,
-    OwnEncoder,
-    PartsEncodingNetwork,
-    check_normalize,
-)
-from literate_rl.nets.hybrid_policy import HybridActions
-from literate_rl.nets.policies import Policy, make_actions
-from literate_rl.nets.parts import RunningMoments
+from literate_rl.maths.ppo_error import ppo_info, ppo_policy_loss
+from literate_rl.nets.policies import Policy
 
 __all__ = [
     "AuxiliaryPhase",
-    "Chunks",
     "PPGAlgorithm",
     "PPGAuxPhaseLossInfo",
-    "PPGConfig",
-    "PhasicNetwork",
     "auxiliary_loss",
     "element_wise_squared_loss",
-    "make_phasic_policy",
-    "ppg_settings",
 ]
 
 # %% [markdown]
@@ -123,8 +101,7 @@ picture
 #
 # Could policy and value not simply share an encoder? On CartPole that cost a lot of return ({doc}`ppo_evidence`). The
 # gradients of both losses arrive in a shared encoder, and the larger the rewards, the longer is that of the value.
-# With two encoders nothing pulls at the policy's, but then it sees nothing of what the value has
-# learned. PPG keeps two, and teaches the policy's in a phase of its own.
+# PPG keeps two encoders, and teaches the policy's in a phase of its own.
 #
 # ## PPG on one page
 #
@@ -227,14 +204,15 @@ for update in range(1, num_updates + 1):
 
 # %% [markdown]
 # A minibatch of the auxiliary phase is made of whole columns here: all steps of one environment in one
-# rollout. The package calls such pieces *chunks* ([Settings](#settings)). Its `PPGAlgorithm`, from the same weights
+# rollout. The package calls such pieces *chunks*. Its `PPGAlgorithm`, from the same weights
 # and with the same seed, reaches the same parameters. In a terminal it takes one line, `literate-rl ppg --env
 # CartPole-v1`.
 
 # %% tags=["claims"]
 from dataclasses import replace
 
-from literate_rl.learners.ppg import PPGAlgorithm, make_phasic_policy, ppg_settings
+from literate_rl.learners.ppg import PPGAlgorithm
+from literate_rl.learners.ppg_learner import make_phasic_policy, ppg_settings
 
 torch.manual_seed(seed)
 envs = make_envs(env_id, num_envs)
@@ -353,8 +331,8 @@ import numpy as np
 
 from literate_rl.data.agents import seed_everything
 
-# We build these two below.
-from literate_rl.learners.ppg import AuxiliaryPhase, side_by_side
+from literate_rl.learners.ppg import AuxiliaryPhase  # built below
+from literate_rl.learners.ppg_learner import side_by_side
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 config = ppg_settings("CartPole-v1")
@@ -413,8 +391,7 @@ dial("The clone weight and the drift", frame, {"β": betas}, start=(1,))
 
 # %% [markdown]
 # **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ it is held, at this
-# size of the rewards. With a weight of 10,000 the policy is held so tightly that the auxiliary value
-# learns less.
+# size of the rewards. With a weight of 10,000 the auxiliary value learns less.
 
 # %% tags=["claims"]
 numbers = torch.rand(3, 8)
@@ -427,255 +404,15 @@ assert error[-1, -1] > error[0, -1], "it learns less"
 # The divergence is not computed here. Every action distribution ({doc}`policies`) has a method `kl`, so the loss is the
 # same for discrete, continuous and hybrid actions.
 #
-# ## A policy with three heads
-#
-# `PhasicNetwork` makes the disjoint network the network of a policy. A policy phase
-# asks it for rows that describe the policy (`forward`) and for values (`value`). The
-# auxiliary phase asks for everything at once (`three_heads`).
-
-
-# %% tags=["export"]
-class PhasicNetwork(nn.Module):
-    """The disjoint network as the network of a ``Policy``.
-
-    Args:
-        network: The disjoint network, for observations in a Box.
-        normalizer: Module that the observations are seen through.
-    """
-
-    def __init__(
-        self, network: DisjointPolicyValueNetwork, normalizer: nn.Module | None = None
-    ) -> None:
-        super().__init__()
-        self.network, self.normalizer = network, normalizer or nn.Identity()
-        self.shape = network.observation_spec.shape or ()
-        self.hybrid = is_hybrid(network.action_spec)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return the rows that describe the policy at observations."""
-        # Only the policy's half of the network runs.
-        heads = self.network.heads
-        features, _ = heads.policy_encoder(self.observe(obs))
-        rows = [project(features) for project in heads.projections]
-        return one_row(rows, self.hybrid)
-
-    def value(self, obs: Tensor) -> Tensor:
-        """Return the values of observations, as the policy phase uses them."""
-        heads, seen = self.network.heads, self.observe(obs)
-        # With one encoder for both, the network says whether the value may move it.
-        if heads.value_encoder is None:
-            (_, value, _), _ = heads(seen, (), False)
-        else:
-            features, _ = heads.value_encoder(seen)
-            value = heads.value_head(features).squeeze(-1)
-        result: Tensor = value
-        return result
-
-    def three_heads(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rows, values and auxiliary values of observations."""
-        (rows, value, aux_value), _ = self.network.heads(self.observe(obs))
-        return one_row(rows, self.hybrid), value, aux_value
-
-    def observe(self, obs: Tensor) -> Tensor:
-        """Return observations, which may come flat, in their own shape, normalised."""
-        if obs.shape[-len(self.shape) :] != self.shape:
-            obs = obs.unflatten(-1, self.shape)
-        seen: Tensor = self.normalizer(obs)
-        return seen
-
-
-def one_row(rows: Sequence[Tensor], hybrid: bool) -> Tensor:
-    """Join the rows of an action's parts as its action distribution reads them."""
-    if len(rows) == 1:
-        return rows[0]
-    # Several choices want their logits one after another.
-    if not hybrid:
-        return torch.cat([*rows], -1)
-    # Hybrid actions want logits, then all means, then all standard deviations.
-    logit, *boxes = rows
-    mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
-    return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
-
-
-# %% tags=["export", "hide-input"]
-@checked
-@remembered
-def make_phasic_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    share_encoder: bool = False,
-    detach: Detach = "always",
-    hidden: Count = 64,
-    normalize: bool = False,
-    *,
-    mask: Sequence[Sequence[int | bool]] | None = None,
-    encoder: OwnEncoder | None = None,
-) -> Policy:
-    """Build a policy on the disjoint network.
-
-    Args:
-        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
-            in it, which may come flat; or what ``plain_space`` made of it.
-        action_space: One that ``make_actions`` takes, or a hybrid one, likewise.
-        share_encoder: Whether policy and value share an encoder.
-        detach: When a shared encoder is cut off from the value's gradient.
-        hidden: Width of the hidden layers.
-        normalize: Whether the policy normalises its observations.
-        mask: Which type of a hybrid action uses which argument, as in
-            ``HybridActions.from_space``.
-        encoder: An encoder of your own, as in ``ShapedEncoder``.
-    """
-    box, action_space = as_space(observation_space), as_space(action_space)
-    make_ours: Any = partial(HybridActions.from_space, mask=mask)
-    actions = (make_ours if is_hybrid(action_space) else make_actions)(action_space)
-    # Several choices have a head each.
-    if isinstance(actions, ChoiceActions):
-        action_space = spaces.Tuple([spaces.Discrete(size) for size in actions.sizes])
-    shape = (isinstance(box, spaces.Box) and box.shape) or ()
-    make: partial[Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
-    # What was normalised holds no bytes any more, so the encoder must not scale it.
-    seen = spaces.Box(-10.0, 10.0, shape) if normalize else box
-    encoded = encoder is not None or len(shape) not in (1, 3)
-    check_normalize(normalize, encoded, box)
-    if encoded:
-        # Only the encoder knows what the parts of a row are.
-        make = partial(PartsEncodingNetwork, box, hidden, encoder)
-        seen = spaces.Box(-math.inf, math.inf, (spaces.flatdim(box),))
-    elif len(shape) == 3:
-        make = partial(ConvolutionalEncodingNetwork, hidden=hidden)
-    network = DisjointPolicyValueNetwork(
-        seen, action_space, make, share_encoder, detach=detach
-    )
-    normalizer = RunningMoments(*shape) if normalize else None
-    policy = Policy(PhasicNetwork(network, normalizer), actions)
-    policy.reads_bytes = make.func is not EncodingNetwork and not normalize
-    return policy
-
-
-# %% [markdown]
-# ## Settings
-#
-# PPG's settings are PPO's and a few more. In the paper's letters: `aux_interval` is $N_\pi$,
-# `num_epochs` is $E_\pi$ and `value_epochs` is $E_V$, the epochs of policy and value in a policy
-# phase, `aux_epochs` is $E_{\text{aux}}$, and `clone_weight` is $\beta$.
-#
-# PPO shuffles single steps. Here, as in the paper's code, a minibatch is made of *chunks*: some
-# consecutive steps of one environment. A network with memory would need them in order. Ours has
-# none, so for us a chunk is only the unit that is shuffled. `kl_reference="rollout"` holds the policy to the one of the
-# rollouts, as ALF does, and [takes back](/docs/errata.md#the-clone-of-a-policy-that-is-gone) what PPO has learned since.
-
-
-# %% tags=["export"]
-@checked
-@dataclass(frozen=True)
-class PPGConfig(PPOConfig):
-    """Settings of PPG: those of PPO and those of the auxiliary phase.
-
-    Attributes:
-        value_epochs: Epochs of the value in a policy phase, or none for a value that
-            learns together with the policy, for ``num_epochs`` epochs.
-        aux_enabled: Whether there is an auxiliary phase. Without it PPG is PPO.
-        aux_interval: Policy phases between two auxiliary phases.
-        aux_batch_length: Steps of a chunk, or none for the steps of a rollout, which it
-            must divide.
-        aux_batch_size: Chunks of a minibatch, at most.
-        aux_epochs: Epochs of an auxiliary phase.
-        aux_learning_rate: Learning rate of the auxiliary phase's Adam at the start.
-        clone_weight: Weight of the divergence.
-        kl_reference: What the divergence starts from: the policy at the start of the
-            auxiliary phase ("snapshot"), or the one that acted ("rollout").
-        detach: When a shared encoder is cut off from the value's gradient.
-    """
-
-    value_epochs: Count | None = None
-    aux_enabled: bool = True
-    aux_interval: Count = 32
-    aux_batch_length: Count | None = None
-    aux_batch_size: Count = 8
-    aux_epochs: Count = 6
-    aux_learning_rate: Scale = 5e-4
-    clone_weight: NonNegative = 1.0
-    kl_reference: Literal["snapshot", "rollout"] = "snapshot"
-    detach: Detach = "always"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        steps, length = self.num_steps, self.aux_batch_length or self.num_steps
-        words = f"aux_batch_length must divide {steps}, got {length}"
-        check_that(steps % length == 0, words)
-
-
-# Settings with which the agent has learned, by environment. What an entry leaves out
-# comes from PPO's settings, or is the default above.
-PPG_SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {
-        "total_steps": 100_000,
-        "aux_interval": 16,
-        "aux_batch_size": 16,
-        "aux_learning_rate": 1e-3,
-    },
-    "literate_rl/Maze-v0": {
-        "total_steps": 150_000,
-        "num_envs": 32,
-        "num_steps": 64,
-        "num_epochs": 6,
-        "learning_rate": 2e-3,
-        "gamma": 0.97,
-        "entropy_weight": 0.02,
-        "aux_interval": 4,
-        "aux_batch_size": 32,
-        "aux_epochs": 3,
-        "aux_learning_rate": 1e-3,
-    },
-}
-
-
-def ppg_settings(env: str) -> PPGConfig:
-    """Return an environment's own settings if we know some, else the defaults."""
-    return PPGConfig(**asdict(ppo_settings(env)) | PPG_SETTINGS.get(env, {}))
-
-
-# %% [markdown]
 # ## The auxiliary phase
 #
 # `AuxiliaryPhase` shares the policy with the policy phase and owns everything else: a buffer, the
 # order of its minibatches, and an optimiser. Its optimiser is separate because Adam keeps running
-# averages of gradients, and those of this loss differ in size from PPO's.
+# averages of gradients, and those of this loss differ in size from PPO's. The policy's network, the chunks and the
+# settings, among them $N_\pi$ and $\beta$, stand in {doc}`workshop/ppg_learner`.
 
 
 # %% tags=["export"]
-class Chunks(NamedTuple):
-    """What an auxiliary phase learns from: C chunks of L steps each, side by side.
-
-    Attributes:
-        obs: What the agent saw, ``(L, C, *)``.
-        target: Targets of both values, ``(L, C)``.
-        row: What describes the policy to hold to, ``(L, C, *)``.
-        mask: Which actions are legal, ``(L, C, N)``, or () where this is not known.
-    """
-
-    obs: Any
-    target: Tensor
-    row: Any
-    mask: Any = ()
-
-    def take(self, chosen: Tensor) -> Chunks:
-        """Return some of the chunks."""
-        taken: Chunks = map_nest(lambda x: x[:, chosen], self)
-        return taken
-
-
-def side_by_side(*pieces: Any) -> Any:
-    """Join nests of tensors ``(L, C, *)`` along their chunks."""
-    return map_nest(lambda *x: torch.cat(x, 1), *pieces)
-
-
-def in_chunks(steps: Tensor, length: int) -> Tensor:
-    """Cut steps ``(T, B, *)`` into chunks ``(L, C, *)``."""
-    chunks: Tensor = steps.unflatten(0, (-1, length))
-    return chunks.transpose(0, 1).flatten(1, 2)
-
-
 class AuxiliaryPhase(Kept):
     """Trains both values on the data of several policy phases, and holds the policy.
 
@@ -802,57 +539,11 @@ class AuxiliaryPhase(Kept):
 
 
 # %% [markdown]
-# ## Epochs of its own for the value
-#
-# In a policy phase policy and value learn together, for `num_epochs` epochs. With `value_epochs` the folded class
-# gives the value an optimiser and epochs of its own, as the paper's code does.
-
-
-# %% tags=["export", "hide-input"]
-class ValueEpochs(Kept):
-    """Trains the value alone on a rollout, after the policy has learned from it.
-
-    Args:
-        policy: The policy whose value learns.
-        config: The settings, with ``value_epochs``.
-    """
-
-    kept = ("optimizer", "generator")
-
-    def __init__(self, policy: Policy, config: PPGConfig) -> None:
-        self.policy, self.config = policy, config
-        self.parameters = list(policy.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, eps=1e-5, fused=True)
-        self.generator = torch.Generator().manual_seed(config.seed)
-
-    def learn(self, rate: float, *steps: Tensor) -> float:
-        """Fit observations' values to targets; return the last minibatch's loss.
-
-        ``steps`` are observations, values of then and targets, ``(T, B, *)``.
-        """
-        self.optimizer.param_groups[0]["lr"] = rate
-        columns = [x.flatten(0, 1) for x in steps]
-        count, config = len(columns[0]), self.config
-        for _ in range(config.value_epochs or config.num_epochs):
-            order = torch.randperm(count, generator=self.generator)
-            order = order.to(columns[0].device)
-            for rows in order.tensor_split(config.num_minibatches):
-                obs, old, target = (x[rows] for x in columns)
-                data = ppo_value_data(self.policy.value(obs), old, target, None)
-                loss = ppo_value_error(data, config.value_clip)
-                # What belongs to the policy alone gets no gradient, and stays.
-                self.optimizer.zero_grad()
-                (config.value_weight * loss).backward()
-                nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
-                self.optimizer.step()
-        return loss.item()
-
-
-# %% [markdown]
 # ## The algorithm
 #
 # `PPGAlgorithm` alternates the two phases. Each iteration is one of PPO. What PPO saw goes into
-# the buffer, and every `aux_interval` iterations an auxiliary phase follows.
+# the buffer, and every `aux_interval` iterations an auxiliary phase follows. With `value_epochs` the value
+# trains apart from the policy in the policy phase, as in the paper's code.
 
 # %% tags=["export"]
 AUX_METRICS = ("value_loss", "aux_value_loss", "kl", "grad_norm", "kl_at_start")
@@ -957,12 +648,11 @@ ROW = register(
         by_settings(make_phasic_policy),
         PPGAlgorithm,
         settings=ppg_settings,
+        chapter="ppg",
     )
 )
 
 # %% [markdown]
-# ## Traps
-#
 # ### Trap: log-probabilities instead of probabilities
 #
 # It is tempting to compute the clone term with PyTorch's `kl_div`, from the log-probabilities of the actions taken, as
@@ -1010,8 +700,8 @@ assert math.isfinite(last["aux/value_loss"]), "the last iteration has a phase"
 #
 # PPG spends more computing on each step of the environment. It paid on the sixteen games of its authors,
 # where runs are long and one epoch of the policy is best. On our small tasks we have seen no difference, and there PPO
-# is the simpler choice. There one epoch of the policy may also be too few: in our mazes PPG learned far less with one
-# than with six, so begin short runs with `ppg_settings`.
+# is the simpler choice. One epoch of the policy may also be too few for short runs: in our mazes PPG learned far less
+# with one than with six, so begin these with `ppg_settings`.
 #
 # - **Use it for**: long runs on images, with many levels, where one epoch of the policy is best
 # - **Rather than**: PPO, if a second epoch of its policy costs return
@@ -1042,10 +732,8 @@ assert one.mean() < 0.5 * six.mean(), "far less with one"
 #   them an auxiliary phase on all of their data.
 # - The auxiliary phase trains two values towards the same targets. One has its own encoder,
 #   the other teaches the policy's.
-# - A clone term holds the policy to what it was at the start of the phase. It starts at zero,
-#   with a gradient of zero, and grows as the policy moves.
-# - How much the policy drifts depends on the clone weight and on the size of the rewards,
-#   because errors of values are squared.
+# - A clone term holds the policy to what it was at the start of the phase. How far it drifts
+#   depends on the clone weight and on the size of the rewards, because errors of values are squared.
 #
 # ## Exercises
 #
@@ -1055,7 +743,7 @@ assert one.mean() < 0.5 * six.mean(), "far less with one"
 from literate_rl.book.pictures import predict
 
 predict(
-    "With the default `kl_reference` the clone weight is raised from 1 to 1000. What happens to the first gradient of an "
+    "The clone weight is raised from 1 to 1000. What happens to the first gradient of an "
     "auxiliary phase?",
     [
         "nothing",
@@ -1135,6 +823,9 @@ def answer(heads, optimizer, obs, target, old, weight):
 
 
 # %% tags=["hide-input"]
+from gymnasium import spaces
+
+
 def written(heads, optimizer, obs, target, old, weight):
     logit, value, aux_value = heads(obs)
     kl = actions.kl(old, logit)

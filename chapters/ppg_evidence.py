@@ -155,7 +155,7 @@ fig.tight_layout()
 #   rollouts for the value alone does not make up for what the policy has not learned from them.
 
 # %% tags=["claims"]
-from literate_rl.learners.ppg import ppg_settings
+from literate_rl.learners.ppg_learner import ppg_settings
 from literate_rl.runs.evaluation import paired_difference
 
 cartpole, six, once = map(stored_runs, tasks)

@@ -43,12 +43,8 @@ from literate_rl.interfaces.alf import (
     successors,
     taken_apart,
 )
-from literate_rl.learners.ppg import (
-    AuxiliaryPhase,
-    PPGAuxPhaseLossInfo,
-    PPGConfig,
-    side_by_side,
-)
+from literate_rl.learners.ppg import AuxiliaryPhase, PPGAuxPhaseLossInfo
+from literate_rl.learners.ppg_learner import PPGConfig, side_by_side
 from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.nets.hybrid_action import HybridDistribution
 

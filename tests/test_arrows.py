@@ -23,7 +23,8 @@ FLOORS = {
     for floor in floors.FLOORS
 }
 LISTED = [module for floor in FLOORS.values() for module in floor]
-ON_POLICY = "a2c a3c workshop.on_policy ppg ppo_error hybrid_ppo policy_gradient"
+ON_POLICY = "a2c a3c workshop.on_policy workshop.ppg_learner ppg ppo_error hybrid_ppo "
+ON_POLICY += "policy_gradient"
 OFF_POLICY = (
     "dqn rainbow td3 sac discrete_sac replay c51 apex workshop.dqn_learner "
     "workshop.loop workshop.six_parts workshop.ddpg_learner workshop.td3_learner "
@@ -67,6 +68,9 @@ def mixes_kinds(module: str, other: str) -> bool:
 
 
 def borrows_a_network(module: str, other: str) -> bool:
+    # The page of a learner's parts belongs to its algorithm.
+    if other == f"{module}_learner":
+        return False
     algorithms = set(FLOORS["learners"])
     names = imported(module)[other]
     return {module, other} <= algorithms and any(is_network(other, n) for n in names)

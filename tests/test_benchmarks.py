@@ -61,7 +61,7 @@ from literate_rl.apps.training import settings_of
 from literate_rl.data.agents import discounted_returns
 from literate_rl.data.replay import Batch
 from literate_rl.learners.impala import IMPALAConfig
-from literate_rl.learners.ppg import PPGConfig
+from literate_rl.learners.ppg_learner import PPGConfig
 from literate_rl.maths.ppo_error import ppo_policy_data
 from literate_rl.nets.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.runs.evaluation import evaluate

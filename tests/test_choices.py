@@ -21,7 +21,7 @@ from benchmarks.spaces import Sampled
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.ground.nests import SpaceError
-from literate_rl.learners.ppg import make_phasic_policy
+from literate_rl.learners.ppg_learner import make_phasic_policy
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.nets.choices import ChoiceActions, is_choices
 from literate_rl.nets.policies import Policy, make_actions, make_policy

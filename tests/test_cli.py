@@ -29,7 +29,7 @@ from literate_rl.apps.cli import Command
 from literate_rl.apps.commands import main
 from literate_rl.apps.training import ALGORITHMS, settings_of
 from literate_rl.ground.signatures import check_finite
-from literate_rl.learners.ppg import PPGConfig
+from literate_rl.learners.ppg_learner import PPGConfig
 from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (

@@ -43,7 +43,7 @@ from literate_rl.ground.signatures import NotFiniteError, check_finite
 from literate_rl.learners.a2c import A2C, A2CConfig
 from literate_rl.learners.ddpg import BoxActions
 from literate_rl.learners.dqn import DQNConfig, QLearning, make_q_policy
-from literate_rl.learners.ppg import PPGConfig, make_phasic_policy
+from literate_rl.learners.ppg_learner import PPGConfig, make_phasic_policy
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.learners.rainbow import make_rainbow_policy
 from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy

@@ -46,7 +46,7 @@ from literate_rl.data.worlds import Moving
 from literate_rl.learners.ddpg import make_ddpg_policy
 from literate_rl.learners.discrete_sac import make_discrete_sac_policy
 from literate_rl.learners.dqn import make_q_policy
-from literate_rl.learners.ppg import make_phasic_policy
+from literate_rl.learners.ppg_learner import make_phasic_policy
 from literate_rl.learners.rainbow import make_rainbow_policy
 from literate_rl.learners.sac import make_sac_policy
 from literate_rl.nets.hybrid_policy import make_hybrid_policy

@@ -50,13 +50,11 @@ from literate_rl.ground.signatures import (
 )
 from literate_rl.learners.ppg import (
     AuxiliaryPhase,
-    Chunks,
     PPGAuxPhaseLossInfo,
-    PPGConfig,
     auxiliary_loss,
     element_wise_squared_loss,
-    in_chunks,
 )
+from literate_rl.learners.ppg_learner import Chunks, PPGConfig, in_chunks
 from literate_rl.maths.advantages import lambda_returns
 from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.nets.policies import Policy

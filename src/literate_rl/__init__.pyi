@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 49ea9f91c224b6ea
+# Generated from chapters/*.py (edit there); digest 5ed3dd91e3e4f94b
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -55,11 +55,8 @@ from .nets.disjoint_network import (
 from .learners.ppg import (
     PPGAlgorithm as PPGAlgorithm,
     PPGAuxPhaseLossInfo as PPGAuxPhaseLossInfo,
-    PPGConfig as PPGConfig,
     auxiliary_loss as auxiliary_loss,
     element_wise_squared_loss as element_wise_squared_loss,
-    make_phasic_policy as make_phasic_policy,
-    ppg_settings as ppg_settings,
 )
 from .maths.dqn import (
     double_q_target as double_q_target,
@@ -240,6 +237,11 @@ from .learners.ppo import (
     PPO as PPO,
     PPOConfig as PPOConfig,
     ppo_settings as ppo_settings,
+)
+from .learners.ppg_learner import (
+    PPGConfig as PPGConfig,
+    make_phasic_policy as make_phasic_policy,
+    ppg_settings as ppg_settings,
 )
 from .learners.loop import (
     OffPolicy as OffPolicy,

@@ -32,7 +32,8 @@ FLOORS = {
     "workshop.six_parts:rainbow "
     "workshop.ddpg_learner:ddpg workshop.td3_learner:td3 "
     "workshop.sac_learner:sac "
-    "workshop.discrete_sac_learner:discrete_sac a2c workshop.on_policy:ppo ppg impala",
+    "workshop.discrete_sac_learner:discrete_sac a2c workshop.on_policy:ppo "
+    "workshop.ppg_learner ppg impala",
     "actors": "workshop.transport:actors processes a3c apex",
     "check": "workshop.probes workshop.states workshop.rules contracts "
     "workshop.own_models",
@@ -115,7 +116,8 @@ BELOW_THE_TOP = {
     "DiscreteSoftPolicy DiscreteSoftPolicyLike",
     "learners.a2c": "GradientConfig GradientLearner a2c_gradient a2c_loss",
     "learners.ppo": "Samples",
-    "learners.ppg": "AuxiliaryPhase Chunks PhasicNetwork",
+    "learners.ppg": "AuxiliaryPhase",
+    "learners.ppg_learner": "Chunks PhasicNetwork",
     "learners.impala": "Unroll VTraceLearner to_unroll",
     "actors.actors": "Census InProcess RemoteLearner TransportConfig slot_layout",
     "actors.processes": "ActorProcess",

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest 87e86f3b0acbe096
+# Generated from chapters/workshop/alf.py (edit there); digest d5b61e2c88030836
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ from literate_rl.ground.signatures import (
 )
 from literate_rl.learners.ppg import (
     AuxiliaryPhase,
-    Chunks,
     PPGAuxPhaseLossInfo,
-    PPGConfig,
     auxiliary_loss,
     element_wise_squared_loss,
-    in_chunks,
 )
+from literate_rl.learners.ppg_learner import Chunks, PPGConfig, in_chunks
 from literate_rl.maths.advantages import lambda_returns
 from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.nets.policies import Policy

@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest 3973832b595814c6
+# Generated from chapters/disjoint_network.py (edit there); digest c4ae0592def524ba
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -126,8 +126,7 @@ class Heads(nn.Module):
     """All weights of the disjoint network. It returns tensors only.
 
     ``projections`` has a policy head for each leaf of the action space. With None as
-    ``value_encoder`` the value shares the encoder of the policy. ``reward_shape`` is
-    that of a reward, and of both values of a state.
+    ``value_encoder`` the value shares the encoder of the policy.
     """
 
     def __init__(

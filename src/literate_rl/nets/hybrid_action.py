@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 201b820ceecc0d59
+# Generated from chapters/hybrid_action.py (edit there); digest 205da13235049045
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ __all__ = [
 def trees() -> tuple[Any, Any]:
     """Return the class of tree tensors, and what makes a tree of dictionaries."""
     try:
-        # On import DI-treetensor calls a function that torch has renamed, and torch
-        # warns about that. The warning is not for our reader.
+        # DI-treetensor calls a function that torch has renamed.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             import treetensor.torch as ttorch
@@ -60,8 +59,7 @@ def trees() -> tuple[Any, Any]:
 
 def as_tree(leaves: dict[str, Any]) -> Any:
     """Return a tree tensor of tensors, in dictionaries as deep as they are given."""
-    # `ttorch.as_tensor(leaves)` is the same tree. But since version 1.5 of the package
-    # treevalue, below it, that writes each tensor out as text, in thousands of µs.
+    # `ttorch.as_tensor(leaves)` is the same, and slow since version 1.5 of treevalue.
     tree, create_storage = trees()
     return tree(create_storage(leaves))
 
@@ -107,10 +105,6 @@ class HybridPolicyNetwork(nn.Module):
 
     @checked
     def __init__(self, obs_shape: Count, action_shape: HybridSizes) -> None:
-        # A network is a subclass of
-        # [`nn.Module`](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html).
-        # Its constructor comes first: only then are layers and parameters registered,
-        # so that an optimiser finds them.
         super().__init__()
 
         # The encoder of {eq}`hybrid-encoder`.
@@ -118,13 +112,12 @@ class HybridPolicyNetwork(nn.Module):
             nn.Linear(obs_shape, 16), nn.ReLU(), nn.Linear(16, 32), nn.ReLU()
         )
 
-        # The head for the type, which is discrete: one logit for each of $K$ types.
+        # One logit for each of $K$ types.
         self.action_type_shape = action_shape["action_type_shape"]
         self.action_type_head = nn.Linear(32, self.action_type_shape)
 
-        # The head for the arguments, which are continuous: one mean for each of $A$
-        # arguments, and $\omega$ as a bare parameter. It starts at 0, which makes each
-        # standard deviation 1.
+        # One mean for each of $A$ arguments, and $\omega$ as a bare parameter. At its
+        # start, 0, each standard deviation is 1.
         self.action_args_shape = action_shape["action_args_shape"]
         self.action_args_mu = nn.Linear(32, self.action_args_shape)
         self.action_args_log_sigma = nn.Parameter(
@@ -140,9 +133,7 @@ class HybridPolicyNetwork(nn.Module):
         mu = self.action_args_mu(x)
 
         # $\omega$ has the shape $(1, A)$. Adding zeros of the shape of $\mu$ repeats it
-        # for each state of the batch. `zeros_like` passes no gradient on, so nothing
-        # flows into $\mu$ along this way. $\omega$ itself gets its gradient, summed
-        # over the batch.
+        # for each state of the batch. `zeros_like` passes no gradient on to $\mu$.
         log_sigma = self.action_args_log_sigma + torch.zeros_like(mu)
         sigma = torch.exp(log_sigma)
         return logit, mu, sigma
@@ -229,9 +220,8 @@ def args_log_density(
     data_mask: Bool[Tensor, "B A"],
 ) -> Float[Tensor, "B"]:
     """Add up the log-densities of the arguments that count."""
-    # An argument that does not count is replaced by its mean before anything is
-    # computed. Its distance $\zeta$ from the mean is then 0, in the formula and in the
-    # gradient, whatever it held.
+    # An argument that does not count is replaced by its mean. Its distance $\zeta$ from
+    # the mean is then 0, in the formula and in the gradient, whatever it held.
     zeta = (torch.where(data_mask, action_args, mu) - mu) / sigma
 
     # The logarithm of {eq}`hybrid-gaussian`, and the sum of those that count.
@@ -345,8 +335,7 @@ class HybridDistribution:
 
         An argument counts as often as its types are chosen.
         """
-        # The first sum of {eq}`hybrid-entropy`. A forbidden type adds nothing, although
-        # its log-probability is minus infinity.
+        # The first sum of {eq}`hybrid-entropy`. A forbidden type adds nothing.
         of_type = -expected(self.prob, self.type_log_prob).sum(-1)
 
         # The second sum: the entropies $H_j$, each as often as its argument counts.

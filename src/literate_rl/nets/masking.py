@@ -1,8 +1,7 @@
-# Generated from chapters/masks.py (edit there); digest 1ce44d0acbd1da39
+# Generated from chapters/masks.py (edit there); digest 89f857ae39b5e6c9
 """Legal actions: rows in which what is not allowed has no chance."""
 
 from __future__ import annotations
-
 
 import torch
 from torch import Tensor

@@ -1,0 +1,293 @@
+# Generated from chapters/workshop/ppg_learner.py (edit there); digest efb7d1ef5e9d010c
+"""What PPG's phases work with: its policy, its settings, its pieces of data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from literate_rl.ground.nests import as_space, is_hybrid, map_nest, remembered
+from literate_rl.ground.protocols import Kept
+from literate_rl.ground.signatures import Count, NonNegative, Scale, check_that, checked
+from literate_rl.learners.ppo import PPOConfig, ppo_settings
+from literate_rl.maths.ppo_error import ppo_value_data, ppo_value_error
+from literate_rl.nets.choices import ChoiceActions
+from literate_rl.nets.disjoint_network import (
+    Detach,
+    DisjointPolicyValueNetwork,
+    EncodingNetwork,
+)
+from literate_rl.nets.encoders import (
+    ConvolutionalEncodingNetwork,
+    OwnEncoder,
+    PartsEncodingNetwork,
+    check_normalize,
+)
+from literate_rl.nets.hybrid_policy import HybridActions
+from literate_rl.nets.parts import RunningMoments
+from literate_rl.nets.policies import Policy, make_actions
+
+__all__ = ["Chunks", "PPGConfig", "PhasicNetwork", "make_phasic_policy", "ppg_settings"]
+
+
+class PhasicNetwork(nn.Module):
+    """The disjoint network as the network of a ``Policy``.
+
+    Args:
+        network: The disjoint network, for observations in a Box.
+        normalizer: Module that the observations are seen through.
+    """
+
+    def __init__(
+        self, network: DisjointPolicyValueNetwork, normalizer: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.network, self.normalizer = network, normalizer or nn.Identity()
+        self.shape = network.observation_spec.shape or ()
+        self.hybrid = is_hybrid(network.action_spec)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the rows that describe the policy at observations."""
+        # Only the policy's half of the network runs.
+        heads = self.network.heads
+        features, _ = heads.policy_encoder(self.observe(obs))
+        rows = [project(features) for project in heads.projections]
+        return one_row(rows, self.hybrid)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the values of observations, as the policy phase uses them."""
+        heads, seen = self.network.heads, self.observe(obs)
+        # With one encoder for both, the network says whether the value may move it.
+        if heads.value_encoder is None:
+            (_, value, _), _ = heads(seen, (), False)
+        else:
+            features, _ = heads.value_encoder(seen)
+            value = heads.value_head(features).squeeze(-1)
+        result: Tensor = value
+        return result
+
+    def three_heads(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows, values and auxiliary values of observations."""
+        (rows, value, aux_value), _ = self.network.heads(self.observe(obs))
+        return one_row(rows, self.hybrid), value, aux_value
+
+    def observe(self, obs: Tensor) -> Tensor:
+        """Return observations, which may come flat, in their own shape, normalised."""
+        if obs.shape[-len(self.shape) :] != self.shape:
+            obs = obs.unflatten(-1, self.shape)
+        seen: Tensor = self.normalizer(obs)
+        return seen
+
+
+def one_row(rows: Sequence[Tensor], hybrid: bool) -> Tensor:
+    """Join the rows of an action's parts as its action distribution reads them."""
+    if len(rows) == 1:
+        return rows[0]
+    # Several choices want their logits one after another.
+    if not hybrid:
+        return torch.cat([*rows], -1)
+    # Hybrid actions want logits, then all means, then all standard deviations.
+    logit, *boxes = rows
+    mu, log_sigma = zip(*(box.chunk(2, -1) for box in boxes), strict=True)
+    return torch.cat([logit, *mu, *(x.exp() for x in log_sigma)], -1)
+
+
+@checked
+@remembered
+def make_phasic_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    share_encoder: bool = False,
+    detach: Detach = "always",
+    hidden: Count = 64,
+    normalize: bool = False,
+    *,
+    mask: Sequence[Sequence[int | bool]] | None = None,
+    encoder: OwnEncoder | None = None,
+) -> Policy:
+    """Build a policy on the disjoint network.
+
+    Args:
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
+        action_space: One that ``make_actions`` takes, or a hybrid one, likewise.
+        share_encoder: Whether policy and value share an encoder.
+        detach: When a shared encoder is cut off from the value's gradient.
+        hidden: Width of the hidden layers.
+        normalize: Whether the policy normalises its observations.
+        mask: Which type of a hybrid action uses which argument, as in
+            ``HybridActions.from_space``.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
+    """
+    box, action_space = as_space(observation_space), as_space(action_space)
+    make_ours: Any = partial(HybridActions.from_space, mask=mask)
+    actions = (make_ours if is_hybrid(action_space) else make_actions)(action_space)
+    # Several choices have a head each.
+    if isinstance(actions, ChoiceActions):
+        action_space = spaces.Tuple([spaces.Discrete(size) for size in actions.sizes])
+    shape = (isinstance(box, spaces.Box) and box.shape) or ()
+    make: partial[Any] = partial(EncodingNetwork, hidden=(hidden, hidden))
+    # What was normalised holds no bytes any more, so the encoder must not scale it.
+    seen = spaces.Box(-10.0, 10.0, shape) if normalize else box
+    encoded = encoder is not None or len(shape) not in (1, 3)
+    check_normalize(normalize, encoded, box)
+    if encoded:
+        # Only the encoder knows what the parts of a row are.
+        make = partial(PartsEncodingNetwork, box, hidden, encoder)
+        seen = spaces.Box(-math.inf, math.inf, (spaces.flatdim(box),))
+    elif len(shape) == 3:
+        make = partial(ConvolutionalEncodingNetwork, hidden=hidden)
+    network = DisjointPolicyValueNetwork(
+        seen, action_space, make, share_encoder, detach=detach
+    )
+    normalizer = RunningMoments(*shape) if normalize else None
+    policy = Policy(PhasicNetwork(network, normalizer), actions)
+    policy.reads_bytes = make.func is not EncodingNetwork and not normalize
+    return policy
+
+
+@checked
+@dataclass(frozen=True)
+class PPGConfig(PPOConfig):
+    """Settings of PPG: those of PPO and those of the auxiliary phase.
+
+    Attributes:
+        value_epochs: Epochs of the value in a policy phase, or none for a value that
+            learns together with the policy, for ``num_epochs`` epochs.
+        aux_enabled: Whether there is an auxiliary phase. Without it PPG is PPO.
+        aux_interval: Policy phases between two auxiliary phases.
+        aux_batch_length: Steps of a chunk, or none for the steps of a rollout, which it
+            must divide.
+        aux_batch_size: Chunks of a minibatch, at most.
+        aux_epochs: Epochs of an auxiliary phase.
+        aux_learning_rate: Learning rate of the auxiliary phase's Adam at the start.
+        clone_weight: Weight of the divergence.
+        kl_reference: What the divergence starts from: the policy at the start of the
+            auxiliary phase ("snapshot"), or the one that acted ("rollout").
+        detach: When a shared encoder is cut off from the value's gradient.
+    """
+
+    value_epochs: Count | None = None
+    aux_enabled: bool = True
+    aux_interval: Count = 32
+    aux_batch_length: Count | None = None
+    aux_batch_size: Count = 8
+    aux_epochs: Count = 6
+    aux_learning_rate: Scale = 5e-4
+    clone_weight: NonNegative = 1.0
+    kl_reference: Literal["snapshot", "rollout"] = "snapshot"
+    detach: Detach = "always"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps, length = self.num_steps, self.aux_batch_length or self.num_steps
+        words = f"aux_batch_length must divide {steps}, got {length}"
+        check_that(steps % length == 0, words)
+
+
+# Settings with which the agent has learned, by environment. What an entry leaves out
+# comes from PPO's settings, or is the default above.
+PPG_SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 100_000,
+        "aux_interval": 16,
+        "aux_batch_size": 16,
+        "aux_learning_rate": 1e-3,
+    },
+    "literate_rl/Maze-v0": {
+        "total_steps": 150_000,
+        "num_envs": 32,
+        "num_steps": 64,
+        "num_epochs": 6,
+        "learning_rate": 2e-3,
+        "gamma": 0.97,
+        "entropy_weight": 0.02,
+        "aux_interval": 4,
+        "aux_batch_size": 32,
+        "aux_epochs": 3,
+        "aux_learning_rate": 1e-3,
+    },
+}
+
+
+def ppg_settings(env: str) -> PPGConfig:
+    """Return an environment's own settings if we know some, else the defaults."""
+    return PPGConfig(**asdict(ppo_settings(env)) | PPG_SETTINGS.get(env, {}))
+
+
+class Chunks(NamedTuple):
+    """What an auxiliary phase learns from: C chunks of L steps each, side by side.
+
+    Attributes:
+        obs: What the agent saw, ``(L, C, *)``.
+        target: Targets of both values, ``(L, C)``.
+        row: What describes the policy to hold to, ``(L, C, *)``.
+        mask: Which actions are legal, ``(L, C, N)``, or () where this is not known.
+    """
+
+    obs: Any
+    target: Tensor
+    row: Any
+    mask: Any = ()
+
+    def take(self, chosen: Tensor) -> Chunks:
+        """Return some of the chunks."""
+        taken: Chunks = map_nest(lambda x: x[:, chosen], self)
+        return taken
+
+
+def side_by_side(*pieces: Any) -> Any:
+    """Join nests of tensors ``(L, C, *)`` along their chunks."""
+    return map_nest(lambda *x: torch.cat(x, 1), *pieces)
+
+
+def in_chunks(steps: Tensor, length: int) -> Tensor:
+    """Cut steps ``(T, B, *)`` into chunks ``(L, C, *)``."""
+    chunks: Tensor = steps.unflatten(0, (-1, length))
+    return chunks.transpose(0, 1).flatten(1, 2)
+
+
+class ValueEpochs(Kept):
+    """Trains the value alone on a rollout, after the policy has learned from it.
+
+    Args:
+        policy: The policy whose value learns.
+        config: The settings, with ``value_epochs``.
+    """
+
+    kept = ("optimizer", "generator")
+
+    def __init__(self, policy: Policy, config: PPGConfig) -> None:
+        self.policy, self.config = policy, config
+        self.parameters = list(policy.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, eps=1e-5, fused=True)
+        self.generator = torch.Generator().manual_seed(config.seed)
+
+    def learn(self, rate: float, *steps: Tensor) -> float:
+        """Fit observations' values to targets; return the last minibatch's loss.
+
+        ``steps`` are observations, values of then and targets, ``(T, B, *)``.
+        """
+        self.optimizer.param_groups[0]["lr"] = rate
+        columns = [x.flatten(0, 1) for x in steps]
+        count, config = len(columns[0]), self.config
+        for _ in range(config.value_epochs or config.num_epochs):
+            order = torch.randperm(count, generator=self.generator)
+            order = order.to(columns[0].device)
+            for rows in order.tensor_split(config.num_minibatches):
+                obs, old, target = (x[rows] for x in columns)
+                data = ppo_value_data(self.policy.value(obs), old, target, None)
+                loss = ppo_value_error(data, config.value_clip)
+                # What belongs to the policy alone gets no gradient, and stays.
+                self.optimizer.zero_grad()
+                (config.value_weight * loss).backward()
+                nn.utils.clip_grad_norm_(self.parameters, config.max_grad_norm)
+                self.optimizer.step()
+        return loss.item()
