@@ -583,9 +583,9 @@ assert sorted(key for key, arrives in reached.items() if arrives) == [
 from literate_rl.data.agents import best_device
 
 device = best_device()
-on_device = DisjointPolicyValueNetwork(observations, actions).to(device)
-moved = {name: x.to(device) for name, x in looks.items()}
-((kind, _), value, _), _ = on_device(moved)
+box = spaces.Box(-1, 1, (4,))
+on_device = DisjointPolicyValueNetwork(box, spaces.Discrete(3)).to(device)
+(kind, value, _), _ = on_device(torch.randn(5, 4, device=device))
 print(f"logits and values of 5 states on {value.device.type}")
 print("on one device:", kind.logits.device == value.device)
 

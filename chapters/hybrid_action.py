@@ -671,7 +671,10 @@ assert all(map(math.isfinite, results["replace before"][1]))
 from literate_rl.data.agents import best_device
 
 device = best_device()
-rows = HybridDistribution(network.to(device)(torch.rand(8, 10, device=device)), mask)
+sizes = {"action_type_shape": 3, "action_args_shape": 2}
+network = HybridPolicyNetwork(obs_shape=10, action_shape=sizes).to(device)
+kinds = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
+rows = HybridDistribution(network(torch.rand(8, 10, device=device)), kinds)
 log_prob = rows.log_prob(rows.mode())
 print(f"{tuple(log_prob.shape)} log-probabilities computed on {log_prob.device.type}")
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 5ed3dd91e3e4f94b
+# Generated from chapters/*.py (edit there); digest c82159f1d43b5b00
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -34,6 +34,9 @@ from .nets.parts import (
 )
 from .nets.pictures import (
     PictureEncoder as PictureEncoder,
+)
+from .nets.choices import (
+    ChoiceActions as ChoiceActions,
 )
 from .nets.masking import (
     legal as legal,
@@ -89,9 +92,6 @@ from .check.contracts import (
     Contract as Contract,
     ContractError as ContractError,
     check_model as check_model,
-)
-from .nets.choices import (
-    ChoiceActions as ChoiceActions,
 )
 from .learners.a2c import (
     A2C as A2C,
