@@ -37,6 +37,14 @@ RUNAWAY: dict[str, dict[str, Any]] = {
     "n = 1": {"num_steps": 1},
     "n = 1, no target network": {"num_steps": 1, "tau": 1.0},
 }
+# How much it remembers, and how often it learns from that.
+MEMORY: dict[str, dict[str, Any]] = {
+    "all steps, an update for 2": {},
+    "the last 5,000": {"buffer_size": 5_000},
+    "the last 1,000": {"buffer_size": 1_000},
+    "an update for 1": {"train_interval": 1},
+    "an update for 8": {"train_interval": 8},
+}
 
 
 def build(config: DQNConfig, env: str) -> Learner:
@@ -112,6 +120,7 @@ def experiment(
 EXPERIMENTS = {
     "dqn_cartpole": experiment({"DQN": {}}, seeds=10, goal=475),
     "dqn_switches": experiment(SWITCHES, seeds=5),
+    "dqn_memory": experiment(MEMORY, seeds=10, total_steps=30_000),
     "dqn_runaway": experiment(
         RUNAWAY,
         seeds=5,

@@ -126,7 +126,8 @@ class EpsilonGreedy:
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
         """Return log-probabilities and entropies."""
-        # What is illegal has the lowest number there is and is not drawn: {doc}`masks`.
+        # What is illegal has the lowest number there is and is not drawn
+        # ({doc}`/chapters/masks`).
         drawn = row > torch.finfo(row.dtype).min
         others = drawn.sum(-1) - 1
         # A random draw may hit the best action too.

@@ -92,6 +92,7 @@ PROGRAMS = tuple(
         "ppo_error": "PPO without its four details",
         "a2c": "A2C",
         "ppo": "PPO",
+        "from_nothing": "PPO from nothing",
         "ppg": "PPG",
         "impala": "IMPALA",
         "dqn": "DQN",

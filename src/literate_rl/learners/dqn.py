@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/dqn_learner.py (edit there); digest 9c5fac717e2adfb4
+# Generated from chapters/workshop/dqn_learner.py (edit there); digest efd511276849a244
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class EpsilonGreedy:
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
         """Return log-probabilities and entropies."""
-        # What is illegal has the lowest number there is and is not drawn: {doc}`masks`.
+        # What is illegal has the lowest number there is and is not drawn
+        # ({doc}`/chapters/masks`).
         drawn = row > torch.finfo(row.dtype).min
         others = drawn.sum(-1) - 1
         # A random draw may hit the best action too.
