@@ -11,7 +11,7 @@
 #
 # **What if collecting and learning do not wait for each other, and what does the delay cost?**
 # After this chapter you can let several actors collect for one learner, say how old their data are,
-# and trade throughput for freshness. Reading takes about 35 minutes, without exercises. You need
+# and trade throughput for freshness. Reading takes about 15 minutes, without exercises. You need
 # V-trace ({doc}`off_policy`) and the learner of {doc}`impala`. In the code of this chapter actors
 # take turns in one process, so that everything can be repeated. {doc}`processes` gives each of them a
 # process of its own.

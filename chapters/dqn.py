@@ -11,7 +11,7 @@
 #
 # **How can a value be learned from its own guess without diverging?** After this chapter you can
 # fill a table by Q-learning, train an agent that acts by values alone, and say when such values
-# run away and what helps. It takes about 40 minutes to read, without exercises. You need values and
+# run away and what helps. It takes about 30 minutes to read, without exercises. You need values and
 # $n$-step returns ({doc}`advantages`) and the buffer of {doc}`replay`. The short way here: from
 # {doc}`agents` and {doc}`advantages` straight to {doc}`replay`. Nothing in this part needs PPO.
 

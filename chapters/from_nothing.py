@@ -11,7 +11,7 @@
 #
 # **What is left of PPO when no line is hidden in a function?** The program of {doc}`ppo` imports its
 # advantages, its loss and its rollouts from this book. Here it stands once more with PyTorch, NumPy and
-# Gymnasium alone, to be typed by hand, and as good. It takes about 10 minutes to read. You need
+# Gymnasium alone, to be typed by hand, and as good. It takes about 6 minutes to read. You need
 # {doc}`ppo`.
 #
 # ## The whole of it

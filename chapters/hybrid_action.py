@@ -12,7 +12,7 @@
 # **How does a policy choose between "accelerate by this much", "turn by that much" and "stop"?**
 # It chooses a type and the numbers that go with it, and the hard part is that most of the numbers
 # do not count. After this chapter you can build a policy for such actions, sample from it, and
-# compute its log-probability, its entropy and its divergence without a NaN. It takes about 45
+# compute its log-probability, its entropy and its divergence without a NaN. It takes about 40
 # minutes. You need {doc}`policies`: rows of numbers, the race that draws an action, and Gaussian
 # actions. {doc}`hybrid_ppo` turns this distribution into a policy and trains it.
 

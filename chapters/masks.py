@@ -14,7 +14,7 @@
 # knows what is legal can say so, with a **mask**. After this chapter you can train agents with one, say what it does to
 # probabilities, gradients and values, and find out what goes wrong when it is used only while acting.
 #
-# It takes about 25 minutes. You need {doc}`policies`, and {doc}`dqn` for the part about values.
+# It takes about 20 minutes. You need {doc}`policies`, and {doc}`dqn` for the part about values.
 
 # %% tags=["export", "hide-input"]
 """Legal actions: rows in which what is not allowed has no chance."""

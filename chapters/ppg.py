@@ -11,7 +11,7 @@
 #
 # **How can a policy profit from what its value learns, if each trains at its own pace?**
 # After this chapter you can write the two phases of phasic policy gradient, train an agent
-# with them, and say what each term of its loss does to the policy. It takes about 45
+# with them, and say what each term of its loss does to the policy. It takes about 35
 # minutes. You need the learner of {doc}`ppo` and the network with three heads of
 # {doc}`disjoint_network`. Whether it pays is the question of
 # {doc}`ppg_evidence`.

@@ -11,7 +11,7 @@
 #
 # **DQN has six well-known improvements. What do they add, and how do they fit into one agent?**
 # Five of them you know. After this chapter you can derive the last one, exploring with random
-# weights, and put all six together. It takes about 45 minutes to read, without exercises. You need
+# weights, and put all six together. It takes about 25 minutes to read, without exercises. You need
 # {doc}`replay`, {doc}`dqn` and {doc}`c51`. What each part is worth, and on which task, is the
 # question of {doc}`rainbow_evidence`.
 

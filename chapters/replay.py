@@ -11,7 +11,7 @@
 #
 # **What must an agent remember, and which of it is worth seeing again?** After this chapter you can cut
 # windows of several steps out of a memory without ever mixing two episodes, prefer those that still
-# surprise the agent, and say what that does to the values that are learned. It takes about 45 minutes to
+# surprise the agent, and say what that does to the values that are learned. It takes about 30 minutes to
 # read, without exercises. You need the flags `terminated` and `truncated` ({doc}`agents`) and $n$-step
 # returns ({doc}`advantages`). This is where the agents that learn values begin; nothing here needs PPO.
 
