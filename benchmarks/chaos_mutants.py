@@ -123,10 +123,11 @@ PLACES = (
     ),
     Place(
         "ppg",
-        "element_wise_squared_loss auxiliary_loss one_row in_chunks "
-        "AuxiliaryPhase.observe AuxiliaryPhase.run AuxiliaryPhase.learn",
+        "element_wise_squared_loss auxiliary_loss AuxiliaryPhase.observe "
+        "AuxiliaryPhase.run AuxiliaryPhase.learn",
         "ppg",
     ),
+    Place("workshop/ppg_learner", "one_row in_chunks", "ppg_learner"),
     Place(
         "impala",
         "to_unroll VTraceLearner.learn VTraceLearner.next_value VTraceLearner.anneal",

@@ -326,9 +326,9 @@ def mass_beyond(
 
 
 # %% [markdown]
-# The projected distribution $\hat q$ is the target, and the distribution $q$ at the state and
-# action of the step has to come closer to it. We measure how far away it is with the KL divergence,
-# which is 0 if both are equal and positive otherwise ({doc}`policies`),
+# The projected distribution $\hat q$ is the target, and the distribution $q$ at the state and action of the
+# step has to come closer to it. We measure how far away it is with the KL divergence, which is 0 if both
+# are equal and positive otherwise ({doc}`ppo_error`),
 #
 # $$
 # \mathcal L(\hat q, q) = \sum_{k=1}^{K} \hat q_k \, (\log \hat q_k - \log q_k) , \qquad

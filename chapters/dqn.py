@@ -9,11 +9,10 @@
 # %% [markdown]
 # # DQN
 #
-# **How can a value be learned from its own guess without diverging?** After this chapter you can
-# fill a table by Q-learning, train an agent that acts by values alone, and say when such values
-# run away and what helps. It takes about 30 minutes to read, without exercises. You need values and
-# $n$-step returns ({doc}`advantages`) and the buffer of {doc}`replay`. The short way here: from
-# {doc}`agents` and {doc}`advantages` straight to {doc}`replay`. Nothing in this part needs PPO.
+# **How can a value be learned from its own guess without diverging?** After this chapter you can fill a
+# table by Q-learning, train an agent that acts by values alone, and say when such values run away and what
+# helps. It takes about 30 minutes to read, without exercises. You need values and $n$-step returns
+# ({doc}`advantages`) and the buffer of {doc}`replay`. Nothing in this part needs PPO.
 
 # %% tags=["export", "hide-input"]
 """Targets of Q-learning: rewards and the discounted value of what follows."""
@@ -97,10 +96,10 @@ train_maze()
 # of ten runs: the agent hardly ever gets away from it. With $\varepsilon = 1$ they lead to the large
 # one, in ten of ten. So in DQN $\varepsilon$ begins at 1 and falls.
 #
-# For CartPole a table will not do. A state there is four real numbers, and in 1,000 random steps none
-# comes twice. Each would fill a row of its own, which says nothing about its neighbours. A network gives
-# similar states similar values. With a deep network for $Q$, a memory to replay and a target network,
-# Q-learning is the deep Q-network, **DQN** {cite:p}`mnih2015`.
+# For CartPole a table will not do. A state there is four real numbers, and in 1,000 random steps none comes
+# twice. Each would fill a row of its own, which says nothing about its neighbours. A network gives similar
+# states similar values. With a deep network for $Q$, a memory to replay, and an older copy of it, the
+# target network, Q-learning is the deep Q-network, **DQN** {cite:p}`mnih2015`.
 
 # %% tags=["claims"]
 import torch
@@ -469,8 +468,6 @@ def double_q_target(
 # deviation 1, and a second network has errors of its own.
 
 # %%
-import torch
-
 generator = torch.Generator().manual_seed(0)
 pays, counts = torch.zeros(100_000), torch.ones(100_000)
 overestimate = {}
@@ -499,9 +496,9 @@ assert abs(1 / (1 - 0.99) - 100) < 1e-9
 # %% [markdown]
 # ## A dueling network
 #
-# In many states the choice of the action matters little. A **dueling** network {cite:p}`wang2016`
-# has separate outputs for how good the state is, $V(s)$, and for how much better each action is
-# than the others, $A(s, a)$. Every step then teaches $V$, whatever action was taken:
+# In many states the choice of the action matters little. A **dueling** network {cite:p}`wang2016` has
+# separate outputs for how good the state is, $V(s)$, and for how much better each action is than the
+# others, $A(s, a)$. Every step then teaches $V$, whatever action was taken. With $N$ actions,
 #
 # $$
 # Q(s, a) = V(s) + A(s, a) - \frac{1}{N} \sum_{a'} A(s, a') .
@@ -514,8 +511,8 @@ assert abs(1 / (1 - 0.99) - 100) < 1e-9
 # %% tags=["export"]
 @checked
 def dueling_q(
-    value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B N"]
-) -> Float[Tensor, "*B N"]:
+    value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B A"]
+) -> Float[Tensor, "*B A"]:
     """Put a state's value and its actions' advantages together.
 
     Source: Wang et al. 2016, equation 9.
@@ -562,9 +559,10 @@ assert not torch.allclose(wrong[0], q[0]), "it depends on the others"
 #
 # With $\tau = 1$ it becomes a copy. Done after every update, that leaves no target network.
 #
-# That is all of DQN. Here is its error in the package, `QLearning.error` of {doc}`workshop/dqn_learner`. It
-# returns a loss, the TD error (the new priority in {doc}`replay`) and the value of each sample. The rest is
-# the loop that DQN shares with six other agents of this book, {doc}`workshop/loop`.
+# That is all of DQN. Here is its error in the package, `QLearning.error` of {doc}`workshop/dqn_learner`;
+# `legal` leaves out what is illegal ({doc}`masks`). It returns a loss, the TD error (the new priority in
+# {doc}`replay`) and the value of each sample. The rest is the loop that DQN shares with six other agents of
+# this book, {doc}`workshop/loop`.
 
 # %%
 from literate_rl.apps.programs import source
@@ -575,9 +573,9 @@ source(QLearning.error)
 # %% [markdown]
 # ## When to use it
 #
-# DQN learns from each step many times. On CartPole its runs first touch 475 after 16,000 steps (the
-# median of ten), those of PPO after 26,000, but 50,000 steps take it eleven times as much processor
-# time. So prefer it where steps are expensive and actions can be listed.
+# DQN learns from each step many times. On CartPole the runs of the package's DQN, with a dueling head,
+# first touch 475 after 16,000 steps (the median of ten), those of PPO after 26,000, but 50,000 steps take
+# it eleven times as much processor time. So prefer it where steps are expensive and actions can be listed.
 #
 # - **Use it for**: actions that can be listed, steps that cost more than updates
 # - **Rather than**: {doc}`ppo`, which is faster by the clock where steps are cheap

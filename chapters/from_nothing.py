@@ -11,13 +11,12 @@
 #
 # **What is left of PPO when no line is hidden in a function?** The program of {doc}`ppo` imports its
 # advantages, its loss and its rollouts from this book. Here it stands once more with PyTorch, NumPy and
-# Gymnasium alone, to be typed by hand, and as good. It takes about 6 minutes to read. You need
-# {doc}`ppo`.
+# Gymnasium alone, to be typed by hand. It takes about 6 minutes to read. You need {doc}`ppo`.
 #
 # ## The whole of it
 #
-# One thing is simpler here: there is one environment instead of eight. So a rollout has no columns,
-# the advantages are one loop that runs backward.
+# One thing is simpler here: there is one environment instead of eight. So a rollout has no dimension for
+# environments, and the advantages are one loop that runs backward.
 
 # %% tags=["program"] total_steps=50000
 import gymnasium as gym
@@ -101,14 +100,14 @@ while step < total_steps:
         print(f"step {step:6d}: mean return {sum(recent) / max(1, len(recent)):4.0f}")
 
 # %% [markdown]
-# What was imported before is here a few lines of its own:
+# What was imported before is here a few lines of its own, and three details are PyTorch's:
 #
 # | in {doc}`ppo` | here |
 # |---|---|
 # | `Collector` | the loop of part 1: it keeps the observation *behind* a step, and begins anew after an end |
 # | `gae` | the loop over `t`, {eq}`gae` |
 # | `ppo_policy_data` and `ppo_policy_error` | `ratio`, `clipped` and `policy_loss`, {eq}`clipped-surrogate` |
-# | an orthogonal start | PyTorch's own |
+# | an orthogonal start, Adam with `eps=1e-5`, `correction=0` in the deviation | PyTorch's defaults |
 #
 # Ten stored runs of each, every seed a thin line and the mean a thick one:
 
@@ -134,8 +133,8 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** that the two cannot be told apart. All ten runs end above 498 of 500 points, and over the whole
-# run the mean return differs by 8 (−33 to 49, {doc}`evaluation`). So the book's functions add no
-# strength. They add checks, a batch of environments, and other kinds of actions.
+# run the mean return differs by 8 (−33 to 49, {doc}`evaluation`). So ten seeds show no strength that the
+# book's functions add. What they add is checks, a batch of environments, and other kinds of actions.
 #
 # Now close this page and write it yourself. Where your program does not learn,
 # {doc}`debugging` tells you how to find out why.

@@ -161,9 +161,9 @@ def legal(
 
 
 # %% [markdown]
-# The action distributions of {doc}`policies` and `EpsilonGreedy` of {doc}`dqn` have a method
-# `legal(row, mask)`, which calls it. Random actions are legal too: no noise of the race or of ε-greedy is large enough
-# to lift an illegal action.
+# The action distributions of {doc}`policies` and `EpsilonGreedy` of {doc}`workshop/dqn_learner` have a
+# method `legal(row, mask)`, which calls it. Random actions are legal too: no noise of the race or of
+# ε-greedy is large enough to lift an illegal action.
 #
 # ## Where masks come from
 #

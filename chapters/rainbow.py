@@ -328,7 +328,7 @@ class NoisyLinear(nn.Module):
 
 
 # %% [markdown]
-# ## A network for all parts
+# ## Dueling in the logits
 #
 # Distributions are the only part that changes others. Double DQN now takes the action with the largest
 # mean, and dueling happens in the logits, atom by atom. If $z^V_k$ are the logits of the state and
@@ -361,9 +361,9 @@ assert 0.03 < torch.cat(changed).double().mean() < 0.05, "one in twenty-five"
 # %% [markdown]
 # ## The error of a batch
 #
-# Now everything meets in one function. Take a window with reward $r$, discount $\gamma'$ and next
-# state $s'$, the network in training $\theta$ and the older one $\bar\theta$. With the error
-# $\mathcal L$ of {eq}`categorical-error`,
+# Here is what the program does in its learning step, as formulas. Take a window with reward $r$, discount
+# $\gamma'$ and next state $s'$, the network in training $\theta$ and the older one $\bar\theta$. With the
+# error $\mathcal L$ of {eq}`categorical-error`,
 #
 # $$
 # \begin{aligned}
@@ -374,8 +374,8 @@ assert 0.03 < torch.cat(changed).double().mean() < 0.05, "one in twenty-five"
 # $$ (rainbow-target)
 #
 # There are three passes through noisy layers. Each has one noise for all rows of the batch, which saves
-# the second matrix product, but no two passes share theirs. If choosing and evaluating shared one noise,
-# an action that the noise favours would be chosen *and* overrated ({doc}`/docs/errata`).
+# `NoisyLinear` the second matrix product, but no two passes share theirs. If choosing and evaluating shared
+# one noise, an action that the noise favours would be chosen *and* overrated ({doc}`/docs/errata`).
 
 # %% [markdown]
 # In the package this is `DistributionalQLearning` of {doc}`workshop/six_parts`. Its atoms reach from 0
@@ -394,11 +394,11 @@ assert found[0, 0] == 1.0, "a return of -1 is counted as 0"
 # %% [markdown]
 # ## When to use it
 #
-# Rainbow needs fewer steps than DQN, and more computation for each. On CartPole its runs first touch
-# 475 after 7,200 steps (the median of ten), those of DQN after 16,000; but 30,000 steps take it as much
-# processor time as DQN needs for 50,000, and ten seeds do not show better last policies. Where rewards
-# are rare, two of its parts are enough to begin with: ten steps and a noise that lasts (`hold=20`,
-# $\sigma_0 = 0.5$) bring DQN to the flag of MountainCar.
+# Rainbow needs fewer steps than DQN, and more computation for each. On CartPole the runs of the package's
+# Rainbow first touch 475 after 7,200 steps (the median of ten), those of DQN after 16,000; but 30,000 steps
+# take it as much processor time as DQN needs for 50,000, and ten seeds do not show better last policies.
+# Where rewards are rare, two of its parts are enough to begin with: ten steps and a noise that lasts
+# (`hold=20`, $\sigma_0 = 0.5$) bring DQN to the flag of MountainCar.
 #
 # - **Use it for**: actions that can be listed, steps that are expensive
 # - **Rather than**: {doc}`dqn`, which is simpler and takes six tenths of the time for each step

@@ -56,7 +56,7 @@ import numpy as np
 import torch
 
 from literate_rl.data.agents import Rollout
-from literate_rl.data.windows import Rings  # the package's own, defined below
+from literate_rl.data.windows import Rings
 from literate_rl.book.pictures import Axis, Mark, dial, plot
 
 num_states, gamma = 10, 0.9
@@ -246,8 +246,8 @@ dial(
 )
 
 # %% [markdown]
-# **Notice** that every step can be a start. A window that meets an end is just shorter. And the
-# window of step 9 continues in the first row, as if the array had no end.
+# **Notice** that every step can be a start. A window that meets an end is just shorter. And the window of
+# step 9 continues in the first row, as if the array had no end. The code is {doc}`workshop/rings`.
 
 # %% tags=["claims"]
 assert all(window_of(step, 5)[0] >= 1 for step in range(4, 14)), "each can be a start"
@@ -480,7 +480,7 @@ def touch(leaf, priority):
 dial(
     "Sums above a leaf",
     touch,
-    {"leaf": list(range(1, 9)), "its priority": [0.5, 1, 2, 4, 8]},
+    {"leaf": list(range(1, 9)), "its mass": [0.5, 1, 2, 4, 8]},
     start=(4, 4),
 )
 
@@ -499,10 +499,10 @@ assert changed == [1, 1, 1], "one number in each row"
 # %% [markdown]
 # ## Line by line: the tree
 #
-# The marks of a whole batch walk down together, with the same few NumPy calls for all. So groups have
-# 16 members, and the top group, the **root**, may have some thousands, which one call adds up
-# ({doc}`workshop/fast`). A root that holds all masses is a plain cumulative sum: up to a few thousand
-# steps it is the quickest ({doc}`/docs/results`).
+# The marks of a whole batch walk down together, with the same few NumPy calls for each level. So there
+# should be few levels: groups have 16 members, and the top group, the **root**, may have some thousands,
+# which one call adds up ({doc}`workshop/fast`). A root that holds all masses is a plain cumulative sum: up
+# to a few thousand steps it is the quickest ({doc}`/docs/results`).
 
 
 # %% tags=["export"]
@@ -585,6 +585,10 @@ class SumTree:
 # %% [markdown]
 # A mass of zero has no width. So a place where no step is stored yet is never drawn, not even
 # when rounding pushes a mark past the end of a group.
+#
+# A batch does not throw its marks anywhere. The row of masses is cut into as many equal pieces as the batch
+# has marks, and each piece gets one. This is **stratified sampling**: every step keeps its expected number
+# of draws, but batches vary less. {doc}`workshop/buffer` puts all of this together.
 #
 # ## What a preference does to a mean
 #
@@ -713,11 +717,6 @@ steps = [
 common = rollout_of(*map(list, zip(*100 * steps, strict=True)))
 even, preferred = (updates_needed(x, 4_000, 0.0, common) for x in (0.0, 0.6))
 assert 0.75 < np.mean(preferred) / np.mean(even) < 1.1, "less than a quarter"
-
-# %% [markdown]
-# A batch does not throw its marks anywhere. The row of masses is cut into as many equal pieces as the batch
-# has marks, and each piece gets one. This is **stratified sampling**: every step keeps its expected number
-# of draws, but batches vary less. {doc}`workshop/buffer` puts all of this together.
 
 # %% [markdown]
 # ## Priorities or none?

@@ -185,9 +185,9 @@ fig.tight_layout()
 # with a `temperature` in the unit of your rewards: the ten runs above began at 1.0, and ended
 # between 0.05 and 0.3.
 #
-# Somebody still decides: whoever sets the target. But that number means the same in every unit of
-# reward. Here are other targets on the pendulum, the same five seeds each, and
-# what their last policies earn when they play greedily, with 95 % intervals:
+# Somebody still decides: whoever sets the target. But that number means the same in every unit of reward.
+# Here are other targets on the pendulum, the same five seeds each, and what their last policies earn
+# without noise, with 95 % intervals:
 
 # %% tags=["claims"]
 assert len(final) == 10
@@ -358,8 +358,8 @@ assert 25 < np.median(ten.cpu_seconds) < 35, "about 30 seconds"
 # adds no noise: the draw itself explores. And steps 2 and 3 have the same sum, `lowest` minus
 # `alpha * log_prob`.
 #
-# Of ten runs of 10,000 steps, nine end above −200 and one at −223, the mean of the last twenty episodes, with
-# the draws.
+# The page trains for 5,000 steps, the file for 10,000. Of ten such runs, nine end above −200 and one at
+# −223, the mean of the last twenty episodes, with the draws.
 
 # %% [markdown]
 # ## Soft values
@@ -427,11 +427,12 @@ def soft_value(
 # %% [markdown]
 # ## A policy that knows its density
 #
-# The network's row holds $\mu$ and $\log \sigma$ of a Gaussian, and what is drawn from it is
-# squashed into the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma \eta$. The density of
-# $u$ is divided by the slope of the squash, $h \, (1 - \tanh^2 u)$ for each number; {doc}`contract_models`
-# shows why, in {eq}`squashed-density`. `draw` does this in the program, and so does `SquashedGaussian` of
-# {doc}`workshop/sac_learner`. Without noise the action is the squashed mean; that is what *greedy* means here.
+# The network's row holds $\mu$ and $\log \sigma$ of a Gaussian, and what is drawn from it is squashed into
+# the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma \eta$, where $\bar a$ is the middle of the box
+# and $h$ half its width. The density of $u$ is divided by the slope of the squash, $h \, (1 - \tanh^2 u)$
+# for each number; {doc}`contract_models` shows why, in {eq}`squashed-density`. `squashed_log_prob` does
+# this in the program, and so does `SquashedGaussian` of {doc}`workshop/sac_learner`. Without noise the
+# action is the squashed mean; that is what *greedy* means here.
 #
 # A Gaussian with $\sigma$ near 0.9 becomes a nearly flat density, whose entropy is almost $\log 2$, that of the
 # uniform policy. An untrained network gives $\mu$ near 0 and $\sigma$ near 1 if the numbers that it sees are

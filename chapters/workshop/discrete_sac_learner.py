@@ -154,7 +154,7 @@ class DiscreteSoftActorCritic(SoftActorCritic):
 DiscreteSAC = learner_of(DiscreteSoftActorCritic, "single_action_space")
 
 # %% [markdown]
-# The critics are networks of {doc}`/chapters/dqn`.
+# The critics return the values of all actions at once.
 
 
 # %% tags=["export"]

@@ -656,7 +656,8 @@ assert QLearning.actor == Algorithm.actor == ()
 #   + \gamma \, \alpha \log \sum_{a'} e^{Q_{\bar\theta}(s', a') / \alpha} .
 # $$ (def-munchausen)
 #
-# All that it needs is an error; `Exploring` of {doc}`/chapters/dqn` has its `explore` and its `metrics`.
+# All that it needs is an error; `Exploring` of {doc}`/chapters/workshop/dqn_learner` has its `explore` and
+# its `metrics`.
 
 # %%
 from torch.nn.functional import smooth_l1_loss

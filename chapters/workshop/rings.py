@@ -182,11 +182,11 @@ class Rings:
 
 
 # %% [markdown]
-# Two special cases remain. An environment that spends a step on its reset makes one row for each
-# episode in which nothing happened ({doc}`/chapters/agents`). Such a *phantom row* is not stored, so two rings
-# may hold different numbers of steps. And when a run is saved, its environments are reset, so the step
-# after the newest one will belong to another episode. `cut` marks that: a run that continues and one
-# that is resumed from the file then see the same steps.
+# Two special cases remain. An environment that spends a step on its reset makes one row in which nothing
+# happened for each episode ({doc}`/chapters/agents`). Such a *phantom row* is not stored, so two rings may
+# hold different numbers of steps. And when a run is saved, its environments are reset, so the step after
+# the newest one will belong to another episode. `cut` marks that: a run that continues and one that is
+# resumed from the file then see the same steps.
 
 # %% [markdown]
 # ## References

@@ -1,4 +1,4 @@
-# Generated from chapters/dqn.py (edit there); digest da43fb2084793dfb
+# Generated from chapters/dqn.py (edit there); digest 083cb480853a1c45
 """Targets of Q-learning: rewards and the discounted value of what follows."""
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def double_q_target(
 
 @checked
 def dueling_q(
-    value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B N"]
-) -> Float[Tensor, "*B N"]:
+    value: Float[Tensor, "*B 1"], advantage: Float[Tensor, "*B A"]
+) -> Float[Tensor, "*B A"]:
     """Put a state's value and its actions' advantages together.
 
     Source: Wang et al. 2016, equation 9.
