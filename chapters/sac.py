@@ -480,7 +480,7 @@ assert share < 0.1 < 0.6 < most, "most actions at the bounds"
 # The actor needs the gradient of what it draws. It goes through the draw: the noise $\eta$ stays, and the
 # action moves with $\mu$ and $\sigma$. This is the **reparametrisation trick**.
 #
-# ## Who decides
+# ## Who sets the temperature?
 #
 # The price $\alpha$ is measured in rewards. A target entropy $H^\star$ has no such unit, and the price
 # follows from it: if the policy is less random than the target, raise the price; else lower it. In

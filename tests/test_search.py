@@ -29,7 +29,7 @@ QUERIES = {
     "a2c": "a2c",
     "double dqn": "dqn",
     "dueling": "dqn",
-    "target networks": "loop",
+    "target networks": "dqn",
     "c51": "c51",
     "noisy layers": "rainbow",
     "ddpg": "ddpg",

@@ -210,7 +210,7 @@ class SoftPolicyLike(PolicyLike, Protocol):
 
 
 # %% [markdown]
-# ## The temperature
+# ## The target of the entropy
 #
 # A target entropy is meant for actions from −1 to 1. In the unit of the environment it is
 # {eq}`entropy-unit`.

@@ -33,7 +33,7 @@ COMMON = set(
 TITLE, QUESTION, BOLD, NAME, EQUATION, SECTION = 12.0, 6.0, 7.0, 7.0, 5.0, 8.0
 # How much a page counts, by the beginning of its name; the first that fits.
 KINDS = {
-    "chapters/workshop/": 0.4,
+    "chapters/workshop/": 0.3,
     "chapters/": 1.0,
     "docs/api": 0.35,
     "docs/glossary": 0.8,
