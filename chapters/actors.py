@@ -19,11 +19,11 @@
 # %% [markdown]
 # ## Seconds and steps
 #
-# A learner that collects its own data may spend most of its time waiting for a simulator, a game
-# or a robot, with nothing else to do. Other processes, called **actors**, can collect at the same
-# time. They act with weights that they got a while ago, so their data are always a little old.
-# The **lag** says how old: how many unrolls the learner has learned from since those weights left
-# it. In {doc}`impala` it was a setting; here it is measured.
+# A learner that collects its own data may spend most of its time waiting for a simulator, a game or a
+# robot, with nothing else to do. Other processes, called **actors**, can collect at the same time. They act
+# with weights that they got a while ago, so their data are always a little old. The **lag** says how old:
+# how many unrolls the learner has learned from since those weights left it. In {doc}`impala` it was a
+# setting, counted in collections; here it is measured.
 #
 # Here is IMPALA on a CartPole whose every step takes a millisecond longer. Without actors it
 # collects an unroll, learns from it, and collects the next. In the other runs one, two or four
@@ -69,10 +69,10 @@ fig.tight_layout()
 # of it (57 to 152). Four actors that may have only one unroll under way have a lag of 3,
 # and their return is 75 higher. For lags of 1 and 3 ten seeds show no difference from the learner alone.
 #
-# With one unroll each, the mean return of four actors stays above 250 from 20 seconds on, that of
-# the learner alone from 72: 3.6 times as soon. By the clock alone it would be 4.2 times. So most of
-# the time that actors save is kept, and a little is paid back in steps. That is the trade of this
-# chapter, throughput for freshness.
+# With one unroll each, the mean return of four actors stays above 250 from 20 seconds on, that of the
+# learner alone from 72: 3.6 times as soon. By the clock alone it would be 4.2 times. So most of the time
+# that actors save is kept, and perhaps a little is paid back in steps. That is the trade of this chapter,
+# throughput for freshness.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
@@ -185,10 +185,10 @@ picture
 # V-trace corrects for it as long as the old policy is not too far away, at the
 # price that {doc}`impala` measured.
 #
-# How many slots should an actor have? With one it waits while the learner learns. With two it
-# fills one slot while the learner has the other. More only help if the time that an unroll
-# takes varies, and every slot makes the data older. With several actors one slot each is a better
-# start, though the default is two: while one of them waits, the others work.
+# How many slots should an actor have? With one it waits while the learner learns. With two it fills one
+# slot while the learner has the other. More only help if the time that an unroll takes varies, and every
+# slot makes the data older. With several actors one slot each is a better start: while one of them waits,
+# the others work. The default is two.
 #
 # ## One round by hand
 #
@@ -270,8 +270,8 @@ assert max(waiting[2]) <= 2, "a bound holds both"
 # - **Use it for**: environments that wait for something, or need a processor of their own
 # - **Rather than**: {doc}`impala` in one process, if its learner mostly waits
 # - **Costs**: 33 seconds instead of 138 for 100,000 steps (the fastest of ten runs), and 30 of a mean
-#   return of 276 (−4 to 63)
-# - **First settings**: `actors=4`, `slots=1`, `transport="shared"`
+# return of 276 (−4 to 63)
+# - **First settings**: `actors=4`, `slots=1`, `transport="shared"` (processes)
 # - **Decided by**: the runs of [seconds and steps](#seconds-and-steps)
 
 # %% tags=["claims"]

@@ -243,9 +243,10 @@ print(CONTRACTS["RAINBOW"])
 #
 # ## What a rule is
 #
-# A rule is a small function that tries a model and makes demands: what must hold, what is
-# expected, what came, and a hint. The first line of its docstring is the line that the contract
-# prints. The model comes wrapped in a `Probe` ({doc}`workshop/probes`), which holds a copy of yours and calls it.
+# A rule is a small function that tries a model and makes demands: what must hold, what is expected, what
+# came, and a hint. The first line of its docstring is the line that the contract prints. The model comes
+# wrapped in a `Probe` ({doc}`workshop/probes`), which holds a copy of yours: `call(n)` returns its results
+# for n states, `judge` those that must not depend on chance, and `draw` an action with its log-probability.
 
 
 # %% tags=["export"]

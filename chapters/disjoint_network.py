@@ -583,8 +583,8 @@ assert sorted(key for key, arrives in reached.items() if arrives) == [
 from literate_rl.data.agents import best_device
 
 device = best_device()
-box = spaces.Box(-1, 1, (4,))
-on_device = DisjointPolicyValueNetwork(box, spaces.Discrete(3)).to(device)
+seen = spaces.Box(-1, 1, (4,))
+on_device = DisjointPolicyValueNetwork(seen, spaces.Discrete(3)).to(device)
 (kind, value, _), _ = on_device(torch.randn(5, 4, device=device))
 print(f"logits and values of 5 states on {value.device.type}")
 print("on one device:", kind.logits.device == value.device)
@@ -636,6 +636,7 @@ def answer(features, value_head, aux_head):
     return value_head(features), aux_head(features)
 
 
+# %% tags=["hide-input"]
 from literate_rl.book.exercises import grade
 
 shared = network_of(0, is_sharing_encoder=True)
@@ -669,9 +670,9 @@ grade(lambda: reached(answer), lambda: reached(right), ())
 # %% [markdown]
 # ### Exercise 3: experiment
 #
-# How strongly must the policy be held? In the first figure the divergence had the weight 1.
-# Return a weight with which the policy of the disjoint network drifts by less than 0.0001
-# nats in 200 steps, while its features still explain more than 95 % of the return's variance.
+# How strongly must the policy be held? In the curves above the divergence had the weight 1. Return a weight
+# with which the policy of the disjoint network drifts by less than 0.0001 nats in 200 steps, while its
+# features still explain more than 95 % of the return's variance.
 #
 
 
@@ -680,6 +681,7 @@ def answer():
     return ...
 
 
+# %% tags=["hide-input"]
 def succeeds():
     _, share, drift, _ = learn(network_of(0), 1, answer())[-1]
     return share > 0.95 and drift < 0.0001

@@ -427,9 +427,9 @@ assert left[15, 20] < 0.7 < left[1, 20], "much is lost"
 # price is paid at the gradient: over the last third of the training its weight alone costs 78 more than the
 # weight in the targets alone (13 to 143). Whether the shorter reach costs anything, twenty seeds cannot say.
 #
-# With only the weight of *praise*, of actions that went better than expected, nine of twenty runs collapse,
-# and with only that of blame none. So it is blame, where praise does not balance it, that drives a policy to
-# one side.
+# Where only *praise* is weighted, actions that went better than expected, and blame is left as it is, nine
+# of twenty runs collapse; where nothing is weighted, one; where only blame is, none. So it is blame, where
+# praise does not balance it, that drives a policy to one side.
 
 # %% tags=["claims"]
 places = stored_runs("impala_places")
@@ -453,6 +453,7 @@ halves = late_gap("targets only", "gradient only")
 assert [round(x) for x in (halves.mean, halves.low, halves.high)] == [78, 13, 143]
 collapsed = {name: (run.curves[:, -1] < 15).sum() for name, run in places.items()}
 assert collapsed["gradient, praise only"] == 9
+assert collapsed["uncorrected"] == 1
 assert collapsed["gradient, blame only"] == 0
 
 # %% [markdown]
@@ -497,7 +498,7 @@ assert ends["V-trace"] > 5e-4, "with V-trace the push vanishes before that"
 #   unroll. A correction that is 1 for fresh data and small for old ones needs no setting for that.
 #
 # So correct where data are used more than once. For a lag alone our runs say no, and the paper's say yes:
-# try both. IMPACT {cite:p}`luo2020` and RLlib's APPO join this chapter with PPO's clip.
+# try both. IMPACT {cite:p}`luo2020` and RLlib's APPO combine V-trace with PPO's clip.
 #
 # ## What an actor hands over
 #
@@ -910,7 +911,7 @@ from literate_rl.runs.runs import fit
 # No checkpoint falls into a run as short as this one, so no episode is broken off.
 short = {"total_steps": 30_000, "checkpoint_interval": 1000}
 config = replace(impala_settings("CartPole-v1"), **short)
-cartpole = make_learner("CartPole-v1", config)
+cartpole = make_learner("CartPole-v1", config)  # from the folded cell of the dial
 history = fit(cartpole, progress=False)
 returns = evaluate(cartpole.policy, "CartPole-v1", episodes=10, seed=1)
 print(f"10 greedy episodes: {returns.mean():.0f}")

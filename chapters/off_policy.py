@@ -538,7 +538,7 @@ assert trade[12, 0.1][0] > 0.88 > 0.75 > trade[12, 5][0], "0.7 of it instead of 
 assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 
 # %% [markdown]
-# ## Four corrections in one formula
+# ## Four corrections, and none, in one formula
 #
 # V-trace has relatives, and they differ in two factors only. Let an *estimate* be a value $V(s_t)$
 # or the value of an action, $Q(s_t, a_t)$. Each method adds to it weighted TD errors,
@@ -547,7 +547,8 @@ assert trade[12, 5][1] > 2 * trade[12, 0.1][1], "and a single target is noisier"
 # \sum_{k \ge 0} \gamma^k \, \Bigl( \prod_i c_i \Bigr) \, \rho_{t+k} \, \delta_{t+k} ,
 # $$ (def-four-corrections)
 #
-# where the product has a factor for each action between the estimate and the TD error.
+# where the product has a factor for each action between the estimate and the TD error. For estimates of $Q$
+# the TD error is $r + \gamma \sum_a \pi(a) Q(s', a) - Q(s, a)$.
 #
 # | method | estimates | weight $\rho$ of a TD error | factor $c$ of an action |
 # |---|---|---|---|

@@ -99,9 +99,10 @@ picture
 # $N_\pi$ of them comes one **auxiliary phase**. It trains the value once more, on all data of these
 # phases, and with it the *auxiliary* value, which teaches the policy's encoder.
 #
-# Could policy and value not simply share an encoder? On CartPole that cost a lot of return ({doc}`ppo_evidence`). The
-# gradients of both losses arrive in a shared encoder, and the larger the rewards, the longer is that of the value.
-# PPG keeps two encoders, and teaches the policy's in a phase of its own.
+# Could policy and value not simply share an encoder? On CartPole that cost a lot of return while training
+# ({doc}`ppo_evidence`). The gradients of both losses arrive in a shared encoder, and the larger the
+# rewards, the longer is that of the value. PPG keeps two encoders, and teaches the policy's in a phase of
+# its own.
 #
 # ## PPG on one page
 #
@@ -319,10 +320,9 @@ def auxiliary_loss(
 
 
 # %% [markdown]
-# What does $\beta$ trade? Here PPG learns CartPole for fifteen iterations, with rewards divided by
-# the standard deviation of the returns (`scale_reward` of {doc}`ppo`). We stop there and run the
-# same auxiliary phase once for each $\beta$. Its learning rate is three times the usual, so that
-# eight epochs show the end:
+# What does $\beta$ trade? Here PPG learns CartPole for fifteen iterations, with rewards divided by the
+# standard deviation of the returns (`scale_reward`). We stop there and run the same auxiliary phase once
+# for each $\beta$. Its learning rate is three times the usual, so that eight epochs show the end:
 
 # %% tags=["hide-input"]
 import copy
@@ -390,14 +390,14 @@ def frame(beta):
 dial("The clone weight and the drift", frame, {"β": betas}, start=(1,))
 
 # %% [markdown]
-# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ it is held, at this
-# size of the rewards. With a weight of 10,000 the auxiliary value learns less.
+# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ less than half as far,
+# at this size of the rewards. With a weight of 10,000 the auxiliary value learns less.
 
 # %% tags=["claims"]
 numbers = torch.rand(3, 8)
 single, double = (auxiliary_loss(*(k * numbers), torch.zeros(8))[0] for k in (1, 2))
 assert torch.allclose(double, 4 * single), "four times as much"
-assert drift[1, -1] < 0.5 * drift[0, -1], "it is held"
+assert drift[1, -1] < 0.5 * drift[0, -1], "less than half as far"
 assert error[-1, -1] > error[0, -1], "it learns less"
 
 # %% [markdown]
@@ -728,8 +728,8 @@ assert one.mean() < 0.5 * six.mean(), "far less with one"
 # %% [markdown]
 # ## Summary
 #
-# - PPG trains policy and value in turns: policy phases, which are PPO, and every $N_\pi$ of
-#   them an auxiliary phase on all of their data.
+# - PPG has two phases in turns: policy phases, which are PPO, and every $N_\pi$ of them an auxiliary phase
+#   on all of their data.
 # - The auxiliary phase trains two values towards the same targets. One has its own encoder,
 #   the other teaches the policy's.
 # - A clone term holds the policy to what it was at the start of the phase. How far it drifts

@@ -33,10 +33,10 @@ from literate_rl.runs.runs import stored_runs
 # - **REINFORCE** of {doc}`policy_gradient`, without a baseline and with the critic's value as the
 #   baseline: one update for 1,024 steps.
 # - **PPO with one update** for each rollout of 256 steps, which needs no clip. It has the advantages of
-#   {doc}`advantages` and a learning rate that falls from 0.005 to zero, chosen among ten settings on
-#   other seeds. {doc}`a2c` is another agent of this kind, with shorter rollouts, another optimiser and
-#   smaller rewards.
-# - **PPO** of {doc}`ppo`: ten updates for each rollout of 256 steps, a learning rate that falls from
+# {doc}`advantages` and a learning rate that falls from 0.005 to zero, chosen among ten settings on other
+# seeds. {doc}`a2c` is another agent of this kind, with shorter rollouts, another optimiser and smaller
+# rewards.
+# - **PPO** with the package's settings for CartPole: ten updates for each rollout of 256 steps, a learning rate that falls from
 #   0.002 to zero, and $\gamma = 0.98$ where the others have 0.99.
 #
 # Lines are means, bands their 95 percent intervals.
@@ -116,7 +116,7 @@ equal = gain("PPO", with_baseline, final)
 assert equal.low < 0 < equal.high, "no difference seen"
 
 # %% [markdown]
-# ## A task that, of these four, only PPO learns in time
+# ## A harder task
 #
 # Pendulum's motor is too weak to lift the pendulum, so the agent has to find out that swinging helps,
 # and each step costs something until it does. The same four agents get 60,000 steps there. They
@@ -148,10 +148,10 @@ fig.tight_layout()
 # less. In the search the best of their 36 settings ended near $-1100$, and of PPO's twelve six ended
 # above $-270$.
 #
-# So what the others seem to lack within these steps is updates: PPO makes eighty from each batch, they
-# make one. And many updates alone do not do it: without the clip, with rewards as they
-# are, no seed learns the task in 50,000 steps ({doc}`ppo_error`). How many more steps the other agents
-# would need was not tried.
+# So what the others seem to lack within these steps is updates: PPO makes eighty from each batch, they make
+# one. And many updates alone do not do it: without the clip, with rewards as they are, no seed learns the
+# task in 50,000 steps ({doc}`/docs/results`). How many more steps the other agents would need was not
+# tried.
 
 # %% tags=["claims"]
 assert all(len(runs.final) == 10 for runs in hard.values())
@@ -175,17 +175,15 @@ assert sum(value > -270 for value in of_ppo) == 6
 # %% [markdown]
 # ## Which details matter
 #
-# PPO comes with many details. Does it need them all? Each row below is the agent of {doc}`ppo`, with its
-# settings for CartPole and *one detail changed*: left out, or done as another implementation does it.
-# *Annealing* is a learning rate that falls to zero; a *shared trunk* is one network for actor and critic
-# up to their last layers. Two rows change a little more: PyTorch's initialisation has no small last
-# layer either, and one environment takes all the steps of a rollout alone. There are five seeds for
-# each. A small dot is a seed, a large
-# one the mean, a bar its 95 percent interval, and the band that of the agent as it is. Above
-# the picture are the rows whose *paired* difference from that agent has an interval without zero.
-# Here and below for Pendulum these are 54 comparisons. If no
-# detail mattered, two or three of them would be listed by chance: so a small difference is a hint,
-# in either direction.
+# PPO comes with many details. Does it need them all? Each row below is the package's PPO, with its settings
+# for CartPole and *one detail changed*: left out, or done as another implementation does it. *Annealing* is
+# a learning rate that falls to zero; a *shared trunk* is one network for actor and critic up to their last
+# layers. Two rows change a little more: PyTorch's initialisation has no small last layer either, and one
+# environment takes all the steps of a rollout alone. There are five seeds for each. A small dot is a seed,
+# a large one the mean, a bar its 95 percent interval, and the band that of the agent as it is. Above the
+# picture are the rows whose *paired* difference from that agent has an interval without zero. Here and
+# below for Pendulum these are 54 comparisons. If no detail mattered, two or three of them would be listed
+# by chance: so a small difference is a hint, in either direction.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Twenty rows of dots and bars, in two panels. While training, the agent as it is lies near 276 and most rows overlap its band; a shared trunk lies near 130 and one epoch near 40. At the end eight rows are at 500 in all seeds; the value clip, the shared trunk and one epoch lie lowest"}}
 

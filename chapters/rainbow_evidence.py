@@ -16,10 +16,11 @@
 #
 # ## What to try first
 #
-# If your own agent of values passes the house of {doc}`debugging` and still does not learn, try the
+# If your own agent of values passes the six rooms of {doc}`debugging` and still does not learn, try the
 # parts in this order:
 #
-# 1. **$n$ steps**: 3 or 10 in place of 1. It is the one part whose loss we saw on both tasks.
+# 1. **$n$ steps**: 3 or 10 in place of 1. It is the one part whose loss we saw on CartPole and on
+#    MountainCar.
 # 2. **How long a noise lasts**, where rewards are rare, together with $n$ steps: `num_steps=10` and
 #    `hold=20`. On MountainCar each of them alone left eight of ten runs at −200.
 # 3. **Priorities**, where rewards are rare. In an agent we have not switched them there, but on Atari
@@ -70,9 +71,9 @@ fig.tight_layout()
 # agent learns far more slowly: the mean return while training is lower by at least 100, by the 95
 # percent interval of the paired differences. Three steps are enough here: all five runs end at 500.
 #
-# Without a target network one run ends at 500 and four below 475, but runs that differ so much say
-# little about their mean: the interval contains zero. What becomes of the values without both of the
-# first two, {doc}`dqn` shows: they run away.
+# Without a target network one run ends at 500 and four below 475, but runs that differ so much say little
+# about their mean: the interval contains zero. What becomes of the values without $n$ steps and target
+# network, {doc}`dqn` shows: they run away.
 #
 # Without double DQN or dueling no difference is seen. With two actions a maximum overestimates least
 # ({doc}`dqn`), and {cite:t}`wang2016` found that dueling gains most where there are many actions.
@@ -101,9 +102,9 @@ for name in ("no target network", "three steps, n = 3", "not double", "not dueli
 # learns values, from rewards times 0.05. The last row takes away the random actions at the start: noisy
 # layers alone explore, from the first step on.
 #
-# A dot is the last policy of one seed, the bar is the mean. These runs have a quarter of the
-# computation of {doc}`rainbow`: $n = 10$, and a batch of 64 after every four steps, not 128 after every
-# two.
+# A dot is the last policy of one seed, the bar is the mean. These runs have a quarter of the computation of
+# {doc}`rainbow`, a batch of 64 after every four steps and not 128 after every two, and $n = 10$ in place of
+# 20.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "For Rainbow and for Rainbow without each of its parts, the greedy returns of the last policies as dots, and their mean. Without n steps all dots lie near 250"}}
 ablation = stored_runs("rainbow_ablation")

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Actors and transports
 #
-# **How do unrolls get from actors to a learner?** The protocol is that of {doc}`/chapters/actors`. The settings are
-# those of {doc}`/chapters/impala` and five more. There is no replay: each unroll is learned from as it arrives,
-# `update_per_collect` times, and then its slot is free.
+# **How do unrolls get from actors to a learner?** The protocol is that of {doc}`/chapters/actors`. The
+# settings are those of {doc}`/chapters/impala` and six more; those of its buffer play no role. There is no
+# replay: each unroll is learned from as it arrives, `update_per_collect` times, and then its slot is free.
 
 # %% tags=["export", "hide-input"]
 """Actors that collect for one learner, and the lag of what they collect."""
