@@ -270,8 +270,8 @@ assert max(waiting[2]) <= 2, "a bound holds both"
 # - **Use it for**: environments that wait for something, or need a processor of their own
 # - **Rather than**: {doc}`impala` in one process, if its learner mostly waits
 # - **Costs**: 33 seconds instead of 138 for 100,000 steps (the fastest of ten runs), and 30 of a mean
-# return of 276 (−4 to 63)
-# - **First settings**: `actors=4`, `slots=1`, `transport="shared"` (processes)
+#   return of 276 (−4 to 63)
+# - **First settings**: `actors=4`, `slots=1`, `transport="shared"`
 # - **Decided by**: the runs of [seconds and steps](#seconds-and-steps)
 
 # %% tags=["claims"]

@@ -189,7 +189,7 @@ assert verdict.count("must have shape (5, 1), got (5,)") == 3
 # %% [markdown]
 # ## Six roles
 #
-# Fifteen families need networks in only six roles. A Q network returns a **Q value** for each of $N$ discrete
+# Fifteen families need networks in only six roles, two of them with variants. A Q network returns a **Q value** for each of $N$ discrete
 # actions, the expected return of that action in the state. Rainbow's network returns a
 # distribution instead: the probabilities of fixed returns, the **atoms**.
 

@@ -287,7 +287,7 @@ while collector.step < total_steps:
 # %% [markdown]
 # **Notice** that the last five episodes pay hundreds more than the first five. Then look at step
 # 3. Its loss is *minus* the critic's value, because an optimiser goes downhill, and only the
-# actor's optimiser takes a step. What `backward` leaves in the critic is cleared in step 2.
+#    actor's optimiser takes a step. What `backward` leaves in the critic is cleared in step 2.
 #
 # The page trains for 5,000 steps, the file for 10,000. Of ten such runs all ten end above −200, the mean of
 # the last twenty episodes, with the noise. A run takes about 20 seconds of processor time.

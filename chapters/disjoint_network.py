@@ -583,8 +583,8 @@ assert sorted(key for key, arrives in reached.items() if arrives) == [
 from literate_rl.data.agents import best_device
 
 device = best_device()
-seen = spaces.Box(-1, 1, (4,))
-on_device = DisjointPolicyValueNetwork(seen, spaces.Discrete(3)).to(device)
+four = spaces.Box(-1, 1, (4,))
+on_device = DisjointPolicyValueNetwork(four, spaces.Discrete(3)).to(device)
 (kind, value, _), _ = on_device(torch.randn(5, 4, device=device))
 print(f"logits and values of 5 states on {value.device.type}")
 print("on one device:", kind.logits.device == value.device)

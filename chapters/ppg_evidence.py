@@ -152,7 +152,7 @@ fig.tight_layout()
 #   a network of three heads and after twice the steps of {doc}`ppo_evidence`, where all twenty held. The
 #   interval of the difference includes zero.
 # - **Mazes.** Both come to nine in ten training levels and seven in ten unseen ones. For that PPG takes nearly one and a
-# half times the processor time of PPO.
+#   half times the processor time of PPO.
 # - **Mazes with one epoch.** Both solve less than half as many unseen levels, played greedily, as with six. So using old
 #   rollouts for the value alone does not make up for what the policy has not learned from them.
 

@@ -33,9 +33,9 @@ from literate_rl.runs.runs import stored_runs
 # - **REINFORCE** of {doc}`policy_gradient`, without a baseline and with the critic's value as the
 #   baseline: one update for 1,024 steps.
 # - **PPO with one update** for each rollout of 256 steps, which needs no clip. It has the advantages of
-# {doc}`advantages` and a learning rate that falls from 0.005 to zero, chosen among ten settings on other
-# seeds. {doc}`a2c` is another agent of this kind, with shorter rollouts, another optimiser and smaller
-# rewards.
+#   {doc}`advantages` and a learning rate that falls from 0.005 to zero, chosen among ten settings on other
+#   seeds. {doc}`a2c` is another agent of this kind, with shorter rollouts, another optimiser and smaller
+#   rewards.
 # - **PPO** with the package's settings for CartPole: ten updates for each rollout of 256 steps, a learning rate that falls from
 #   0.002 to zero, and $\gamma = 0.98$ where the others have 0.99.
 #
