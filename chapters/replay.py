@@ -426,8 +426,10 @@ assert 1_000_000 / 32 == 31_250, "a step of average mass"
 # one member $j$, and on the level below, $x$ is measured from where that member begins:
 #
 # $$
-# S_0 + \dots + S_{j-1} \le x < S_0 + \dots + S_j , \qquad
+# \begin{gathered}
+# S_0 + \dots + S_{j-1} \le x < S_0 + \dots + S_j , \\
 # x \leftarrow x - (S_0 + \dots + S_{j-1}) .
+# \end{gathered}
 # $$ (replay-walk)
 #
 # In the picture, choose a leaf (one mass) and its mass. The row is always drawn at the same length, and
