@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tangle
 import torch
 import treetensor.torch as ttorch
 from gymnasium import spaces
@@ -71,6 +72,23 @@ def test_each_name_can_be_taken_from_the_top(module: str) -> None:
     for name in PLACES[module].split():
         assert name in home.__all__
         assert getattr(literate_rl, name) is getattr(home, name)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PLACES if page != "contract_models" and "." not in page]
+)
+def test_it_stands_in_the_book_beside_its_equations(page: str) -> None:
+    """Models to try contracts on and other libraries' interfaces stand behind it."""
+    book = (tangle.ROOT / "index.md").read_text("utf-8").partition("Side roads")[0]
+    assert f"chapters/{page}\n" in book
+    cells = tangle.read(tangle.ROOT / f"chapters/{page}.py").cells
+    exported = [c.source for c in cells if "export" in c.metadata.get("tags", [])]
+    for name in PLACES[page].split():
+        defined = rf"^(class|def) {name}\b|^{name}\b.* = "
+        assert re.search(defined, "\n".join(exported), re.MULTILINE), name
+    assert any("best_device()" in c.source for c in cells), (
+        "on a GPU where there is one"
+    )
 
 
 @pytest.mark.parametrize("clip_ratio", [0.1, 0.2, 0.3])
