@@ -461,15 +461,6 @@ from literate_rl.runs.evaluation import paired_difference
 from literate_rl.runs.runs import stored_runs
 
 assert apart < 1e-11, "the same, but for rounding"
-five = torch.arange(5, dtype=double)
-logit = torch.tensor([0.3, 0.1, -0.2, 0.4, 0.1], dtype=double)
-before_step, moves_of_mean = logit.softmax(-1), []
-for target in ([0, 0, 1, 0, 0], [0.5, 0, 0, 0, 0.5]):
-    target = torch.tensor(target, dtype=double)
-    assert target @ five == 2, "of the same mean"
-    after_step = (logit - 0.1 * (before_step - target)).softmax(-1)
-    moves_of_mean.append((after_step - before_step) @ five)
-assert moves_of_mean[0] > 0 > moves_of_mean[1], "in opposite directions"
 ends, unit = torch.linspace(-10, 10, 51, dtype=double), torch.ones(1, dtype=double)
 top = torch.zeros(1, 51, dtype=double)
 top[0, -1] = 1.0  # the largest value there is

@@ -619,8 +619,8 @@ class SumTree:
 # %% tags=["export"]
 @checked
 def importance_weights(
-    probability: Float[Tensor, "N"], count: Count, beta: Fraction = 1.0
-) -> Float[Tensor, "N"]:
+    probability: Float[Tensor, "B"], count: Count, beta: Fraction = 1.0
+) -> Float[Tensor, "B"]:
     """Return the weights that undo a preference, the largest of them 1.
 
     Args:

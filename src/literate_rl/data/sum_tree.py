@@ -1,4 +1,4 @@
-# Generated from chapters/replay.py (edit there); digest 7813271d780d2cb9
+# Generated from chapters/replay.py (edit there); digest ae947f84460a980d
 """Preferences: priorities in a tree of sums, and weights that undo them."""
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class SumTree:
 
 @checked
 def importance_weights(
-    probability: Float[Tensor, "N"], count: Count, beta: Fraction = 1.0
-) -> Float[Tensor, "N"]:
+    probability: Float[Tensor, "B"], count: Count, beta: Fraction = 1.0
+) -> Float[Tensor, "B"]:
     """Return the weights that undo a preference, the largest of them 1.
 
     Args:
