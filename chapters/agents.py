@@ -203,8 +203,8 @@ for gamma in discounts[2:]:
 # \end{aligned}
 # $$ (def-value)
 #
-# An agent looks for the policy with the highest value of the states that it starts in
-# {cite:p}`sutton2018`.
+# An agent looks for the policy with the highest value of the states that it starts in {cite:p}`sutton2018`.
+# It learns by this discounted return; {doc}`evaluation` judges it without the discount.
 #
 # ## A map of methods
 #
@@ -287,8 +287,8 @@ picture
 #
 # ### How to read the code
 #
-# On the website the code of the package is on the right, what it does on the left, or on a phone
-# above it. Three things help to read it.
+# On the website the code of the package is on the right, what it does on the left, or on a phone above it.
+# Two things help to read it.
 #
 # - In a signature, `reward: Float[Tensor, "T B"]` is a tensor of floating-point numbers with $T$
 #   rows, one for each step, and $B$ columns, one for each environment; the same letter is the same
@@ -403,8 +403,8 @@ for t, copy in ends:
     print(f"{t:2d}  {copy:4d}  {pay:6.0f}  {te!s:>10s}  {tr!s:>9s}  {angle:10.3f}")
 
 # %% [markdown]
-# **Notice** that the last reward of an episode says nothing about the kind of its end. Only the
-# flags do. The terminated episodes are beyond 0.2095 radians, which is 12 degrees. The angle
+# **Notice** that the last reward of an episode says nothing about the kind of its end. Only the flags do.
+# The terminated episodes are beyond 0.2095 radians to one side or the other, which is 12 degrees. The angle
 # comes from `next_obs`, the true successor: in what `step` returned, the pole is upright again.
 
 # %% tags=["claims"]

@@ -352,9 +352,10 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** how far apart they are after the same steps. A step teaches the list about *one* of 256 actions, and
-# the choices about eight times one of two. And it is not because each switch is paid by itself: where only all
-# eight together pay, chance is hardly ever right, and the choices learn it all the same. This is one seed each.
+# **Notice** how far apart they are after the same steps. A step teaches the list about *one* of 256
+# actions, and the choices about eight times one of two. Nor is it only because each switch is paid by
+# itself: where only all eight together pay, chance is hardly ever right, and the choices learn it all the
+# same. This is one seed each.
 
 # %% tags=["claims"]
 choices, listed = (dict(curves[name]) for name in ("eight choices", "a list of 256"))

@@ -206,8 +206,8 @@ gain = paired_difference(last["encoder"], last["row"])
 print(f"in the last fifth {gain.mean:.1f} more ({gain.low:.1f} to {gain.high:.1f})")
 
 # %% [markdown]
-# **Notice** that with the encoder PPO earns more in the end, with eight of the ten seeds, in more than twice the
-# processor's time. Three things differ, the convolution, the ReLU and the depth, so the gain need not be the
+# **Notice** that with the encoder PPO earns more in the end, with eight of the ten seeds, in more than
+# twice the processor's time. Two things differ, the convolution and the ReLU, so the gain need not be the
 # convolution's alone.
 
 # %% tags=["claims"]
@@ -486,12 +486,12 @@ for name in ("falling", "rising"):
 # %% tags=["hide-input"]
 picture = Picture(
     "Who moves a shared encoder",
-    "Left, on-policy: encoder below actor and critic, gradients of both losses flow back into "
-    "the encoder. Right, off-policy: only the gradient of the critic's loss does.",
+    "Left, PPO and its relatives: encoder below actor and critic, gradients of both losses flow back into "
+    "the encoder. Right, DDPG, TD3 and SAC: only the gradient of the critic's loss does.",
 )
 for k, (title, tone, words) in enumerate(
     (
-        ("on-policy", "accent", "both losses"),
+        ("PPO, A2C, IMPALA", "accent", "both losses"),
         ("DDPG, TD3, SAC", "faint", "the critic's loss alone"),
     )
 ):
@@ -508,9 +508,9 @@ for k, (title, tone, words) in enumerate(
 picture
 
 # %% [markdown]
-# - **On-policy** (PPO, A2C, IMPALA) there is one loss, the sum of the policy's and the value's, and both move a
+# - In **PPO, A2C and IMPALA** there is one loss, the sum of the policy's and the value's, and both move a
 #   shared encoder. {doc}`ppg` has another answer.
-# - **Off-policy** (DDPG, TD3, SAC) the actor climbs the critic. If the actor's gradient could move
+# - In **DDPG, TD3 and SAC** the actor climbs the critic. If the actor's gradient could move
 #   the encoder, it could make the critic promise more by changing *what the critic sees*, and
 #   nothing in the world would have got better. So the critics' loss alone moves the encoder
 #   {cite:p}`yarats2021`, and the actor gets its features detached.
@@ -574,7 +574,7 @@ assert abs(ratio - 255) < 0.1
 # - The encoder knows the space, and gives flat rows their shape back.
 # - Bytes are divided by 255, once. Categories are rows with a single 1, which is an embedding already.
 # - One frame does not show what moves. A stack of frames does.
-# - A shared encoder is moved by both losses on-policy, and by the critics' alone in DDPG, TD3 and SAC.
+# - A shared encoder is moved by both losses in PPO, A2C and IMPALA, and by the critics' alone in DDPG, TD3 and SAC.
 #
 # ## Exercises
 #

@@ -14,7 +14,7 @@
 #
 # In 24 minutes of reading, without exercises, you will be able to say what a trained agent and a training
 # method are worth, which of two methods is better, and how sure you can be. You need the agents of
-# {doc}`policy_gradient`.
+# {doc}`policy_gradient` and {doc}`advantages`.
 
 # %% tags=["export", "hide-input"]
 """Evaluation: what an agent is worth, and how sure one can be of it."""
@@ -468,9 +468,6 @@ assert five.low < 0 < five.high, "and still cannot exclude none"
 #   interval;
 # - intervals are t intervals, and two agents are compared by paired differences;
 # - settings are chosen on other seeds than those of the result.
-#
-# So far each batch was used for one update and thrown away. May it be used ten times? That is
-# {doc}`ppo_error`.
 #
 # ## Traps
 #

@@ -129,7 +129,7 @@ print(f"trained, return {total:.2f}")
 
 # %% [markdown]
 # **Notice** that the curve includes the noise of exploration; the printed return does not. Without noise
-# five stored runs end less than a tenth below the rule.
+# five stored runs end less than a tenth below the rule on average.
 
 # %% tags=["claims"]
 from literate_rl.runs.runs import stored_runs
@@ -142,10 +142,11 @@ assert len(finals) == 5, "five stored runs"
 # %% [markdown]
 # ## Hybrid PPO on one page
 #
-# The whole agent is the PPO of {doc}`ppo` but for two functions. `act` draws a type and all arguments. `evaluate`
-# returns *one* log-probability for the whole action, {eq}`hybrid-log-prob`, and one entropy, {eq}`hybrid-entropy`. On this
-# page the program stops after 10,240 steps, before it has learned much; in a terminal `literate-rl ppo --env
-# literate_rl/Moving-v0` trains to the end.
+# The loop is that of {doc}`ppo`, with another actor and an entropy bonus. New are two functions. `act`
+# draws a type and all arguments. `evaluate` returns *one* log-probability for the whole action,
+# {eq}`hybrid-log-prob`, and one entropy, {eq}`hybrid-entropy`. On this page the program stops after 10,240
+# steps, before it has learned much; in a terminal `literate-rl ppo --env literate_rl/Moving-v0` trains to
+# the end.
 
 # %% tags=["program"] total_steps=60000
 import torch
@@ -189,8 +190,8 @@ def evaluate(obs, action):
     """Return one log-probability for each whole action, and the entropies."""
     said, kind = actor(obs), action[:, :1].long()
     log_p, args = said.action_type.log_softmax(-1), said.action_args
-    # The type, and the arguments that it uses. The others have no gap, a square that is
-    # not 0, and no density: zero times infinity is not zero.
+    # The type, and the arguments that it uses. The others get the distance 0 and are
+    # left out of the sum; no deviation is so small that its square is 0.
     used, normal = mask[kind[:, 0]], Normal(0.0, args.sigma.clamp(min=1e-18))
     density = normal.log_prob(torch.where(used, action[:, 1:] - args.mu, 0.0))
     log_prob = log_p.gather(1, kind)[:, 0] + torch.where(used, density, 0.0).sum(-1)
@@ -240,8 +241,9 @@ for update in range(1, num_updates + 1):
         print(f"step {collector.step:6d}: return {sum(recent) / len(recent):.2f}")
 
 # %% [markdown]
-# With 60,000 steps all of ten seeds end with a return above 1.3, noise included. The package's PPO
-# reaches the same parameters from the same weights and the same seed, on a policy that answers the two questions of `evaluate` itself ({doc}`workshop/hybrid_policy`).
+# With 60,000 steps all of ten seeds end with a return above 1.3, noise included. After two rollouts from
+# the same weights the package's PPO has the same parameters, to 0.0001, on a policy that answers the two
+# questions of `evaluate` itself ({doc}`workshop/hybrid_policy`).
 
 # %% tags=["claims"]
 from dataclasses import replace
@@ -464,10 +466,11 @@ axes[1].set(xlabel="steps", title="share outside the clip range", ylim=(0, None)
 # with all of it the agent, played without noise, ends at 0.24 instead of 1.65, and most of what it loses comes back when
 # the encoder is spared that of the 16.
 #
-# About as much as is still lost then is lost without a mask on *Moving* as it is, where each type ignores one argument or
-# two. On *HybridLander*, a lunar lander that burns one engine at a time with a throttle, five seeds show no difference. Nor do
-# they where the mask is missing in the *entropy* alone, though what is logged is then
-# [no longer the entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
+# On *Moving* as it is, where each type ignores one argument or two, a missing mask costs about what was
+# still lost there with a spared encoder. On *HybridLander*, a lunar lander that burns one engine at a time
+# with a throttle, five seeds show no difference. Nor do they, there and on *Moving* with idle arguments or
+# without, where the mask is missing in the *entropy* alone, though what is logged is then [no longer the
+# entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
 
 # %% tags=["claims"]
 masked, still, spared, whole = (causes[loss] for loss in labels)

@@ -213,8 +213,8 @@ for t in range(6):
 # y_t = r_t + \gamma \max_{a :\, m_a(s'_t) = 1} Q(s'_t, a) .
 # $$ (masked-bootstrap)
 #
-# After a termination the mask of the last state may be empty. A state in which
-# the agent has to act must have a legal action.
+# This holds where the episode goes on; after a termination $y_t = r_t$, and the mask of the last state may
+# be empty. A state in which the agent has to act must have a legal action.
 
 # %% tags=["claims"]
 follows = [torch.equal(batch.next_mask[t, 0], batch.mask[t + 1, 0]) for t in range(5)]
@@ -275,9 +275,9 @@ with torch.no_grad():
 print(f"without masks, {len(waits)} states: it loads with {loads.max():.2%} at most")
 
 # %% [markdown]
-# **Notice** where the agent without masks ends: at −200, the cost of 200 steps. It has learned to be
-# fined no more, and the price is that it loads nowhere, not even where a passenger waits. The fine is a lesson
-# about one place, but shared features carry it to others {cite:p}`zabounidis2026`.
+# **Notice** where the agent without masks ends: at −200, the cost of 200 steps. It has learned to be fined
+# no more, and the price is that it loads nowhere, not even where a passenger waits.
+# {cite:t}`zabounidis2026` explain it by shared features, which carry the lesson of a fine to other places.
 
 # %% tags=["claims"]
 first, last = curves["with masks"][[0, -1]]
@@ -303,8 +303,7 @@ assert loads.max() < 0.01, "it loads nowhere"
 # $$ (def-masked-bias)
 #
 # of which only the first part is the gradient of the return. The second part vanishes where the mean
-# advantage of the state is zero, that is with a perfect baseline. V-trace has no such way out: its ratio of an
-# unchanged policy is $p_{\text{legal}}$ instead of 1 ({doc}`impala`).
+# advantage of the state is zero, that is with a perfect baseline.
 #
 # **The entropy counts what cannot happen.** Its bonus pays for probability on illegal actions.
 
@@ -337,6 +336,9 @@ torch.testing.assert_close(gradient["while acting", True], gradient["masked", Tr
 assert entropy["while acting"] > np.log(2) > entropy["masked"], "more than two can have"
 
 # %% [markdown]
+# **Notice** that without a baseline the two gradients differ, that with one they agree, and that the second
+# entropy is more than two actions can have.
+#
 # Does it show? Here are the two agents of the picture above, and one that masks only while it acts, with ten
 # seeds each, after 102,400 steps. The last policies played a hundred greedy episodes, with
 # masks where they had been trained with them.
@@ -350,9 +352,9 @@ for name, found in runs.items():
     print(f"{name:18s} {found.final.mean():6.1f}, seeds from {low:.1f} to {high:.1f}")
 
 # %% [markdown]
-# **Notice** that PPO, which subtracts a baseline, learns Taxi with a mask while acting only, and with ten seeds
-# we see no difference from the right way, of which two seeds end at 1 and 3 where the others earn 6 to 8. Without masks
-# all ten agents stand still.
+# **Notice** that PPO, which subtracts a baseline, learns Taxi with a mask while acting only, and with ten
+# seeds we see no difference from the right way. Two of its seeds end at 1 and 3 where the others earn 6 to
+# 8. Without masks all ten agents end at −200.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
@@ -365,7 +367,7 @@ assert acting.min() > 5, "it learns Taxi"
 assert np.sort(always).round()[:2].tolist() == [1, 3], "two of ten"
 assert np.sort(always)[2] > 6, "the others"
 assert always.max() < 8, "the others"
-assert (runs["no masks"].final == -200).all(), "all ten agents stand still"
+assert (runs["no masks"].final == -200).all(), "all ten agents end at −200"
 
 # %% [markdown]
 # ### Trap: a value that is never corrected
@@ -474,7 +476,7 @@ assert earned["without"] < -1000
 # %% [markdown]
 # ### Exercise 2: experiment
 #
-# How likely does ε-greedy take each action under a mask? Return the probabilities, given values
+# For those who know the ε-greedy actions of {doc}`dqn`: how likely does ε-greedy take each action under a mask? Return the probabilities, given values
 # `q`, a mask and ε.
 
 

@@ -128,9 +128,9 @@ grown("policy_gradient")
 # pole for more than 400 steps, and some have hardly learned. The line with `unseen` pretends that
 # nothing follows the batch, which is wrong; the next page mends it.
 #
-# Three questions remain. Why is the loss a return times the logarithm of a probability? Why does
-# it not matter that all returns are positive, so that *every* action becomes more likely? And how
-# much of each update is chance?
+# Three questions remain. Why does it not matter that all returns are positive, so that *every* action
+# becomes more likely? Why is the loss a return times the logarithm of a probability? And how much of each
+# update is chance?
 
 # %% tags=["claims"]
 chance, learned = runs_of("agents"), runs_of("policy_gradient")
@@ -191,7 +191,7 @@ assert (learned.final < 60).sum() >= 2, "some have hardly learned"
 # $$ (def-score-mean)
 #
 # The probabilities sum to 1 for every $\theta$. What makes one action more likely makes the
-# others less likely. That answers the second question: if all returns are positive, every
+# others less likely. That answers the first question: if all returns are positive, every
 # action pushes for itself, and those with higher returns push harder and win.
 #
 # ### The score of softmax
@@ -276,7 +276,7 @@ assert length_of_score(-3.0, 0) > 1, "unlikely: long"
 assert length_of_score(5.0, 0) < 0.05, "nearly certain: almost none"
 
 # %% [markdown]
-# In code, for a batch of $B$ states. In the signature, `below("N")` says that the actions are
+# Here it is in code, for a batch of $B$ states. In the signature, `below("N")` says that the actions are
 # numbers from 0 to $N - 1$. A logit of minus infinity forbids an action.
 
 
@@ -361,7 +361,7 @@ def categorical_log_prob(
 #     w_b\, \hat A_b \, \log \pi_\theta(a_b \mid s_b) .
 # $$ (policy-gradient-loss)
 #
-# That answers the first question. The weight is there for $\gamma^t$, or to take a sample out
+# That answers the second question. The weight is there for $\gamma^t$, or to take a sample out
 # with a zero. $\hat A_b$ is a number that was computed before. It is not differentiated, although
 # a network may have had a say in it.
 #
@@ -502,10 +502,9 @@ assert 0.7 < variances["the best"] / variances["the value"] < 1, "little more"
 # Read the sign: a logit goes *up* if its action is less likely than usual, $-\log p_j > H$,
 # and down otherwise. Climbing the entropy makes the policy more even.
 #
-# If we pay for entropy, with a weight $c_H$, the objective becomes $J + c_H H$. A loss is minus
-# an objective, so the entropy is *subtracted* from it: $\mathcal L_\pi - c_H H$. The wrong sign
-# is a mistake that has been published more than once; {doc}`ppo_error` shows one. The program does
-# without a bonus.
+# If we pay for entropy, with a weight $c_H$, the objective becomes $J + c_H H$. A loss is minus an
+# objective, so the entropy is *subtracted* from it: $\mathcal L_\pi - c_H H$. The wrong sign [has been
+# published](/docs/errata.md#the-sign-of-the-entropy). The program does without a bonus.
 
 
 # %% tags=["export"]

@@ -38,8 +38,8 @@ source("ppo_error")
 #
 # so that the actor's gradient does not depend on the unit of the rewards. The critic's does. With
 # **gradient clipping** a gradient whose norm is above a bound is scaled down to it, so that one odd
-# minibatch weighs no more than the others. And the layers start orthogonal, the actor's last one
-# small, so that the first policy is nearly even.
+# minibatch cannot outweigh the others. And the layers start orthogonal, the actor's last one small, so that
+# the first policy is nearly even. Adam's $\varepsilon$, which keeps it from dividing by zero, is $10^{-5}$.
 
 # %% tags=["program"] total_steps=50000
 import torch
@@ -137,11 +137,10 @@ from literate_rl.book.growth import grown, runs_of
 grown("ppo")
 
 # %% [markdown]
-# **Notice** how close together the thin lines have come: what is gained is reliability. In the second
-# half of its run the agent of the last page is below 475 points for 37 percent of the time, this one
-# for 8. Nineteen of twenty runs end at 500, thirteen
-# before. The learning rate is another one, too, and what each of the four details does was not
-# measured here: {doc}`ppo_evidence` takes some of them away.
+# **Notice** how close together the thin lines have come: what is gained is reliability. In the second half
+# of its run the agent of the last page is below 475 points for 37 percent of the time, this one for 8.
+# Nineteen of twenty runs end above 475, thirteen before. The learning rate is another one, too, and what
+# each of the four details does was not measured here: {doc}`ppo_evidence` takes some of them away.
 
 # %% tags=["claims"]
 earlier, whole = runs_of("ppo_error"), runs_of("ppo")
@@ -180,8 +179,8 @@ axis.legend(fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that the agent has two problems, one after the other. At first every episode ends because
-# the pole leans too far. Around 14,000 steps most end because the cart drifts off the track, while
+# **Notice** that the agent has two problems, one after the other. At first nearly every episode ends
+# because the pole leans too far. Around 14,000 steps most end because the cart drifts off the track, while
 # the mean return still rises. So look at *how* episodes end before you change a setting.
 
 # %% tags=["claims"]
@@ -194,9 +193,9 @@ assert (np.diff(ends.curves.mean(0)[4:8]) > 20).all(), "the mean return still ri
 assert limit[16:].min() > 0.95, "then neither"
 
 # %% [markdown]
-# Here is the agent itself. It acts greedily on this page, with the weights that the program has
-# just learned, and the line is what its critic thinks while it acts. Push the pole, with the
-# buttons or with the arrow keys:
+# Here is the agent itself. It takes the likeliest action on this page (it acts *greedily*), with the
+# weights that the program has just learned, and the line is what its critic thinks while it acts. Push the
+# pole, with the buttons or with the arrow keys:
 
 # %% tags=["hide-input"]
 from literate_rl.runs.evaluation import evaluate

@@ -1,8 +1,8 @@
 """The floors of the house from the ground up, and the modules on each.
 
 A module imports from floors earlier in this list and from its own; ``check``,
-``by_hand`` and ``interfaces`` do not import each other. The chapter ``chapters/sac.py``
-is the module ``learners.sac``. Modules once lay as the chapters do: whoever imports
+``by_hand`` and ``interfaces`` do not import each other. The chapter ``chapters/a2c.py``
+is the module ``learners.a2c``. Modules once lay as the chapters do: whoever imports
 ``literate_rl.ppo`` or ``literate_rl.workshop.runs`` still gets them.
 """
 

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest fe262f92f827167e
+# Generated from chapters/hybrid_ppo.py (edit there); digest 07e6f5d377c9bfb5
 """Hybrid PPO on one page, from the chapter hybrid_ppo.
 
 Copy it and make it yours:
@@ -57,8 +57,8 @@ def evaluate(obs, action):
     """Return one log-probability for each whole action, and the entropies."""
     said, kind = actor(obs), action[:, :1].long()
     log_p, args = said.action_type.log_softmax(-1), said.action_args
-    # The type, and the arguments that it uses. The others have no gap, a square that is
-    # not 0, and no density: zero times infinity is not zero.
+    # The type, and the arguments that it uses. The others get the distance 0 and are
+    # left out of the sum; no deviation is so small that its square is 0.
     used, normal = mask[kind[:, 0]], Normal(0.0, args.sigma.clamp(min=1e-18))
     density = normal.log_prob(torch.where(used, action[:, 1:] - args.mu, 0.0))
     log_prob = log_p.gather(1, kind)[:, 0] + torch.where(used, density, 0.0).sum(-1)
