@@ -417,7 +417,11 @@ def test_returns_beyond_the_atoms_are_told_and_warned_of_once(low) -> None:
     # Each step of Acrobot costs 1, so no return is above 0 or below -100.
     name, right = "losses/beyond_atoms", low < 0
     learner = agent(
-        "Acrobot-v1", value_min=low, value_max=low + 100.0, learning_starts=104
+        "Acrobot-v1",
+        value_min=low,
+        value_max=low + 100.0,
+        learning_starts=104,
+        total_steps=6_000,
     )
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
