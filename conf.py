@@ -60,7 +60,7 @@ extensions = [
 include_patterns = [
     "index.md",
     "chapters/*.py",
-    "chapters/workshop/*.py",
+    "chapters/*/*.py",
     "docs/*.md",
     "docs/api/**.md",
 ]
@@ -122,7 +122,7 @@ nitpick_ignore_regex = [
     ("py:class", r"(np|numpy)\..*"),
     ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
-    # Words of our signatures; `workshop/signatures` explains them.
+    # Words of our signatures; `ground/signatures` explains them.
     ("py:class", r"(.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
     (
         "py:class",
@@ -188,13 +188,12 @@ intersphinx_mapping = {
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
     """Lead from the API page to the chapter, to the line of the definition."""
-    from tangle import HOMES
+    from tangle import HOMES, chapter_of
 
-    module = info["module"].removeprefix("literate_rl.")
-    chapters = [chapter for chapter, home in HOMES.items() if home == module]
-    if not chapters:
+    chapter = chapter_of(info["module"].removeprefix("literate_rl."))
+    if chapter not in HOMES:
         return None
-    page = f"chapters/{chapters[0].replace('.', '/')}"
+    page = f"chapters/{chapter.replace('.', '/')}"
     # An API page lies as deep below docs/api as its chapter lies below chapters.
     up = "../" * (page.count("/") + 1)
     return f"{up}{page}.html#def-{info['fullname']}"
@@ -205,7 +204,7 @@ redirects = {
     f"chapters/{old}": f"{new}.html"
     for old, new in {
         "00_agents": "agents",
-        "01_runs": "workshop/runs",
+        "01_runs": "runs/runs",
         "02_policy_gradient": "policy_gradient",
         "03_advantages": "advantages",
         "04_ppo_error": "ppo_error",
@@ -218,15 +217,38 @@ redirects = {
         "11_actors": "actors",
     }.items()
 } | {
-    "docs/api/runs": "workshop/runs.html",
-    "chapters/hybrid_policy": "workshop/hybrid_policy.html",
-    "docs/api/hybrid_policy": "workshop/hybrid_policy.html",
+    "docs/api/runs": "runs/runs.html",
+    "chapters/hybrid_policy": "nets/hybrid_policy.html",
+    "docs/api/hybrid_policy": "nets/hybrid_policy.html",
     "chapters/windows": "replay.html",
-    "docs/api/windows": "workshop/rings.html",
-    "chapters/loop": "workshop/loop.html",
-    "docs/api/actors": "workshop/transport.html",
-    "docs/api/loop": "workshop/loop.html",
-    "docs/api/ddpg": "workshop/ddpg_learner.html",
+    "docs/api/windows": "data/windows.html",
+    "chapters/loop": "learners/loop.html",
+    "docs/api/actors": "actors/actors.html",
+    "docs/api/loop": "learners/loop.html",
+    "docs/api/ddpg": "learners/ddpg.html",
+}
+# The package's chapters once had a folder of their own.
+WORKSHOP = """
+alf=interfaces/alf buffer=data/replay cli=apps/cli cluster=interfaces/cluster
+collectors=data/agents commands=apps/commands ddpg_learner=learners/ddpg
+ding=interfaces/ding discrete_sac_learner=learners/discrete_sac doctor=apps/doctor
+dqn_learner=learners/dqn episodes=data/episodes exercises=book/exercises fast=maths/fast
+fast_forms=by_hand/fast_forms growth=book/growth hybrid_policy=nets/hybrid_policy
+hybrid_space=data/hybrid_space interfaces=ground/protocols interrupts=ground/interrupts
+loop=learners/loop make_encoder=nets/encoders make_policy=nets/policies
+makers=data/makers memory=data/memory nests=ground/nests networks=ground/networks
+on_policy=learners/ppo own_models=check/own_models pictures=book/pictures
+playground=book/playground ppg_learner=learners/ppg_learner probes=check/probes
+programs=apps/programs rings=data/windows rooms=book/rooms rows=ground/rows
+rules=check/rules runs=runs/runs sac_learner=learners/sac signatures=ground/signatures
+six_parts=learners/rainbow states=check/states td3_learner=learners/td3
+train_here=book/train_here trained=apps/trained training=apps/training
+transport=actors/actors worlds=data/worlds wrappers=nets/masks
+"""
+redirects |= {
+    f"{folder}/workshop/{old}": f"../{new}.html"
+    for folder in ("chapters", "docs/api")
+    for old, _, new in (entry.partition("=") for entry in WORKSHOP.split())
 }
 
 # --- Look

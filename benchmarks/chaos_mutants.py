@@ -61,7 +61,7 @@ class Place(NamedTuple):
     """Functions of a module, and the tests that hold them.
 
     Attributes:
-        module: The module, by the name of its chapter.
+        module: The module, such as ``maths.dqn``.
         functions: Names of functions, or of methods as ``Class.method``.
         tests: Names of test files.
     """
@@ -73,34 +73,36 @@ class Place(NamedTuple):
 
 PLACES = (
     Place(
-        "policy_gradient",
+        "maths.policy_gradient",
         "categorical_log_prob policy_gradient_error "
         "optimal_baseline categorical_entropy",
         "policy_gradient",
     ),
-    Place("advantages", "gae_loop gae lambda_returns n_step_returns", "advantages"),
     Place(
-        "ppo_error",
+        "maths.advantages", "gae_loop gae lambda_returns n_step_returns", "advantages"
+    ),
+    Place(
+        "maths.ppo_error",
         "clipped_surrogate policy_error_from_log_prob ppo_policy_error "
         "ppo_policy_error_continuous gaussian ppo_value_error approx_kl_k3",
         "ppo_error",
     ),
     Place(
-        "workshop/fast",
+        "maths.fast",
         "reverse_scan CategoricalTerms.forward "
         "CategoricalTerms.backward categorical_terms",
         "fast",
     ),
-    Place("workshop/fast", "log_softmax hybrid_terms", "hybrid_action hybrid_policy"),
-    Place("workshop/fast", "scaled_atoms project_atoms", "c51"),
+    Place("maths.fast", "log_softmax hybrid_terms", "hybrid_action hybrid_policy"),
+    Place("maths.fast", "scaled_atoms project_atoms", "c51"),
     Place(
-        "workshop/fast_forms",
+        "by_hand.fast_forms",
         "layers_of linear stretch numpy_act chain_outputs chain_backward "
         "FusedError.backward fused_q_error fused_critic_error",
         "fast_forms",
     ),
     Place(
-        "hybrid_action",
+        "nets.hybrid_action",
         "HybridPolicyNetwork.forward sample_hybrid_action draw "
         "mask_args select_args args_log_density args_divergence "
         "HybridDistribution.__init__ HybridDistribution.often "
@@ -110,81 +112,83 @@ PLACES = (
         "hybrid_action",
     ),
     Place(
-        "hybrid_ppo",
+        "nets.hybrid_ppo",
         "ppo_policy_error_hybrid new_and_old ppo_policy_error_hybrid_per_head",
         "hybrid_ppo",
     ),
     Place(
-        "off_policy",
+        "maths.off_policy",
         "vtrace_loop vtrace check_clips clipped_policy "
         "vtrace_error_from_log_prob vtrace_error_discrete_action discrete_terms "
         "vtrace_error_continuous_action continuous_terms",
         "off_policy",
     ),
     Place(
-        "ppg",
+        "learners.ppg",
         "element_wise_squared_loss auxiliary_loss AuxiliaryPhase.observe "
         "AuxiliaryPhase.run AuxiliaryPhase.learn",
         "ppg",
     ),
-    Place("workshop/ppg_learner", "one_row in_chunks", "ppg_learner"),
+    Place("learners.ppg_learner", "one_row in_chunks", "ppg_learner"),
     Place(
-        "impala",
+        "learners.impala",
         "to_unroll VTraceLearner.learn VTraceLearner.next_value VTraceLearner.anneal",
         "impala",
     ),
-    Place("workshop/memory", "distances", "impala"),
-    Place("workshop/networks", "GradientClip.__call__", "impala"),
-    Place("a2c", "a2c_error a2c_gradient GradientLearner.learn", "a2c"),
+    Place("data.memory", "distances", "impala"),
+    Place("ground.networks", "GradientClip.__call__", "impala"),
+    Place("learners.a2c", "a2c_error a2c_gradient GradientLearner.learn", "a2c"),
     Place(
-        "replay",
+        "data.sum_tree",
         "SumTree.__init__ SumTree.total SumTree.update SumTree.find importance_weights",
         "replay",
     ),
     Place(
-        "workshop/buffer",
+        "data.replay",
         "ReplayBuffer.sample ReplayBuffer.windows ReplayBuffer.update",
         "replay",
     ),
     Place(
-        "workshop/dqn_learner",
+        "learners.dqn",
         "EpsilonGreedy.noise EpsilonGreedy.choose EpsilonGreedy.evaluate "
         "dueling_layer QLearning.error Exploring.explore",
         "dqn",
     ),
     Place(
-        "dqn",
+        "maths.dqn",
         "q_target double_q_target dueling_q",
         "dqn",
     ),
     Place(
-        "workshop/loop",
+        "learners.loop",
         "QError.backward squared_error polyak_update TargetNetwork.follow "
         "linear_schedule OffPolicy.prepare OffPolicy.anneal OffPolicy.learn "
         "OffPolicy.climb OffPolicy.descend OffPolicy.sample",
         "loop dqn ddpg td3",
     ),
     Place(
-        "dqn",
+        "maths.dqn",
         "td_target",
         "loop dqn ddpg td3",
     ),
     Place(
-        "c51", "project_distribution_loop project_distribution categorical_error", "c51"
+        "maths.c51",
+        "project_distribution_loop project_distribution categorical_error",
+        "c51",
     ),
     Place(
-        "rainbow",
+        "maths.noisy",
         "factorised_noise NoisyLinear.__init__ NoisyLinear.forward",
         "rainbow",
     ),
     Place(
-        "workshop/six_parts",
+        "learners.rainbow",
         "RainbowNetwork.forward RainbowPolicy.mean "
         "DistributionalQLearning.error of_action",
         "rainbow",
     ),
     Place(
-        "policies",
+        "nets.parts",
         "CategoricalActions.noise CategoricalActions.choose "
         "CategoricalActions.log_prob CategoricalActions.entropy "
         "CategoricalActions.kl GaussianActions.choose GaussianActions.log_prob "
@@ -193,44 +197,44 @@ PLACES = (
         "policies",
     ),
     Place(
-        "workshop/make_policy",
+        "nets.policies",
         "RewardScaler.forward",
         "policies",
     ),
     Place(
-        "choices",
+        "nets.choices",
         "options ChoiceActions.__init__ ChoiceActions.table ChoiceActions.noise "
         "ChoiceActions.choose ChoiceActions.log_prob ChoiceActions.entropy "
         "ChoiceActions.evaluate ChoiceActions.kl ChoiceActions.to_env",
         "choices",
     ),
     Place(
-        "workshop/networks",
+        "ground.networks",
         "race_noise chosen expected mean_surprise normal_log_prob",
         "policies choices",
     ),
-    Place("workshop/networks", "squashed_log_prob", "networks"),
-    Place("apex", "first_priorities actor_epsilons", "apex"),
+    Place("ground.networks", "squashed_log_prob", "networks"),
+    Place("actors.apex", "first_priorities actor_epsilons", "apex"),
     Place(
-        "workshop/ddpg_learner",
+        "learners.ddpg",
         "OneHotActions.noise OneHotActions.choose BoxActions.noise "
         "BoxActions.choose DeterministicPolicyGradient.aim "
         "DeterministicPolicyGradient.error DeterministicPolicyGradient.ascent",
         "ddpg",
     ),
     Place(
-        "td3",
+        "maths.td3",
         "smoothed_action clipped_double_target",
         "td3",
     ),
     Place(
-        "workshop/td3_learner",
+        "learners.td3",
         "critic_error TwinDelayed.aim TwinDelayed.error Hysteretic.error",
         "td3",
     ),
-    Place("sac", "soft_value temperature_error", "sac"),
+    Place("maths.sac", "soft_value temperature_error", "sac"),
     Place(
-        "workshop/sac_learner",
+        "learners.sac",
         "SquashedGaussian.choose "
         "SquashedGaussian.draw SquashedGaussian.log_prob SquashedGaussian.entropy "
         "entropy_scale Temperature.loss "
@@ -238,9 +242,9 @@ PLACES = (
         "SoftActorCritic.ascent",
         "sac",
     ),
-    Place("discrete_sac", "expected_soft_value", "discrete_sac"),
+    Place("maths.discrete_sac", "expected_soft_value", "discrete_sac"),
     Place(
-        "workshop/discrete_sac_learner",
+        "learners.discrete_sac",
         "DiscreteSoftActorCritic.scale "
         "DiscreteSoftActorCritic.aim "
         "DiscreteSoftActorCritic.ascent "
@@ -253,83 +257,83 @@ CUT_OFF = "the function of the targets detaches what it gets: only time is lost"
 
 # Mutants that compute the same thing, by their names, with the proof.
 EQUIVALENT: dict[str, str] = {
-    "workshop/sac_learner.SquashedGaussian.entropy: 7 -> 8": (
+    "learners.sac.SquashedGaussian.entropy: 7 -> 8": (
         "the weights add up to 1 wherever the integral ends, and beyond 7 deviations "
         "they are below 1e-10"
     ),
-    "workshop/sac_learner.SquashedGaussian.entropy: "
-    "7 -> 8 (2)": "likewise, at the other end",
-    "workshop/fast.log_softmax: len(logit) < 1024 -> len(logit) <= 1024": (
+    "learners.sac.SquashedGaussian.entropy: 7 -> 8 (2)": "likewise, at the other end",
+    "maths.fast.log_softmax: len(logit) < 1024 -> len(logit) <= 1024": (
         "both ways compute the same, and only their speed differs"
     ),
-    "workshop/fast.log_softmax: len(logit) < 1024 -> len(logit) > 1024": "likewise",
-    "workshop/fast.log_softmax: 1024 -> 1025": "likewise",
-    "workshop/sac_learner.SquashedGaussian.entropy: 141 -> 142": (
+    "maths.fast.log_softmax: len(logit) < 1024 -> len(logit) > 1024": "likewise",
+    "maths.fast.log_softmax: 1024 -> 1025": "likewise",
+    "learners.sac.SquashedGaussian.entropy: 141 -> 142": (
         "the trapezoidal rule has converged far below the rounding of float32"
     ),
-    "hybrid_action.args_divergence: 1.0 -> 1.5": (
+    "nets.hybrid_action.args_divergence: 1.0 -> 1.5": (
         "any number will do that can be divided by: what comes of it is multiplied by 0"
     ),
-    "hybrid_action.args_divergence: 1.0 -> 1.5 (2)": "likewise",
-    "ppo_error.clipped_surrogate: adv < 0 -> adv <= 0": (
+    "nets.hybrid_action.args_divergence: 1.0 -> 1.5 (2)": "likewise",
+    "maths.ppo_error.clipped_surrogate: adv < 0 -> adv <= 0": (
         "without an advantage the objective and its gradient are 0 on both ways"
     ),
-    "workshop/td3_learner.critic_error: "
-    "target.detach() - q > 0 -> target.detach() - q >= 0": (
+    "learners.td3.critic_error: target.detach() - q > 0 -> target.detach() - q >= 0": (
         "without an error its square and its slope are 0 at both rates"
     ),
-    "workshop/networks.expected: 0.0 -> 1.0": (
+    "ground.networks.expected: 0.0 -> 1.0": (
         "any finite number will do: it is multiplied by 0"
     ),
-    "choices.ChoiceActions.table: 1 -> 2 (2)": "no place points to a second column",
-    "ppo_error.ppo_policy_error: data.logit_old.detach() -> data.logit_old": CUT_OFF,
-    "off_policy.discrete_terms: behaviour_output.detach() -> behaviour_output": CUT_OFF,
-    "ppo_error.gaussian: sigma > 0 -> sigma >= 0": "0 has a square that is too small",
-    "ppo_error.policy_error_from_log_prob: torch.no_grad() -> torch.enable_grad()": (
+    "nets.choices.ChoiceActions.table: "
+    "1 -> 2 (2)": "no place points to a second column",
+    "maths.ppo_error.ppo_policy_error: "
+    "data.logit_old.detach() -> data.logit_old": CUT_OFF,
+    "maths.off_policy.discrete_terms: "
+    "behaviour_output.detach() -> behaviour_output": CUT_OFF,
+    "maths.ppo_error.gaussian: "
+    "sigma > 0 -> sigma >= 0": "0 has a square that is too small",
+    "maths.ppo_error.policy_error_from_log_prob: "
+    "torch.no_grad() -> torch.enable_grad()": (
         "what is watched leaves as plain numbers: only time is lost"
     ),
-    "ppo_error.gaussian: sigma.detach() -> sigma": (
+    "maths.ppo_error.gaussian: sigma.detach() -> sigma": (
         "the variance is only looked at: only time is lost"
     ),
-    "workshop/fast.reverse_scan: result.sum() -> result.mean()": (
+    "maths.fast.reverse_scan: result.sum() -> result.mean()": (
         "a mean is a sum divided by a number: one is finite where the other is"
     ),
-    "ppg.AuxiliaryPhase.learn: x.detach() -> x": (
+    "learners.ppg.AuxiliaryPhase.learn: x.detach() -> x": (
         "the table of what was seen is only read: a graph that it kept costs memory"
     ),
-    "apex.first_priorities: torch.no_grad() -> torch.enable_grad()": (
+    "actors.apex.first_priorities: torch.no_grad() -> torch.enable_grad()": (
         "the TD errors of all our error functions have no graph: only time is lost"
     ),
-    "hybrid_action.HybridDistribution.log_prob_of_heads: 0.0 -> 1.0": (
+    "nets.hybrid_action.HybridDistribution.log_prob_of_heads: 0.0 -> 1.0": (
         "any finite number will do: only whether the sum is finite is looked at"
     ),
-    "hybrid_action.HybridDistribution.log_prob_of_heads: 1 -> 2": (
+    "nets.hybrid_action.HybridDistribution.log_prob_of_heads: 1 -> 2": (
         "likewise, a factor of 2 at the most"
     ),
-    "hybrid_ppo.ppo_policy_error_hybrid_per_head: "
+    "nets.hybrid_ppo.ppo_policy_error_hybrid_per_head: "
     "torch.zeros_like(args_new) -> torch.ones_like(args_new)": (
         "the entropy of this term is not used"
     ),
-    "workshop/fast.project_atoms: 1 -> 2 (4)": (
+    "maths.fast.project_atoms: 1 -> 2 (4)": (
         "one column more, and all columns behind the atoms are cut off"
     ),
-    "workshop/dqn_learner.QLearning.error: "
+    "learners.dqn.QLearning.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "learners.rainbow.DistributionalQLearning.error: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "workshop/six_parts.DistributionalQLearning.error: "
+    "learners.ddpg.DeterministicPolicyGradient.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "workshop/ddpg_learner.DeterministicPolicyGradient.aim: "
+    "learners.td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "learners.sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "learners.discrete_sac.DiscreteSoftActorCritic.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "workshop/td3_learner.TwinDelayed.aim: "
-    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "workshop/sac_learner.SoftActorCritic.aim: "
-    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "workshop/discrete_sac_learner.DiscreteSoftActorCritic.aim: "
-    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "workshop/discrete_sac_learner.DiscreteSoftActorCritic.ascent: "
+    "learners.discrete_sac.DiscreteSoftActorCritic.ascent: "
     "torch.no_grad() -> torch.enable_grad()": (
         "the gradient is asked for with respect to actor and temperature only"
     ),
-    "a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "learners.a2c.a2c_gradient: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
 }
 
 
@@ -372,20 +376,9 @@ class Mutant(NamedTuple):
         return b"".join(parts).decode()
 
 
-@cache
-def homes() -> dict[str, str]:
-    """Return the module of each chapter."""
-    # A process that runs tests imports this file first, and the package must then come
-    # from the copy.
-    from literate_rl import floors
-
-    return floors.homes()
-
-
 def path_of(module: str) -> Path:
-    """Return the file of a chapter's module, or of a program."""
-    home = homes().get(module.replace("/", "."), module)
-    return PACKAGE / f"{home.replace('.', '/')}.py"
+    """Return the file of a module, or of a program."""
+    return PACKAGE / f"{module.replace('.', '/')}.py"
 
 
 @cache
@@ -847,10 +840,8 @@ def parsed(text: str) -> ast.stmt:
 def all_spots() -> dict[str, list[Spot]]:
     """Return where in the package each statement stands."""
     found = defaultdict(list)
-    chapters = {home: chapter for chapter, home in homes().items()}
     for path in sorted(PACKAGE.rglob("*.py")):
-        home = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        module = chapters.get(home, home).replace(".", "/")
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         pairs = statements(ast.parse(path.read_bytes()))
         for number, (function, statement) in enumerate(pairs):
             found[headed(statement)].append(Spot(module, function, number))

@@ -530,8 +530,8 @@ class GradientLearner(Kept):
 # %% [markdown]
 # ### The loop
 #
-# `Runner` ({doc}`workshop/make_policy`) lets a policy act for a rollout at a time, and `kept` names what a checkpoint
-# keeps ({doc}`workshop/interfaces`).
+# `Runner` ({doc}`nets/policies`) lets a policy act for a rollout at a time, and `kept` names what a checkpoint
+# keeps ({doc}`ground/protocols`).
 
 
 # %% tags=["export"]
@@ -584,7 +584,7 @@ def named(losses: dict[str, float]) -> dict[str, float]:
 
 
 # %% [markdown]
-# What `train` knows of it, in a row ({doc}`workshop/rows`):
+# What `train` knows of it, in a row ({doc}`ground/rows`):
 
 # %% tags=["export", "hide-input"]
 ROW = register(

@@ -224,7 +224,7 @@ ended = slot["result"]["episode_return"]
 print("returns of episodes that ended:", ended[~np.isnan(ended)])
 
 # %% [markdown]
-# In the package all of this is {doc}`workshop/transport`. An actor knows nothing of tokens, processes or
+# In the package all of this is {doc}`actors/actors`. An actor knows nothing of tokens, processes or
 # learners. It gets weights and a place to write to, and this is all that it does:
 
 # %%

@@ -256,7 +256,7 @@ def gae_loop(
 
 # %% [markdown]
 # `gae` computes the TD errors and what is passed on, then runs this recursion. It calls a
-# faster form of the loop, `reverse_scan`, which {doc}`workshop/fast` derives.
+# faster form of the loop, `reverse_scan`, which {doc}`maths/fast` derives.
 
 
 # %% tags=["export"]

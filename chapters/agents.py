@@ -295,7 +295,7 @@ picture
 #   size. A star, as in `"*B"`, means any number of dimensions, and `""` a single number. `Bool` holds
 #   truth values, `Fraction` is a number from 0 to 1, `Count` a whole number from 1 on.
 # - `@checked` holds each call to its signature and names the argument that does not fit.
-#   {doc}`workshop/signatures` builds it. Functions whose names begin with `check` only complain,
+#   {doc}`ground/signatures` builds it. Functions whose names begin with `check` only complain,
 #   early and clearly.
 
 
@@ -371,7 +371,7 @@ assert torch.allclose(returns[:, 0], torch.tensor([2.71, 1.9, 1.0]))
 # That hides a trap. Once the copy has begun anew, what it shows is the start of the next episode,
 # not the state that the last step led to. But it is the value of that state which a truncation
 # needs. So a rollout keeps the **true successors** too, as `next_obs`. `Collector`
-# ({doc}`workshop/collectors`) takes the steps and fills the table. Its agent is any function from
+# ({doc}`data/agents`) takes the steps and fills the table. Its agent is any function from
 # observations to actions. Here three random ones run for 60 steps, and to see both flags, no
 # episode may last longer than 25:
 
@@ -516,7 +516,7 @@ assert slope.abs().max() < 1e-6, "it has its minimum where all values are the me
 # ## Exercises
 #
 # Most chapters end with exercises that grade themselves. You fill in a function `answer`,
-# and `grade` ({doc}`workshop/exercises`) compares it with a correct function on a few cases.
+# and `grade` ({doc}`book/exercises`) compares it with a correct function on a few cases.
 #
 # ### Exercise 1: predict
 #

@@ -264,7 +264,7 @@ def project_distribution_loop(
 
 
 # %% [markdown]
-# The function that the agent calls does the same for all pieces at once ({doc}`workshop/fast`).
+# The function that the agent calls does the same for all pieces at once ({doc}`maths/fast`).
 
 
 # %% tags=["export"]

@@ -139,7 +139,7 @@ dial("A density and its squash", frame, {"σ": sigmas, "μ": means}, start=(0.7,
 # $$ (stable-jacobian)
 #
 # which is exact for every $u$. PyTorch calls $\log(1 + e^x)$ `softplus`, and `squashed_log_prob` of
-# {doc}`workshop/networks` computes both equations.
+# {doc}`ground/networks` computes both equations.
 
 # %% tags=["claims"]
 for mean in means:

@@ -245,7 +245,7 @@ print(CONTRACTS["RAINBOW"])
 #
 # A rule is a small function that tries a model and makes demands: what must hold, what is expected, what
 # came, and a hint. The first line of its docstring is the line that the contract prints. The model comes
-# wrapped in a `Probe` ({doc}`workshop/probes`), which holds a copy of yours: `call(n)` returns its results
+# wrapped in a `Probe` ({doc}`check/probes`), which holds a copy of yours: `call(n)` returns its results
 # for n states, `judge` those that must not depend on chance, and `draw` an action with its log-probability.
 
 
@@ -260,7 +260,7 @@ def takes_action(probe: Probe) -> None:
 
 
 # %% [markdown]
-# Most rules are as small as this one and stand in {doc}`workshop/rules`. They find:
+# Most rules are as small as this one and stand in {doc}`check/rules`. They find:
 #
 # | rules | what they find |
 # |---|---|
@@ -693,11 +693,11 @@ def role_of(model: nn.Module, roles: Sequence[Role]) -> Role:
 
 
 # %% [markdown]
-# A model may take several states. Their names are those of the environment's `Dict` ({doc}`workshop/states`).
+# A model may take several states. Their names are those of the environment's `Dict` ({doc}`check/states`).
 #
 # ## Does such a model learn?
 #
-# To train models of yours, hand them to `train` ({doc}`workshop/training`), `qnet=` for DQN and Rainbow.
+# To train models of yours, hand them to `train` ({doc}`apps/training`), `qnet=` for DQN and Rainbow.
 # Actor and critic may share a body, which stays one:
 
 # %%

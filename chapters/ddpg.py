@@ -412,7 +412,7 @@ assert ends_at[1] < 0.1 < 1.2 < ends_at[0], "left of 1, and past it"
 # drawn uniformly from the whole box.
 #
 # With its noise an action may lie outside the box. The program clips it before it acts. The package's
-# `DDPG` ({doc}`workshop/ddpg_learner`) clips only what the environment gets and remembers the action as it
+# `DDPG` ({doc}`learners/ddpg`) clips only what the environment gets and remembers the action as it
 # was, so that its critic learns that there is nothing to gain beyond the edge. Both are right, because
 # this agent never asks how likely an action was.
 #

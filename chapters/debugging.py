@@ -56,7 +56,7 @@ torch.set_num_threads(1)  # the networks are too small for several threads to pa
 # | chooses | right pays 1, left 0 | probability 1 of right | the policy's loss |
 # | both | the observation says which action pays 1 | probability 1 of that action | an advantage belongs to its observation |
 #
-# This is a step in the `House` of {doc}`workshop/rooms`; "reads", "waits" and "both" have two states:
+# This is a step in the `House` of {doc}`book/rooms`; "reads", "waits" and "both" have two states:
 
 # %%
 from literate_rl.apps.programs import source
@@ -278,7 +278,7 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # | it had learned, and fell for good | values far from their targets ({doc}`a2c`) | reward scale |
 # | it worked yesterday | luck | more seeds ({doc}`evaluation`) |
 #
-# `literate-rl look runs/…` finds eight of them in the metrics of a run ({doc}`workshop/doctor`). The runs on CartPole below are short, 6,144
+# `literate-rl look runs/…` finds eight of them in the metrics of a run ({doc}`apps/doctor`). The runs on CartPole below are short, 6,144
 # steps: enough to see a symptom.
 
 # %% tags=["hide-input"]

@@ -538,7 +538,7 @@ grade(answer, expected_soft_value, *map(judged, range(3)))
 # With a target entropy of 0.1 nats the fourth seed ended with a price of 0.013 for a nat. Train it with the
 # default, 0.35 nats. What will the price be: `"lower"`, `"about the same"`
 # (within a factor of 1.5) or `"higher"`? Guess; a stored run decides. To train it yourself takes some
-# twenty seconds: `train("SAC", "CartPole-v1", seed=4)` of {doc}`workshop/training`.
+# twenty seconds: `train("SAC", "CartPole-v1", seed=4)` of {doc}`apps/training`.
 
 
 # %%

@@ -353,7 +353,7 @@ class NormalProjectionNetwork(nn.Module):
 # ## Line by line: the three heads
 #
 # The network comes in two parts. `Heads` has all the weights and returns nothing but tensors;
-# several processes that train together need that ({doc}`workshop/networks`). `detach` says when
+# several processes that train together need that ({doc}`ground/networks`). `detach` says when
 # the value head of the shared arrangement is cut off ([below](#when-to-cut)).
 
 # %% tags=["export"]

@@ -559,10 +559,10 @@ assert not torch.allclose(wrong[0], q[0]), "it depends on the others"
 #
 # With $\tau = 1$ it becomes a copy. Done after every update, that leaves no target network.
 #
-# That is all of DQN. Here is its error in the package, `QLearning.error` of {doc}`workshop/dqn_learner`;
+# That is all of DQN. Here is its error in the package, `QLearning.error` of {doc}`learners/dqn`;
 # `legal` leaves out what is illegal ({doc}`masks`). It returns a loss, the TD error (the new priority in
 # {doc}`replay`) and the value of each sample. The rest is the loop that DQN shares with six other agents of
-# this book, {doc}`workshop/loop`.
+# this book, {doc}`learners/loop`.
 
 # %%
 from literate_rl.apps.programs import source

@@ -439,7 +439,7 @@ assert torch.equal(through_layer, looked_up), "an embedding"
 # A robot may see a picture, the angles of its joints, and which of three tasks it has. Its flat row is cut, each part
 # goes through an encoder of its own, and the features are put side by side.
 #
-# One function, `make_encoder` of {doc}`workshop/make_encoder`, chooses by the space alone. If you know better, hand
+# One function, `make_encoder` of {doc}`nets/encoders`, chooses by the space alone. If you know better, hand
 # over **an encoder of your own** as `encoder=`, to `train` or to `make_policy`: any module that has its number of
 # features as `output_size`.
 

@@ -46,7 +46,7 @@ __all__ = ["ppo_policy_error_hybrid", "ppo_policy_error_hybrid_per_head"]
 # The task is *Moving* {cite:p}`fan2019,hirtz2020`: a point in a square accelerates by some power,
 # turns by some angle or stops. It has to stop inside a disc, the target. Its reward is the
 # distance by which it comes nearer, plus 1 for arriving and $-1$ for leaving the square, less a small cost
-# for each step ({doc}`workshop/worlds`).
+# for each step ({doc}`data/worlds`).
 #
 # The dashed line is a rule by hand: *stop in the target; turn if it is not straight
 # ahead; otherwise accelerate, less when it is near*. The agent learns without it:
@@ -243,7 +243,7 @@ for update in range(1, num_updates + 1):
 # %% [markdown]
 # With 60,000 steps all of ten seeds end with a return above 1.3, noise included. After two rollouts from
 # the same weights the package's PPO has the same parameters, to 0.0001, on a policy that answers the two
-# questions of `evaluate` itself ({doc}`workshop/hybrid_policy`).
+# questions of `evaluate` itself ({doc}`nets/hybrid_policy`).
 
 # %% tags=["claims"]
 from dataclasses import replace

@@ -641,7 +641,7 @@ class VTraceLearner(Kept):
             c_clip_ratio=config.c_clip_ratio,
             rho_pg_clip_ratio=config.rho_pg_clip_ratio,
         )
-        # How a gradient may be clipped says {doc}`/chapters/workshop/networks`.
+        # How a gradient may be clipped says {doc}`/chapters/ground/networks`.
         self.clip_gradient = GradientClip(self.parameters, config)
         self.priority: list[float] = []
 
@@ -723,9 +723,9 @@ class VTraceLearner(Kept):
 # %% [markdown]
 # ## The loop
 #
-# `IMPALA` is a `Runner` ({doc}`workshop/make_policy`). One iteration collects an unroll from each environment, stores
+# `IMPALA` is a `Runner` ({doc}`nets/policies`). One iteration collects an unroll from each environment, stores
 # each of them as a **sample**, and takes a few updates on batches of samples. The store
-# ({doc}`workshop/memory`) forgets the oldest samples and lets go of those that have been drawn
+# ({doc}`data/memory`) forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.
 #
 # The setting `lag` imitates actors that run beside the learner, in a way that can be repeated exactly: the

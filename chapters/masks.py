@@ -161,7 +161,7 @@ def legal(
 
 
 # %% [markdown]
-# The action distributions of {doc}`policies` and `EpsilonGreedy` of {doc}`workshop/dqn_learner` have a
+# The action distributions of {doc}`policies` and `EpsilonGreedy` of {doc}`learners/dqn` have a
 # method `legal(row, mask)`, which calls it. Random actions are legal too: no noise of the race or of
 # ε-greedy is large enough to lift an illegal action.
 #
@@ -412,7 +412,7 @@ assert (right[:, 1] == 5).all(), "never corrected, and it does no harm"
 # PPO and its relatives, IMPALA and SAC for lists do everything by $\pi_m$. DQN and its relatives
 # take the best legal action, or a random legal one, and bootstrap by {eq}`masked-bootstrap`. For several choices a
 # mask has a part for each ({doc}`choices`); for hybrid actions it says which *types* are legal. Agents whose actions are
-# numbers refuse a mask. {doc}`workshop/wrappers` reads the masks of sb3-contrib and PettingZoo, and hides them.
+# numbers refuse a mask. {doc}`nets/masks` reads the masks of sb3-contrib and PettingZoo, and hides them.
 
 # %% [markdown]
 # ## When to use it
@@ -445,7 +445,7 @@ assert runs["masks"].steps[-1] == 102_400
 # ### Exercise 1: predict, then take the mask away
 #
 # `load("taxi-ppo")` is an agent that has learned Taxi with masks and comes with the package
-# ({doc}`workshop/trained`).
+# ({doc}`apps/trained`).
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import predict

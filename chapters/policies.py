@@ -155,7 +155,7 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # $$ (act-discrete)
 #
 # In both cases $\eta = 0$ gives the likeliest action: to act greedily is to act without noise. What
-# several action distributions share, such as the draw of $\eta$, is in {doc}`workshop/networks`.
+# several action distributions share, such as the draw of $\eta$, is in {doc}`ground/networks`.
 
 
 # %% tags=["export"]
@@ -382,7 +382,7 @@ from literate_rl.nets.policies import Policy
 source(Policy.act)
 
 # %% [markdown]
-# In {doc}`workshop/make_policy`, `make_policy` builds it from the two spaces of an environment, and a `Runner`
+# In {doc}`nets/policies`, `make_policy` builds it from the two spaces of an environment, and a `Runner`
 # lets it act for a rollout at a time. Several choices in one step are rows side by side, and their
 # log-probabilities add up: {doc}`choices`.
 #
@@ -527,7 +527,7 @@ class RunningMoments(nn.Module):
 
 
 # %% [markdown]
-# Rewards are only *scaled*, by `RewardScaler` of {doc}`workshop/make_policy`. Shifting them would change the task:
+# Rewards are only *scaled*, by `RewardScaler` of {doc}`nets/policies`. Shifting them would change the task:
 # where each step costs something, the agent wants a short episode, and after the shift it might
 # want a long one. The scale is the standard deviation of the discounted sum of the episode's
 # rewards so far, which is about as large as a return:

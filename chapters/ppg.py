@@ -409,7 +409,7 @@ assert error[-1, -1] > error[0, -1], "it learns less"
 # `AuxiliaryPhase` shares the policy with the policy phase and owns everything else: a buffer, the
 # order of its minibatches, and an optimiser. Its optimiser is separate because Adam keeps running
 # averages of gradients, and those of this loss differ in size from PPO's. The policy's network, the chunks and the
-# settings, among them $N_\pi$ and $\beta$, stand in {doc}`workshop/ppg_learner`.
+# settings, among them $N_\pi$ and $\beta$, stand in {doc}`learners/ppg_learner`.
 
 
 # %% tags=["export"]
@@ -525,7 +525,7 @@ class AuxiliaryPhase(Kept):
         self.optimizer.step()
         return torch.stack([*(x.detach().mean() for x in info), norm])
 
-    # What follows is for checkpoints ({doc}`workshop/runs`).
+    # What follows is for checkpoints ({doc}`runs/runs`).
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""
         return super().state_dict() | {"buffer": [tuple(x) for x in self.buffer]}
@@ -636,7 +636,7 @@ class PPGAlgorithm(Kept):
 
 
 # %% [markdown]
-# What `train` knows of it, in a row ({doc}`workshop/rows`):
+# What `train` knows of it, in a row ({doc}`ground/rows`):
 
 # %% tags=["export", "hide-input"]
 ROW = register(
@@ -878,4 +878,4 @@ grade(after_three(answer), after_three(written), (0.0,), (1.0,))
 # ## References
 #
 # PPG is from {cite:t}`cobbe2021`. Its loss and its phases are also those of the library ALF,
-# whose interface is in {doc}`workshop/alf`.
+# whose interface is in {doc}`interfaces/alf`.

@@ -111,7 +111,7 @@ assert swept["N_pi"][0] < swept["N_pi"].min() + 0.001 < swept["N_pi"][3:].min() 
 # {doc}`/docs/results` has two more tasks.
 #
 # A maze is a map in three layers: walls, agent, goal. The agent moves in four directions, gets 1
-# at the goal, and has 30 steps ({doc}`workshop/worlds`). Six of the levels, with the agent orange and its goal green:
+# at the goal, and has 30 steps ({doc}`data/worlds`). Six of the levels, with the agent orange and its goal green:
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "Six small mazes of seven by seven cells with dark walls, an orange cell for the agent and a green one for the goal"}}
 from literate_rl.data.worlds import Maze

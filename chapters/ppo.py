@@ -127,7 +127,7 @@ while collector.step < total_steps:
 
 # %% [markdown]
 # This is PPO, for any task with a vector of numbers to see and a few actions to choose from. Only
-# the entropy bonus is missing: CartPole is learned without it. {doc}`workshop/on_policy` has the same
+# the entropy bonus is missing: CartPole is learned without it. {doc}`learners/ppo` has the same
 # as a class, for all the kinds of actions of {doc}`policies`, and `train("PPO", env)` uses that class,
 # with settings for each task. {doc}`from_nothing` has it once more, without one function of this book.
 
@@ -449,7 +449,7 @@ grade(kept_together, lambda *_: [True, True, True], *tables)
 # %% [markdown]
 # ### Exercise 3: write PPO yourself
 #
-# Now from nothing: sixty lines are enough. The task is the house of {doc}`workshop/rooms`, six rooms
+# Now from nothing: sixty lines are enough. The task is the house of {doc}`book/rooms`, six rooms
 # of which each tests one part of a learner ({doc}`debugging` walks through them). `make_envs(house,
 # 8)` makes eight copies; an observation has nine numbers, there are two actions, and the discount is
 # 0.8. Write actor and critic, the loop, GAE, the clip and the loss. Train for as many iterations of 256

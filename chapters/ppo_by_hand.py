@@ -697,7 +697,7 @@ class Heads:
 #
 # Here a second view pays. All gradients lie in one vector, and each layer writes into its part of
 # it, so the norm is one product. Each parameter's `grad` looks at the same memory. Adam's step is a few
-# lines of NumPy as well ({doc}`workshop/fast_forms`); its settings and its state stay PyTorch's.
+# lines of NumPy as well ({doc}`by_hand/fast_forms`); its settings and its state stay PyTorch's.
 
 
 # %% tags=["export"]

@@ -623,7 +623,7 @@ class SharedMemory:
 
 # %% [markdown]
 # The command line knows transports by the names in the settings. For actors on other machines
-# there is one made of Ray's calls ({doc}`workshop/cluster`).
+# there is one made of Ray's calls ({doc}`interfaces/cluster`).
 
 
 # %% tags=["export", "hide-input"]
@@ -640,7 +640,7 @@ def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
 # |---|---|
 # | `literate-rl impala --actors 2` | two actors take turns in this process |
 # | `… --actors 2 --transport shared` | two processes; the bar shows actors at work, queue, lag, actors replaced and the speed |
-# | `… --actors 8 --transport ray` | eight actors on a cluster ({doc}`workshop/cluster`) |
+# | `… --actors 8 --transport ray` | eight actors on a cluster ({doc}`interfaces/cluster`) |
 # | Ctrl-C | saves at once or after this update, ends the actors, and prints how to continue |
 # | `… --resume runs/NAME` | continues from the last checkpoint, with fresh actors |
 #

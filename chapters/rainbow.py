@@ -378,7 +378,7 @@ assert 0.03 < torch.cat(changed).double().mean() < 0.05, "one in twenty-five"
 # one noise, an action that the noise favours would be chosen *and* overrated ({doc}`/docs/errata`).
 
 # %% [markdown]
-# In the package this is `DistributionalQLearning` of {doc}`workshop/six_parts`. Its atoms reach from 0
+# In the package this is `DistributionalQLearning` of {doc}`learners/rainbow`. Its atoms reach from 0
 # to 100, because CartPole pays 1 at each step, which with $\gamma = 0.99$ adds up to $1 / (1 - \gamma) = 100$
 # at most. For another task set `value_min` and `value_max` to the worst and the best return: what lies
 # beyond an end counts as the atom there. With rewards of −1, as in Acrobot and MountainCar, all values would

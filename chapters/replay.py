@@ -247,7 +247,7 @@ dial(
 
 # %% [markdown]
 # **Notice** that every step can be a start. A window that meets an end is just shorter. And the window of
-# step 9 continues in the first row, as if the array had no end. The code is {doc}`workshop/rings`.
+# step 9 continues in the first row, as if the array had no end. The code is {doc}`data/windows`.
 
 # %% tags=["claims"]
 assert all(window_of(step, 5)[0] >= 1 for step in range(4, 14)), "each can be a start"
@@ -503,7 +503,7 @@ assert changed == [1, 1, 1], "one number in each row"
 #
 # The marks of a whole batch walk down together, with the same few NumPy calls for each level. So there
 # should be few levels: groups have 16 members, and the top group, the **root**, may have some thousands,
-# which one call adds up ({doc}`workshop/fast`). A root that holds all masses is a plain cumulative sum: up
+# which one call adds up ({doc}`maths/fast`). A root that holds all masses is a plain cumulative sum: up
 # to a few thousand steps it is the quickest ({doc}`/docs/results`).
 
 
@@ -590,7 +590,7 @@ class SumTree:
 #
 # A batch does not throw its marks anywhere. The row of masses is cut into as many equal pieces as the batch
 # has marks, and each piece gets one. This is **stratified sampling**: every step keeps its expected number
-# of draws, but batches vary less. {doc}`workshop/buffer` puts all of this together.
+# of draws, but batches vary less. {doc}`data/replay` puts all of this together.
 #
 # ## What a preference does to a mean
 #

@@ -431,7 +431,7 @@ def soft_value(
 # the box: $a = \bar a + h \tanh u$ with $u = \mu + \sigma \eta$, where $\bar a$ is the middle of the box
 # and $h$ half its width. The density of $u$ is divided by the slope of the squash, $h \, (1 - \tanh^2 u)$
 # for each number; {doc}`contract_models` shows why, in {eq}`squashed-density`. `squashed_log_prob` does
-# this in the program, and so does `SquashedGaussian` of {doc}`workshop/sac_learner`. Without noise the
+# this in the program, and so does `SquashedGaussian` of {doc}`learners/sac`. Without noise the
 # action is the squashed mean; that is what *greedy* means here.
 #
 # A Gaussian with $\sigma$ near 0.9 becomes a nearly flat density, whose entropy is almost $\log 2$, that of the
@@ -556,7 +556,7 @@ assert 0.48 < other / one < 0.52, "half the deviation"
 # \mathcal L_\pi = - \mathbb E_s \bigl[ V(s) \bigr] .
 # $$ (soft-actor)
 #
-# Its lines in {doc}`workshop/sac_learner`:
+# Its lines in {doc}`learners/sac`:
 
 # %%
 from literate_rl.apps.programs import source

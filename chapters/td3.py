@@ -236,7 +236,7 @@ assert np.sort(ten).round()[:3].tolist() == [-491, -224, -222], "two near it and
 
 # %% [markdown]
 # The next two sections take up the first two changes. The third is a setting of the loop
-# ({doc}`workshop/loop`), `target_interval`. The package's `TD3` stands in {doc}`workshop/td3_learner`.
+# ({doc}`learners/loop`), `target_interval`. The package's `TD3` stands in {doc}`learners/td3`.
 #
 # ## Smoothing
 #
@@ -580,7 +580,7 @@ grade(answer, smoothed_action, *map(near_actions, range(3)))
 # %% [markdown]
 # ### Exercise 3: whose critic promises too much?
 #
-# DDPG, HDDPG and TD3 have learned Pendulum and come with the package ({doc}`workshop/trained`), each
+# DDPG, HDDPG and TD3 have learned Pendulum and come with the package ({doc}`apps/trained`), each
 # with its critics. Whose critic promises more than the actor earns from there on? Guess. Then compare.
 # `promised` are the values of 200 steps in eight episodes, $(200, 8)$, and `reward` is what these and 400
 # further steps have paid, $(600, 8)$. Return by how much the mean promise is above the mean discounted

@@ -23,12 +23,12 @@ FLOORS = {
     for floor in floors.FLOORS
 }
 LISTED = [module for floor in FLOORS.values() for module in floor]
-ON_POLICY = "a2c a3c workshop.on_policy workshop.ppg_learner ppg ppo_error hybrid_ppo "
+ON_POLICY = "a2c a3c learners.ppo learners.ppg_learner ppg ppo_error hybrid_ppo "
 ON_POLICY += "policy_gradient"
 OFF_POLICY = (
-    "dqn rainbow td3 sac discrete_sac replay c51 apex workshop.dqn_learner "
-    "workshop.loop workshop.six_parts workshop.ddpg_learner workshop.td3_learner "
-    "workshop.sac_learner workshop.discrete_sac_learner workshop.rings workshop.buffer"
+    "dqn rainbow td3 sac discrete_sac replay c51 apex learners.dqn "
+    "learners.loop learners.rainbow learners.ddpg learners.td3 "
+    "learners.sac learners.discrete_sac data.windows data.replay"
 )
 ON_POLICY, OFF_POLICY = (
     {tangle.HOMES[chapter] for chapter in kind.split()}
@@ -102,7 +102,7 @@ MAIN_IDEA = (
 
 
 @pytest.mark.parametrize(
-    "module", [m for m in MODULES if NAMES[m].parent.name != "workshop"]
+    "module", [m for m in MODULES if NAMES[m].parent.name == "chapters"]
 )
 def test_what_the_path_is_about_has_a_type(module):
     """By the names of arguments and attributes; ``self.…: Any`` is a local matter."""
@@ -144,7 +144,7 @@ def test_imports_are_read_easily(chapter, kind):
                     assert other in MODULES, f"from {node.module}"
                     page = NAMES[other]
                     later = order.index(other) > order.index(here)
-                    if kind == "path" and later and page.parent.name != "workshop":
+                    if kind == "path" and later and page.parent.name == "chapters":
                         assert mentions(text, page.stem), f"say in a sentence: {other}"
 
 

@@ -70,7 +70,7 @@ def test_a_mutant_changes_one_line() -> None:
     old = "td_error[t] + passed_on[t] * advantage"
     name = f"advantages.gae_loop: {old} -> ({old.replace('+', '-')})"
     (mutant,) = (x for x in MUTANTS if x.name == name)
-    lines = (path_of("advantages").read_text(), mutant.text())
+    lines = (path_of("maths.advantages").read_text(), mutant.text())
     pairs = list(zip(*(x.splitlines() for x in lines), strict=True))
     changed = [row for row, (x, y) in enumerate(pairs, 1) if x != y]
     assert changed == [mutant.line]
@@ -98,7 +98,7 @@ def test_nothing_is_left_out_that_only_guards_or_is_the_same_either_way() -> Non
 # --- Those that died before -----------------------------------------------------------
 
 LOOP = Listed(
-    "advantages",
+    "maths.advantages",
     "gae_loop",
     "operator",
     "advantage = td_error[t] + passed_on[t] * advantage",
@@ -127,11 +127,11 @@ def test_a_statement_is_found_however_it_is_broken_into_lines() -> None:
 
 
 def test_a_statement_is_found_where_it_went() -> None:
-    moved = LOOP._replace(module="sac", function="Old.gae_loop")
-    other = LOOP._replace(module="sac", function="step")
+    moved = LOOP._replace(module="maths.sac", function="Old.gae_loop")
+    other = LOOP._replace(module="maths.sac", function="step")
     for row in (LOOP, moved, other):
         (spot,) = spots_of(row)
-        assert spot[:2] == ("advantages", "gae_loop")
+        assert spot[:2] == ("maths.advantages", "gae_loop")
     assert spots_of(LOOP._replace(before="this = 'is' + nowhere")) == []
 
 
@@ -143,7 +143,7 @@ def test_the_same_statement_elsewhere_counts_only_if_it_is_the_only_one() -> Non
 def test_a_statement_is_changed_and_what_it_holds_stays() -> None:
     (spot,) = spots_of(LOOP._replace(before="for t in reversed(range(len(td_error))):"))
     new = "for t in range(len(td_error)):"
-    original = ast.unparse(ast.parse(path_of("advantages").read_text()))
+    original = ast.unparse(ast.parse(path_of("maths.advantages").read_text()))
     pairs = zip(original.splitlines(), exchanged(spot, new).splitlines(), strict=True)
     assert [y.strip() for x, y in pairs if x != y] == [new]
 

@@ -29,7 +29,7 @@ def each(*kinds: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("chapter", chosen, ids=lambda path: path.stem)
 
 
-each_chapter = each("path", "evidence", "workshop")
+each_chapter = each("path", "evidence", "package")
 each_module = pytest.mark.parametrize("module", MODULES)
 
 
@@ -146,7 +146,7 @@ def test_package_code_imports_at_its_first_cell_only(chapter):
             assert not isinstance(node, ast.Import | ast.ImportFrom), cell.place
 
 
-@each("path", "workshop")
+@each("path", "package")
 def test_the_first_export_cell_opens_the_module(chapter):
     first = next(cell for cell in code_cells(chapter) if tangle.is_export(cell))
     tree = ast.parse(first.source)

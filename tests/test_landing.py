@@ -24,7 +24,7 @@ from literate_rl.apps.programs import program_names
 
 ROOT = tangle.ROOT
 START = "index.html"
-CHAPTERS = [c for c in order.read_order(ROOT) if c.kind != "workshop"]
+CHAPTERS = [c for c in order.read_order(ROOT) if c.kind != "package"]
 PLAYING = """() => document.querySelector('.hero video').currentTime > 0.2"""
 
 
@@ -277,10 +277,10 @@ def test_pictures_do_not_make_the_page_heavy():
     assert (SITE / START).stat().st_size < 500_000
 
 
-def test_the_workshop_stands_apart():
-    links = [str(a["href"]) for a in start().select(".workshop-list a")]
+def test_the_package_stands_apart():
+    links = [str(a["href"]) for a in start().select(".package-list a")]
     assert links
-    assert all(link.startswith("chapters/workshop/") for link in links)
+    assert all(link.count("/") == 2 for link in links)
 
 
 def test_the_counts_are_true():

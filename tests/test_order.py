@@ -28,7 +28,7 @@ INDEX = "# Book\n\n```{chapter-list}\n```\n"
 CONF = """\
 project = "Book"
 extensions = ["myst_nb", "order"]
-include_patterns = ["index.md", "chapters/*.py", "chapters/workshop/*.py"]
+include_patterns = ["index.md", "chapters/*.py", "chapters/*/*.py"]
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath"]
@@ -55,13 +55,13 @@ def entries(*pages: str, caption: str = "Part") -> str:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a book of two chapters, one with evidence only, and a workshop."""
-    (tmp_path / "chapters/workshop").mkdir(parents=True)
+    """Return a book of two chapters, one with evidence only, and one of the package."""
+    (tmp_path / "chapters/ground").mkdir(parents=True)
     (tmp_path / "conf.py").write_text(CONF)
     for name in ("coins", "notes"):
         (tmp_path / f"chapters/{name}.py").write_text(chapter(name, name == "coins"))
-    (tmp_path / "chapters/workshop/mint.py").write_text(chapter("mint"))
-    index = INDEX + entries("notes", "coins") + entries("workshop/mint", caption="Shop")
+    (tmp_path / "chapters/ground/mint.py").write_text(chapter("mint"))
+    index = INDEX + entries("notes", "coins") + entries("ground/mint", caption="Shop")
     (tmp_path / "index.md").write_text(index)
     return tmp_path
 
@@ -88,7 +88,7 @@ def test_chapters_come_in_the_order_of_the_index(root: Path) -> None:
     assert [(c.number, c.name, c.kind, c.part) for c in read] == [
         ("1", "notes", "evidence", "Part"),
         ("2", "coins", "path", "Part"),
-        ("A", "workshop.mint", "workshop", "Shop"),
+        ("A", "ground.mint", "package", "Shop"),
     ]
     assert [c.title for c in read] == ["Notes", "Coins", "Mint"]
     assert read[0].question == "What is notes?"
@@ -97,8 +97,8 @@ def test_chapters_come_in_the_order_of_the_index(root: Path) -> None:
 def test_letters_go_on_behind_the_last_one(root: Path) -> None:
     for number in range(27):
         name = f"coin_{number:02}"
-        (root / f"chapters/workshop/{name}.py").write_text(chapter(name))
-    letters = [c.number for c in order.read_order(root) if c.kind == "workshop"]
+        (root / f"chapters/ground/{name}.py").write_text(chapter(name))
+    letters = [c.number for c in order.read_order(root) if c.kind == "package"]
     assert letters[-3:] == ["Z", "AA", "BB"]
     assert len({*letters}) == 28
 
@@ -108,7 +108,7 @@ def test_a_chapter_that_the_index_leaves_out_comes_last(root: Path) -> None:
     assert [c.name for c in order.read_order(root)] == [
         "notes",
         "coins",
-        "workshop.mint",
+        "ground.mint",
         "alms",
     ]
 
@@ -125,7 +125,7 @@ def test_titles_and_equations_carry_the_numbers(root: Path) -> None:
     assert page.h1 is not None
     assert page.h1.get_text().startswith("2 Coins")
     assert equation(page) == ["(2.1)", "(2.1)"]
-    assert equation(pages["chapters/workshop/mint.html"]) == ["(A.1)", "(A.1)"]
+    assert equation(pages["chapters/ground/mint.html"]) == ["(A.1)", "(A.1)"]
     start = pages["index.html"]
     listed = [line.get_text() for line in start.select(".chapter-list .chapter-title")]
     assert listed == ["1 Notes", "2 Coins"]
@@ -152,13 +152,13 @@ def test_several_processes_read_what_one_reads(root: Path) -> None:
     assert found[0][0]["chapters/a"] == {"a": "x = 1"}
 
 
-def test_the_workshop_has_a_list_of_its_own(root: Path) -> None:
+def test_the_package_has_a_list_of_its_own(root: Path) -> None:
     index = (root / "index.md").read_text()
-    (root / "index.md").write_text(index + "\n```{chapter-list}\n:workshop:\n```\n")
+    (root / "index.md").write_text(index + "\n```{chapter-list}\n:package:\n```\n")
     start = build(root)["index.html"]
     for kind, lines in (
         ("chapter-list", ["1 Notes", "2 Coins"]),
-        ("workshop-list", ["A Mint"]),
+        ("package-list", ["A Mint"]),
     ):
         assert [x.get_text() for x in start.select(f".{kind} .chapter-title")] == lines
 
@@ -176,10 +176,10 @@ def test_a_chapter_says_how_long_it_takes(words: str) -> None:
 def test_after_a_new_chapter_no_page_keeps_the_old_order(root: Path) -> None:
     build(root)
     (root / "chapters/alms.py").write_text(chapter("alms"))
-    index = INDEX + entries("alms", "notes", "coins") + entries("workshop/mint")
+    index = INDEX + entries("alms", "notes", "coins") + entries("ground/mint")
     (root / "index.md").write_text(index)
     pages = build(root)
-    for name in ("chapters/coins.html", "chapters/workshop/mint.html"):
+    for name in ("chapters/coins.html", "chapters/ground/mint.html"):
         assert "1 Alms" in links(pages[name]), name
         assert "3 Coins" in links(pages[name]), name
     assert equation(pages["chapters/coins.html"]) == ["(3.1)", "(3.1)"]
@@ -218,15 +218,15 @@ def copy(tmp_path: Path) -> Path:
 
 def test_new_chapters_are_complete(copy: Path) -> None:
     made = []
-    for place in ("bandits", "reps", "workshop/benches"):
+    for place in ("bandits", "reps", "ground/benches"):
         made += new_chapter.make_chapter(place, copy)
         assert copy / f"chapters/{place}.py" in made
         pages = [chapter.docname for chapter in order.read_order(copy)]
-        kind = [page for page in pages if ("workshop" in page) == ("workshop" in place)]
+        kind = [page for page in pages if ("ground" in page) == ("ground" in place)]
         assert kind[-1] == f"chapters/{place}"
     tangle.sync(copy)
     assert [*check.stale_views(copy), *check.missing_files(copy)] == []
-    for place in ("bandits", "reps", "workshop/benches"):
+    for place in ("bandits", "reps", "ground/benches"):
         module = copy / f"src/literate_rl/{place}.py"
         assert f"def {module.stem}_mean" in module.read_text()
     files = [path for path in made if path.suffix == ".py"]
@@ -244,7 +244,7 @@ def test_a_taken_or_impossible_name_is_refused_and_nothing_is_written(
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     for place in (
         "advantages",
-        "workshop/runs",
+        "runs/runs",
         "12_bandits",
         "../up",
         "a/b",

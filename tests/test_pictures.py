@@ -29,7 +29,7 @@ from literate_rl.book.pictures import (
     text_width,
 )
 
-CHAPTER = tangle.ROOT / "chapters/workshop/pictures.py"
+CHAPTER = tangle.ROOT / "chapters/book/pictures.py"
 
 
 @cache

@@ -18,7 +18,7 @@ from test_tangle import new_root, replace
 from benchmarks import learning
 from benchmarks import programs as benchmark
 from benchmarks.store import read_table
-from literate_rl.apps import programs as workshop
+from literate_rl.apps import programs as shelf
 from literate_rl.apps.commands import main
 from literate_rl.apps.programs import (
     copied,
@@ -181,24 +181,24 @@ def test_what_is_no_program_is_said_with_those_that_are(capsys):
 
 
 def test_a_hyphen_will_do(monkeypatch, capsys):
-    monkeypatch.setattr(workshop, "copied", lambda name: name)
+    monkeypatch.setattr(shelf, "copied", lambda name: name)
     main(["copy", "discrete-sac"])
     assert capsys.readouterr().out == "discrete_sac"
 
 
 def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mine", "--env", "Nothing-v0"])
-    made = workshop.run_program("ppo", env="Acrobot-v1", seed=5, total_steps=600)
+    made = shelf.run_program("ppo", env="Acrobot-v1", seed=5, total_steps=600)
     assert (made["env_id"], made["seed"], made["total_steps"]) == ("Acrobot-v1", 5, 600)
     assert capsys.readouterr().out == ""
     assert sys.argv == ["mine", "--env", "Nothing-v0"]
 
 
 def test_run_program_takes_other_numbers():
-    made = workshop.run_program("ppo_error", total_steps=600, clip_ratio=0.1)
+    made = shelf.run_program("ppo_error", total_steps=600, clip_ratio=0.1)
     assert made["clip_ratio"] == 0.1
     with pytest.raises(ValueError, match="'ppo_error' has no setting 'clip'"):
-        workshop.run_program("ppo_error", total_steps=600, clip=0.1)
+        shelf.run_program("ppo_error", total_steps=600, clip=0.1)
 
 
 def test_source_shows_a_program_as_its_page_does():
@@ -228,7 +228,7 @@ def test_where_a_step_led_counts_nothing_after_a_termination(name, monkeypatch):
             )
 
         monkeypatch.setattr(Collector, "collect", ended)
-        return parameters_of(workshop.run_program(name, total_steps=1_040))
+        return parameters_of(shelf.run_program(name, total_steps=1_040))
 
     once, again = trained(0.0), trained(torch.inf)
     assert all(map(partial(torch.allclose, atol=1e-3), once, again))
@@ -237,7 +237,7 @@ def test_where_a_step_led_counts_nothing_after_a_termination(name, monkeypatch):
 @pytest.fixture(scope="module")
 def evaluate():
     """Evaluate the actions of hybrid PPO; argument 0 is that of type 0, 1 that of 1."""
-    return workshop.run_program("hybrid_ppo", total_steps=1)["evaluate"]
+    return shelf.run_program("hybrid_ppo", total_steps=1)["evaluate"]
 
 
 def loss_and_gradients(evaluate, monkeypatch, logit, mu, sigma, action):

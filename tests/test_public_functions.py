@@ -11,7 +11,7 @@ import torch
 from fuzz import assert_call_held, assert_held
 from torch import Tensor
 
-from literate_rl.floors import homes
+from literate_rl.floors import modules
 
 Call = dict[str, Any]
 MASK = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
@@ -161,7 +161,7 @@ BUILT: dict[str, Callable[[Random], Call]] = {
 def public_functions() -> dict[str, Any]:
     """Return name and function of all that is checked and takes tensors."""
     found = {}
-    for home in homes().values():
+    for home in modules():
         module = importlib.import_module(f"literate_rl.{home}")
         things = ((name, getattr(module, name)) for name in module.__all__)
         found |= {name: x for name, x in things if takes_tensors(x)}

@@ -176,7 +176,7 @@ COINS = r'''# %% [markdown]
 # # Coins
 #
 # A {term}`coin`, {term}`two of them <coin>`; `{eq}` is a role. {doc}`notes`,
-# {doc}`all of them <workshop/mint>`, {doc}`/docs/start`,
+# {doc}`all of them <ground/mint>`, {doc}`/docs/start`,
 # [there](/docs/start.md#here) and [here](#its-two-sides).
 # See {py:func}`~a.b.toss` and {cite:p}`one2001,three2003`.
 #
@@ -217,7 +217,7 @@ chapters/coins
 ```{toctree}
 :caption: Workshop
 
-chapters/workshop/mint
+chapters/ground/mint
 ```
 """
 BIBLIOGRAPHY = r"""
@@ -231,9 +231,9 @@ BIBLIOGRAPHY = r"""
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a small book."""
-    (tmp_path / "chapters/workshop").mkdir(parents=True)
+    (tmp_path / "chapters/ground").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
-    chapters = {"coins": COINS, "notes": NOTES, "workshop/mint": MINT}
+    chapters = {"coins": COINS, "notes": NOTES, "ground/mint": MINT}
     for name, text in chapters.items():
         (tmp_path / f"chapters/{name}.py").write_text(HEADER + text)
     (tmp_path / "index.md").write_text(INDEX)
@@ -254,7 +254,7 @@ def test_prose_becomes_plain_markdown(coins):
         "A [coin](https://x.y/docs/glossary.html#term-coin), "
         "[two of them](https://x.y/docs/glossary.html#term-coin); `{eq}` is a role. "
         "[1 Notes](https://x.y/chapters/notes.html),\n"
-        "[all of them](https://x.y/chapters/workshop/mint.html), [Start](https://x.y/docs/start.html),\n"
+        "[all of them](https://x.y/chapters/ground/mint.html), [Start](https://x.y/docs/start.html),\n"
         "[there](https://x.y/docs/start.html#here) and [here](#Its-two-sides).\n"
         "See `toss` and (One, 2001; One et al., n.d.).\n\n"
         "$$\na\n$$\n\nThen\n\n$$\nx = 1\n\\tag{2.1}\n$$\n\n"
@@ -273,7 +273,7 @@ def test_comments_and_docstrings_become_plain_text_and_code_stays(coins):
 def test_the_head_names_the_neighbours(coins):
     assert coins[0].startswith("# 2 Coins\n")
     site = "https://x.y/chapters"
-    around = f"[1 Notes]({site}/notes.html) · Next: [A Mint]({site}/workshop/mint.html)"
+    around = f"[1 Notes]({site}/notes.html) · Next: [A Mint]({site}/ground/mint.html)"
     assert f"Previous: {around}" in coins[0]
     assert "colab" not in coins[0]
     assert f"https://x.y/notebooks/{reader.WHEEL}" in coins[1]

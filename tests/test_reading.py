@@ -104,7 +104,7 @@ def test_long_code_is_cut_on_a_phone_until_one_asks(fresh):
 @pytest.mark.parametrize("way", ["#def-PPO.learn", "Tab"])
 def test_what_is_cut_is_shown_where_it_is_looked_for(fresh, way):
     fresh.page.set_viewport_size({"width": NARROW, "height": 844})
-    page = fresh.go("chapters/workshop/on_policy.html" + way.removeprefix("Tab"))
+    page = fresh.go("chapters/learners/ppo.html" + way.removeprefix("Tab"))
     target = page.locator("[id='def-PPO.learn']")
     if way == "Tab":  # as a search in the page does, it scrolls what is cut
         target.evaluate("box => { box.tabIndex = 0; box.focus(); }")
@@ -114,7 +114,7 @@ def test_what_is_cut_is_shown_where_it_is_looked_for(fresh, way):
 
 
 def test_prose_stays_beside_long_code(fresh):
-    page = fresh.go("chapters/workshop/on_policy.html")
+    page = fresh.go("chapters/learners/ppo.html")
     row = page.locator(".weave-row").filter(has=page.locator(".weave-code"))
     heights = [box.bounding_box()["height"] for box in row.all()]  # type: ignore[index]
     longest = row.nth(heights.index(max(heights)))

@@ -52,7 +52,7 @@ PLACES = {
     "hybrid_action": "HybridPolicyNetwork sample_hybrid_action",
     "disjoint_network": "DisjointPolicyValueNetwork",
     "ppg": "PPGAlgorithm PPGAuxPhaseLossInfo element_wise_squared_loss",
-    "workshop.alf": "AlgStep LossInfo PPGAuxAlgorithm PPGAuxOptions PPGAuxPhaseLoss "
+    "interfaces.alf": "AlgStep LossInfo PPGAuxAlgorithm PPGAuxOptions PPGAuxPhaseLoss "
     "PPGRolloutInfo PPGTrainInfo TimeStep ppg_network_forward",
     "off_policy": "vtrace_data vtrace_error_continuous_action "
     "vtrace_error_discrete_action",
@@ -62,7 +62,7 @@ PLACES = {
     "contract_models": "QNetwork DuelingQNetwork CategoricalQNetwork "
     "DeterministicActor ProbabilityActor CategoricalActor SquashedGaussianActor "
     "StateValue ActionValue",
-    "workshop.ding": "IMPALAPolicy",
+    "interfaces.ding": "IMPALAPolicy",
 }
 
 

@@ -35,7 +35,7 @@ WIDE, NARROW = 1440, 390
 
 
 # The pages of the API are all made alike, so one stands for them where a test is slow.
-API_EXAMPLE = "docs/api/workshop/sac_learner.html"
+API_EXAMPLE = "docs/api/learners/sac.html"
 GENERATED = ["genindex.html", "py-modindex.html", "search.html"]
 
 

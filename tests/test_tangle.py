@@ -197,24 +197,24 @@ def test_the_order_of_the_index_is_that_of_the_names(root):
         assert re.findall(r"from \.(\w+) import", body) == pages
 
 
-def test_a_chapter_of_the_workshop_has_its_views_in_folders_of_their_own(root):
-    workshop = root / "chapters/workshop"
-    workshop.mkdir()
-    (workshop / "mint.py").write_text(COINS.replace("value", "strike"))
+def test_a_chapter_of_the_package_has_its_views_on_its_floor(root):
+    ground = root / "chapters/ground"
+    ground.mkdir()
+    (ground / "mint.py").write_text(COINS.replace("value", "strike"))
     made = [
-        root / "chapters/notebooks/workshop/mint.ipynb",
+        root / "chapters/notebooks/ground/mint.ipynb",
         root / NAMES,
-        root / "src/literate_rl/workshop/mint.py",
+        root / "src/literate_rl/ground/mint.py",
     ]
     assert tangle.sync(root) == made
-    assert "from .workshop.mint import (\n    strike as strike,\n)" in (
+    assert "from .ground.mint import (\n    strike as strike,\n)" in (
         (root / NAMES).read_text()
     )
     assert tangle.sync(root) == []
     replace(made[2], "coin + 1", "coin + 2")
-    assert refusal(root).startswith("src/literate_rl/workshop/mint.py:1: edited by")
+    assert refusal(root).startswith("src/literate_rl/ground/mint.py:1: edited by")
     made[2].unlink()
-    (workshop / "mint.py").unlink()
+    (ground / "mint.py").unlink()
     assert set(tangle.sync(root)) == set(made[:2])
     assert not made[0].exists()
 
@@ -324,7 +324,7 @@ def test_an_executed_notebook_is_written_afresh(root):
     assert files(root) == before
 
 
-@pytest.mark.parametrize("folder", ["", "workshop/"])
+@pytest.mark.parametrize("folder", ["", "ground/"])
 def test_a_notebook_saved_through_its_pairing_is_accepted(root, monkeypatch, folder):
     shutil.copy(tangle.ROOT / "pyproject.toml", root)
     monkeypatch.chdir(root)
@@ -352,7 +352,7 @@ def test_a_notebook_saved_through_its_pairing_is_accepted(root, monkeypatch, fol
     assert tangle.sync(root) == []
 
 
-@pytest.mark.parametrize("folder", ["", "workshop/"])
+@pytest.mark.parametrize("folder", ["", "ground/"])
 def test_a_chapter_saved_through_its_pairing_reaches_the_notebook(
     root, monkeypatch, folder
 ):

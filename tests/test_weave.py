@@ -395,8 +395,8 @@ def package(tmp_path, monkeypatch):
     (folder / "b.py").write_text("from literate_rl.c import (\n    g,\n)\n")
     (folder / "c.py").write_text("g = 1\n")
     (folder / "d.py").write_text("h = 1\n")
-    (folder / "workshop").mkdir()
-    (folder / "workshop/w.py").write_text("from literate_rl.d import h\n")
+    (folder / "ground").mkdir()
+    (folder / "ground/w.py").write_text("from literate_rl.d import h\n")
     settings = tmp_path / "docs/_ext/kernel_config.py"
     settings.parent.mkdir(parents=True)
     settings.write_text("size = 11\n")
@@ -417,7 +417,7 @@ def package(tmp_path, monkeypatch):
         ("from literate_rl.unknown import x", ""),
         ("# from literate_rl.d import h", ""),
         ("from other_literate_rl.d import h", ""),
-        ("from literate_rl.workshop.w import z", "dw"),
+        ("from literate_rl.ground.w import z", "dw"),
     ],
 )
 def test_imported_modules_are_found_through_others(package, source, names):
@@ -480,7 +480,7 @@ def test_a_chapter_runs_again_with_another_version_of_python(package, monkeypatc
     assert digest_of("x = 1") != before
 
 
-def test_every_chapter_that_stands_on_the_workshop_runs_again_with_it(monkeypatch):
+def test_every_chapter_that_stands_on_the_package_runs_again_with_it(monkeypatch):
     chapters = {path: path.read_text("utf-8") for path in tangle.chapter_paths()}
 
     def keys():

@@ -81,7 +81,7 @@ def test_the_questions_can_be_answered_with_the_keyboard():
     ("there", "here"),
     [
         ("{doc}`ppo`", "{doc}`/chapters/ppo`"),
-        ("{doc}`pages <workshop/runs>`", "{doc}`pages </chapters/workshop/runs>`"),
+        ("{doc}`pages <runs/runs>`", "{doc}`pages </chapters/runs/runs>`"),
         ("[a](../docs/results.md#b)", "[a](/docs/results.md#b)"),
         ("[a](#b)", "[a](/chapters/a2c.py#b)"),
         ("[c](ppg_evidence.md#d)", "[c](/chapters/ppg_evidence.py#d)"),

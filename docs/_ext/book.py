@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 # Parts that one reads in order are always open, the others while one is in them.
-FOLDED = ("Side roads", "Workshop", "Reference")
+FOLDED = ("Side roads", "The package, line by line", "Reference")
 
 
 def parts(env: BuildEnvironment) -> list[tuple[str, list[str]]]:

@@ -47,13 +47,9 @@ def missing_files(root: Path = ROOT) -> Iterator[str]:
             continue
         page = chapter.name.replace(".", "/")
         # A learner and the mathematics that its chapter teaches share their tests.
-        shared = home_of(chapter.name).rpartition(".")[2]
-        tests = [f"tests/test_{name}.py" for name in (Path(page).name, shared)]
-        for paths in ([f"docs/api/{page}.md"], tests):
-            if not any((root / path).exists() for path in paths):
-                yield (
-                    f"{paths[0]} is missing: `make chapter` writes one for new chapters"
-                )
+        for path in (f"docs/api/{page}.md", f"tests/test_{Path(page).name}.py"):
+            if not (root / path).exists():
+                yield f"{path} is missing: `make chapter` writes one for new chapters"
         if chapter.name not in modules:
             yield f"docs/api.md: put {chapter.name} into a group"
     for page in known - {chapter.docname for chapter in read_order(root)}:

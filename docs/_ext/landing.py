@@ -311,7 +311,7 @@ class TrainHere(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Build the figure."""
         self.env.note_dependency(str(RESULTS / "learning/train_here_curves.csv"))
-        chapter = ROOT / "chapters/workshop/train_here.py"
+        chapter = ROOT / "chapters/book/train_here.py"
         for path in (chapter, *ROOT.glob("src/literate_rl/book/*.js")):
             self.env.note_dependency(str(path))
         return [nodes.raw("", train_cartpole()._repr_html_(), format="html")]

@@ -1,7 +1,7 @@
 """New chapter: write its skeleton, tests, API page and entry in the order.
 
-``make chapter NAME=bandits`` makes a chapter of the path, ``NAME=workshop/bandits`` one
-of the workshop. Everything that it writes is there to be overwritten by you.
+``make chapter NAME=bandits`` makes a chapter of the path, ``NAME=learners/bandits`` one
+of a floor of the package. Everything that it writes is there to be overwritten by you.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from order import listed
 from reference import PAGE as REFERENCE
-from tangle import ROOT, TangleError, is_module_name, sync, write
+from tangle import FLOORS, ROOT, TangleError, is_module_name, sync, write
 
 CHAPTER = '''\
 # ---
@@ -123,10 +123,10 @@ PAGE = """\
 
 def make_chapter(place: str, root: Path = ROOT) -> list[Path]:
     """Write the files of a new chapter; return them. Nothing is overwritten."""
-    possible = re.fullmatch(r"(workshop/)?[a-z][a-z0-9_]*", place)
+    possible = re.fullmatch(rf"(({'|'.join(FLOORS)})/)?[a-z][a-z0-9_]*", place)
     if not possible or not is_module_name(Path(place).name):
         raise TangleError(
-            f"NAME must be a module's name, or workshop/ and a name, got {place!r}"
+            f"NAME must be a module's name, or a floor/ and a name, got {place!r}"
         )
     name = place.split("/")[-1]
     words = {

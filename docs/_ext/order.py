@@ -2,7 +2,8 @@
 
 Names of chapters carry no number. From the order come the numbers in titles, sidebar
 and equations, the lists of chapters on the start page and in README.md, and the order
-of the public names. Chapters of the path have numbers, those of the workshop letters.
+of the public names. Chapters of the book have numbers, those of the package's
+floors, in folders of their own, letters.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Chapter:
     Attributes:
         docname: Its page, such as ``chapters/advantages``.
         part: Caption of the toctree that lists it.
-        number: ``4``, or a letter in the workshop.
+        number: ``4``, or letters in the package.
         source: Its text.
     """
 
@@ -50,7 +51,7 @@ class Chapter:
 
     @property
     def name(self) -> str:
-        """Its name: ``advantages``, or ``workshop.runs`` in the workshop."""
+        """Its name: ``advantages``, or ``learners.ppo`` in the package."""
         return self.docname.removeprefix("chapters/").replace("/", ".")
 
     @property
@@ -61,10 +62,15 @@ class Chapter:
 
     @property
     def kind(self) -> str:
-        """One of ``path``, ``evidence`` (no package code) and ``workshop``."""
-        if self.docname.startswith("chapters/workshop/"):
-            return "workshop"
+        """One of ``path``, ``evidence`` (no package code) and ``package``."""
+        if self.floor:
+            return "package"
         return "path" if EXPORT.search(self.source) else "evidence"
+
+    @property
+    def floor(self) -> str:
+        """Its floor in the package, or nothing if it is a chapter of the book."""
+        return self.name.rpartition(".")[0]
 
     @property
     def title(self) -> str:
@@ -88,7 +94,7 @@ class Chapter:
 def chapter_files(root: Path = ROOT) -> dict[str, Path]:
     """Return the chapters' files by page, in the order of their names."""
     folder = root / "chapters"
-    paths = sorted(folder.glob("*.py")) + sorted(folder.glob("workshop/*.py"))
+    paths = sorted(folder.glob("*.py")) + sorted(folder.glob("*/*.py"))
     return {path.relative_to(root).with_suffix("").as_posix(): path for path in paths}
 
 
@@ -110,14 +116,14 @@ def read_order(root: Path = ROOT) -> list[Chapter]:
     entries = [(part, page) for part, page in listed(root) if page in files]
     known = {page for _, page in entries}
     entries += [("", page) for page in files if page not in known]
-    counts = {"path": 0, "workshop": 0}
+    counts = {"path": 0, "package": 0}
     chapters = []
     for part, page in entries:
-        shelf = "workshop" if page.startswith("chapters/workshop/") else "path"
+        shelf = "package" if page.count("/") > 1 else "path"
         counts[shelf] += 1
         number = str(counts["path"])
-        if shelf == "workshop":
-            rounds, place = divmod(counts["workshop"] - 1, 26)
+        if shelf == "package":
+            rounds, place = divmod(counts["package"] - 1, 26)
             number = chr(ord("A") + place) * (rounds + 1)  # Z, then AA, BB
         chapters.append(Chapter(page, part, number, files[page].read_text("utf-8")))
     return chapters
@@ -175,24 +181,24 @@ class ChapterList(SphinxDirective):
     """``{chapter-list}``: part by part the chapters, as cards.
 
     A card has the chapter's number and title, its question, the minutes it takes, and
-    room for a picture. Parts are folded, all but the first. With ``:workshop:`` the
-    list is that of the workshop, without cards: nobody has to read it.
+    room for a picture. Parts are folded, all but the first. With ``:package:`` the list
+    is that of the package, floor by floor and without cards: nobody has to read it.
     """
 
-    option_spec = {"workshop": directives.flag}
+    option_spec = {"package": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         """Build the lists."""
         root = Path(self.env.srcdir)
         parts: dict[str, nodes.bullet_list] = {}
-        workshop = "workshop" in self.options
-        kind = "workshop-list" if workshop else "chapter-list"
+        package = "package" in self.options
+        kind = "package-list" if package else "chapter-list"
         for chapter in read_order(root):
             self.env.note_dependency(str(root / f"{chapter.docname}.py"))
-            if (chapter.kind == "workshop") != workshop:
+            if bool(chapter.floor) != package:
                 continue
             item = nodes.list_item("", link_to(chapter, self.env.docname))
-            if not workshop:
+            if not package:
                 # What fills the place for the picture knows the chapter by its page.
                 item.insert(0, nodes.container(classes=["chapter-thumbnail"]))
                 item[0]["page"] = chapter.docname
@@ -202,14 +208,13 @@ class ChapterList(SphinxDirective):
                 if chapter.minutes:
                     words = f"{chapter.minutes} minutes"
                     item += nodes.paragraph("", words, classes=["chapter-minutes"])
-            parts.setdefault(chapter.part, nodes.bullet_list(classes=[kind])).append(
-                item
-            )
+            part = chapter.floor or chapter.part
+            parts.setdefault(part, nodes.bullet_list(classes=[kind])).append(item)
         content: list[nodes.Node] = []
         for part, cards in parts.items():
             many = f"{len(cards)} chapter{'s' * (len(cards) > 1)}"
             head = f"<h3>{escape(part)}</h3> <span>{many}</span>"
-            first = not workshop and not content
+            first = not package and not content
             content += folded(head, [cards], "chapter-part", first)
         return content
 

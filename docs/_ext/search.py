@@ -4,7 +4,7 @@ Sphinx finds pages, and fetches each of them whole to cut an excerpt out. Here a
 leads to sections, and one script holds all that is needed: for each word the sections
 that have it, with a weight. A title weighs most, then the question of a chapter, words
 that are printed bold where they are explained, names of code and equations, then text.
-Pages of the path come before those of the workshop, the reference and the results.
+Pages of the path come before those of the package, the reference and the results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMON = set(
 TITLE, QUESTION, BOLD, NAME, EQUATION, SECTION = 12.0, 6.0, 7.0, 7.0, 5.0, 8.0
 # How much a page counts, by the beginning of its name; the first that fits.
 KINDS = {
-    "chapters/workshop/": 0.3,
+    r"chapters/\w+/": 0.3,
     "chapters/": 1.0,
     "docs/api": 0.35,
     "docs/glossary": 0.8,
@@ -179,7 +179,7 @@ def index_of(parts_of: dict[str, list[Part]], root: Path = ROOT) -> dict[str, An
     stems: defaultdict[str, list[int]] = defaultdict(list)
     pages = sorted((name, found) for name, found in parts_of.items() if found)
     for number, (name, found) in enumerate(pages):
-        kind = next(x for start, x in KINDS.items() if name.startswith(start))
+        kind = next(x for start, x in KINDS.items() if re.match(start, name))
         for part in found:
             for word, weight in weights(part, chapters.get(name)).items():
                 stems[word] += [len(sections), round(10 * kind * weight)]

@@ -1,12 +1,12 @@
 """Tangle: make each chapter's notebook and module from its one source.
 
 ``python docs/_ext/tangle.py`` writes the views that are stale;
-``--check`` only names them. A chapter is ``chapters/name.py``, or
-``chapters/workshop/name.py``. Its views are
+``--check`` only names them. A chapter of the book is ``chapters/name.py``, one of the
+package ``chapters/floor/name.py``. Its views are
 
 * ``src/literate_rl/floor/name.py``: the code cells tagged ``export``, joined; a chapter
-  without such cells, which only shows evidence, has none. On which floor it lies says
-  the table in ``src/literate_rl/floors.py``;
+  without such cells, which only shows evidence, has none. On which floor a chapter of
+  the book lies says the table in ``src/literate_rl/floors.py``;
 * ``src/literate_rl/programs/name.py``: the cells tagged ``program``, an algorithm on
   one page, as a script with three options;
 * ``chapters/notebooks/name.ipynb``: all cells, without outputs.
@@ -43,13 +43,22 @@ ROOT = Path(__file__).resolve().parents[2]
 COPY = "literate-rl copy {0} > my_{0}.py"
 HEADER = "# Generated from {} (edit there); digest {}\n"
 HEADER_PATTERN = re.compile(r"# Generated from \S+ \(edit there\); digest (\w+)\n")
-FLOORS = runpy.run_path(str(ROOT / "src/literate_rl/floors.py"))
-# The module of each chapter, and the names of modules that are not at the top.
-HOMES: dict[str, str] = FLOORS["homes"]()
-BELOW_THE_TOP: dict[str, str] = FLOORS["BELOW_THE_TOP"]
+HOUSE = runpy.run_path(str(ROOT / "src/literate_rl/floors.py"))
+FLOORS: dict[str, str] = HOUSE["FLOORS"]
+# The names of modules that are not at the top of the package.
+BELOW_THE_TOP: dict[str, str] = HOUSE["BELOW_THE_TOP"]
 TABLE = re.compile(r"(<!-- chapters -->\n).*(<!-- end of chapters -->\n)", re.DOTALL)
 
 
+def chapter_of(module: str) -> str:
+    """Return the chapter of a module: one of the package is called as its module."""
+    if (ROOT / f"chapters/{module.replace('.', '/')}.py").exists():
+        return module
+    return str(HOUSE["TAUGHT_BY"].get(module, module.rpartition(".")[2]))
+
+
+# The module of each chapter.
+HOMES = {chapter_of(module): module for module in HOUSE["modules"]()}
 CONFLICT = re.compile(r"(# )?(<{7}|>{7}) |={7}$")
 
 
@@ -64,17 +73,17 @@ def chapter_paths(root: Path = ROOT) -> list[Path]:
 
 
 def home_of(name: str) -> str:
-    """Return a chapter's module: that of ``workshop.runs`` is ``runs.runs``.
+    """Return a chapter's module: that of ``a2c`` is ``learners.a2c``.
 
-    One that has no floor yet lies at the top.
+    One of the book that has no floor yet lies at the top.
     """
     return HOMES.get(name, name)
 
 
 def module_name(chapter: Path) -> str:
     """Return the module of a chapter's file."""
-    shelf = "workshop." if chapter.parent.name == "workshop" else ""
-    return home_of(shelf + chapter.stem)
+    floor = chapter.parent.name
+    return f"{floor}.{chapter.stem}" if floor in FLOORS else home_of(chapter.stem)
 
 
 def module_file(module: str, root: Path = ROOT) -> Path:

@@ -116,7 +116,7 @@ def name_chapters(app: Sphinx, document: nodes.document) -> None:
 
     It has the word for a title, or is the first one to print it bold.
     """
-    chapters = [x for x in read_order(Path(app.srcdir)) if x.kind != "workshop"]
+    chapters = [x for x in read_order(Path(app.srcdir)) if x.kind != "package"]
     for item in document.findall(nodes.definition_list_item):
         word = item.children[0].astext()
         bold = re.compile(rf"\*\*{re.escape(word)}s?\*\*", re.IGNORECASE)

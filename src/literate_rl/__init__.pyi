@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest c82159f1d43b5b00
+# Generated from chapters/*.py (edit there); digest e21c6f596a106412
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -134,19 +134,28 @@ from .ground.nests import (
     pack as pack,
     unpack as unpack,
 )
-from .data.hybrid_space import (
-    read_hybrid_space as read_hybrid_space,
-)
-from .nets.hybrid_policy import (
-    HybridActions as HybridActions,
-    make_hybrid_policy as make_hybrid_policy,
-)
 from .ground.networks import (
     Critics as Critics,
+)
+from .data.hybrid_space import (
+    read_hybrid_space as read_hybrid_space,
 )
 from .data.episodes import (
     env_maker as env_maker,
     flat_env as flat_env,
+)
+from .data.makers import (
+    make_wrapped as make_wrapped,
+)
+from .data.worlds import (
+    ForceCartPole as ForceCartPole,
+    HybridLander as HybridLander,
+    Maze as Maze,
+    Moving as Moving,
+)
+from .data.memory import (
+    BufferConfig as BufferConfig,
+    UnrollBuffer as UnrollBuffer,
 )
 from .data.agents import (
     Collector as Collector,
@@ -155,69 +164,8 @@ from .data.agents import (
     make_envs as make_envs,
     seed_everything as seed_everything,
 )
-from .data.worlds import (
-    ForceCartPole as ForceCartPole,
-    HybridLander as HybridLander,
-    Maze as Maze,
-    Moving as Moving,
-)
-from .data.makers import (
-    make_wrapped as make_wrapped,
-)
-from .runs.runs import (
-    Run as Run,
-    fit as fit,
-    load as load,
-    load_checkpoint as load_checkpoint,
-    load_env as load_env,
-    record_video as record_video,
-    save_checkpoint as save_checkpoint,
-    show as show,
-    stored_runs as stored_runs,
-)
-from .data.memory import (
-    BufferConfig as BufferConfig,
-    UnrollBuffer as UnrollBuffer,
-)
 from .data.replay import (
     ReplayBuffer as ReplayBuffer,
-)
-from .check.states import (
-    ByName as ByName,
-    state_spec as state_spec,
-)
-from .book.exercises import (
-    grade as grade,
-)
-from .book.rooms import (
-    six_rooms as six_rooms,
-)
-from .interfaces.alf import (
-    AlgStep as AlgStep,
-    LossInfo as LossInfo,
-    PPGAuxAlgorithm as PPGAuxAlgorithm,
-    PPGAuxOptions as PPGAuxOptions,
-    PPGAuxPhaseLoss as PPGAuxPhaseLoss,
-    PPGRolloutInfo as PPGRolloutInfo,
-    PPGTrainInfo as PPGTrainInfo,
-    TimeStep as TimeStep,
-    ppg_network_forward as ppg_network_forward,
-)
-from .interfaces.ding import (
-    IMPALAPolicy as IMPALAPolicy,
-)
-from .interfaces.cluster import (
-    RayActors as RayActors,
-)
-from .check.own_models import (
-    make_contract_policy as make_contract_policy,
-    make_own_ddpg_policy as make_own_ddpg_policy,
-    make_own_sac_policy as make_own_sac_policy,
-    make_qnet_policy as make_qnet_policy,
-)
-from .by_hand.fast_forms import (
-    fused_q_error as fused_q_error,
-    numpy_act as numpy_act,
 )
 from .nets.encoders import (
     PartsEncoder as PartsEncoder,
@@ -233,15 +181,9 @@ from .nets.policies import (
     Runner as Runner,
     make_policy as make_policy,
 )
-from .learners.ppo import (
-    PPO as PPO,
-    PPOConfig as PPOConfig,
-    ppo_settings as ppo_settings,
-)
-from .learners.ppg_learner import (
-    PPGConfig as PPGConfig,
-    make_phasic_policy as make_phasic_policy,
-    ppg_settings as ppg_settings,
+from .nets.hybrid_policy import (
+    HybridActions as HybridActions,
+    make_hybrid_policy as make_hybrid_policy,
 )
 from .learners.loop import (
     OffPolicy as OffPolicy,
@@ -285,12 +227,64 @@ from .learners.discrete_sac import (
     discrete_sac_settings as discrete_sac_settings,
     make_discrete_sac_policy as make_discrete_sac_policy,
 )
+from .learners.ppo import (
+    PPO as PPO,
+    PPOConfig as PPOConfig,
+    ppo_settings as ppo_settings,
+)
+from .learners.ppg_learner import (
+    PPGConfig as PPGConfig,
+    make_phasic_policy as make_phasic_policy,
+    ppg_settings as ppg_settings,
+)
 from .actors.actors import (
     Actor as Actor,
     ActorLearner as ActorLearner,
     ActorsConfig as ActorsConfig,
     Transport as Transport,
     actors_settings as actors_settings,
+)
+from .check.states import (
+    ByName as ByName,
+    state_spec as state_spec,
+)
+from .check.own_models import (
+    make_contract_policy as make_contract_policy,
+    make_own_ddpg_policy as make_own_ddpg_policy,
+    make_own_sac_policy as make_own_sac_policy,
+    make_qnet_policy as make_qnet_policy,
+)
+from .by_hand.fast_forms import (
+    fused_q_error as fused_q_error,
+    numpy_act as numpy_act,
+)
+from .interfaces.alf import (
+    AlgStep as AlgStep,
+    LossInfo as LossInfo,
+    PPGAuxAlgorithm as PPGAuxAlgorithm,
+    PPGAuxOptions as PPGAuxOptions,
+    PPGAuxPhaseLoss as PPGAuxPhaseLoss,
+    PPGRolloutInfo as PPGRolloutInfo,
+    PPGTrainInfo as PPGTrainInfo,
+    TimeStep as TimeStep,
+    ppg_network_forward as ppg_network_forward,
+)
+from .interfaces.ding import (
+    IMPALAPolicy as IMPALAPolicy,
+)
+from .interfaces.cluster import (
+    RayActors as RayActors,
+)
+from .runs.runs import (
+    Run as Run,
+    fit as fit,
+    load as load,
+    load_checkpoint as load_checkpoint,
+    load_env as load_env,
+    record_video as record_video,
+    save_checkpoint as save_checkpoint,
+    show as show,
+    stored_runs as stored_runs,
 )
 from .apps.training import (
     Agent as Agent,
@@ -304,4 +298,10 @@ from .apps.doctor import (
 from .apps.trained import (
     TrainedAgent as TrainedAgent,
     trained_agents as trained_agents,
+)
+from .book.exercises import (
+    grade as grade,
+)
+from .book.rooms import (
+    six_rooms as six_rooms,
 )

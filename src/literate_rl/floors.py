@@ -1,8 +1,9 @@
 """The floors of the house from the ground up, and the modules on each.
 
 A module imports from floors earlier in this list and from its own; ``check``,
-``by_hand`` and ``interfaces`` do not import each other. The chapter ``chapters/a2c.py``
-is the module ``learners.a2c``. Modules once lay as the chapters do: whoever imports
+``by_hand`` and ``interfaces`` do not import each other. The file
+``chapters/learners/ppo.py`` is the module ``learners.ppo``; what a chapter of the book
+exports lies on one of the floors as well. Modules once lay otherwise: whoever imports
 ``literate_rl.ppo`` or ``literate_rl.workshop.runs`` still gets them.
 """
 
@@ -15,55 +16,33 @@ from types import ModuleType
 from typing import Any
 from warnings import warn
 
-# Chapters by floors; ``chapter:name`` gives the module a name of its own.
 FLOORS = {
-    "ground": "workshop.signatures workshop.interfaces:protocols workshop.rows "
-    "workshop.nests workshop.networks workshop.interrupts",
-    "maths": "workshop.fast agents:returns policy_gradient advantages ppo_error "
-    "off_policy dqn c51 rainbow:noisy td3 sac discrete_sac",
-    "data": "workshop.hybrid_space workshop.episodes workshop.makers workshop.worlds "
-    "workshop.memory workshop.collectors:agents workshop.rings:windows "
-    "replay:sum_tree workshop.buffer:replay exact_values",
-    "nets": "encoders:pictures workshop.make_encoder:encoders masks:masking "
-    "workshop.wrappers:masks choices "
-    "policies:parts workshop.make_policy:policies disjoint_network hybrid_action "
-    "workshop.hybrid_policy hybrid_ppo",
-    "learners": "workshop.loop workshop.dqn_learner:dqn "
-    "workshop.six_parts:rainbow "
-    "workshop.ddpg_learner:ddpg workshop.td3_learner:td3 "
-    "workshop.sac_learner:sac "
-    "workshop.discrete_sac_learner:discrete_sac a2c workshop.on_policy:ppo "
-    "workshop.ppg_learner ppg impala",
-    "actors": "workshop.transport:actors processes a3c apex",
-    "check": "workshop.probes workshop.states workshop.rules contracts "
-    "workshop.own_models",
-    "by_hand": "workshop.fast_forms ppo_by_hand",
-    "interfaces": "workshop.alf workshop.ding workshop.cluster",
-    "runs": "evaluation workshop.runs",
-    "apps": "workshop.programs workshop.commands workshop.training workshop.doctor "
-    "workshop.trained workshop.cli",
-    "book": "workshop.pictures workshop.exercises workshop.rooms contract_models "
-    "workshop.growth workshop.playground workshop.train_here",
+    "ground": "signatures protocols rows nests networks interrupts",
+    "maths": "fast returns policy_gradient advantages ppo_error off_policy dqn c51 "
+    "noisy td3 sac discrete_sac",
+    "data": "hybrid_space episodes makers worlds memory agents windows sum_tree "
+    "replay exact_values",
+    "nets": "pictures encoders masking masks choices parts policies "
+    "disjoint_network hybrid_action hybrid_policy hybrid_ppo",
+    "learners": "loop dqn rainbow ddpg td3 sac discrete_sac a2c ppo ppg_learner ppg "
+    "impala",
+    "actors": "actors processes a3c apex",
+    "check": "probes states rules contracts own_models",
+    "by_hand": "fast_forms ppo_by_hand",
+    "interfaces": "alf ding cluster",
+    "runs": "evaluation runs",
+    "apps": "programs commands training doctor trained cli",
+    "book": "pictures exercises rooms contract_models growth playground train_here",
 }
 
-# Old modules that are not where their chapters are.
-OTHERS = {
-    "actors": "actors.actors",
-    "agents": "data.agents",
-    "ddpg": "learners.ddpg",
-    "discrete_sac": "learners.discrete_sac",
-    "dqn": "learners.dqn",
-    "encoders": "nets.encoders",
-    "hybrid_policy": "nets.hybrid_policy",
-    "loop": "learners.loop",
-    "masks": "nets.masks",
-    "policies": "nets.policies",
-    "ppo": "learners.ppo",
-    "rainbow": "learners.rainbow",
-    "replay": "data.replay",
-    "sac": "learners.sac",
-    "td3": "learners.td3",
-    "windows": "data.windows",
+# Chapters of the book whose module has another name, because a learner has theirs.
+TAUGHT_BY = {
+    "maths.returns": "agents",
+    "maths.noisy": "rainbow",
+    "data.sum_tree": "replay",
+    "nets.pictures": "encoders",
+    "nets.masking": "masks",
+    "nets.parts": "policies",
 }
 
 # Names that are public in their modules and not at the top of the package.
@@ -142,14 +121,9 @@ BELOW_THE_TOP = {
 }
 
 
-def homes() -> dict[str, str]:
-    """Return the module of each chapter: ``workshop.runs`` is ``runs.runs``."""
-    found = {}
-    for floor, chapters in FLOORS.items():
-        for entry in chapters.split():
-            chapter, _, name = entry.partition(":")
-            found[chapter] = f"{floor}.{name or chapter.rpartition('.')[2]}"
-    return found
+def modules() -> list[str]:
+    """Return all modules from the ground up, such as ``learners.ppo``."""
+    return [f"{floor}.{name}" for floor, x in FLOORS.items() for name in x.split()]
 
 
 def from_below(name: str) -> Any:
@@ -171,23 +145,23 @@ class OldAddress(MetaPathFinder, Loader):
     """Finds a module under the name that it had before the floors."""
 
     def __init__(self) -> None:
-        # These have had other addresses.
-        self.homes = homes() | OTHERS
+        # Where two have one name, it was that of the upper one.
+        self.homes = {module.rpartition(".")[2]: module for module in modules()}
+        self.homes["interfaces"] = "ground.protocols"
         self.spec: dict[str, Any] = {}
 
     def find_spec(self, fullname: str, *where: object) -> ModuleSpec | None:
         """Say who loads an old name; other names are none of its business."""
-        package, _, name = fullname.partition(".")
-        if package != "literate_rl":
-            return None
-        if name == "workshop":
+        if fullname == "literate_rl.workshop":
             return ModuleSpec(fullname, None, is_package=True)
-        return ModuleSpec(fullname, self) if name in self.homes else None
+        package, _, name = fullname.rpartition(".")
+        old = package in ("literate_rl", "literate_rl.workshop") and name in self.homes
+        return ModuleSpec(fullname, self) if old else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module itself, not a copy."""
-        package, _, name = spec.name.partition(".")
-        module = import_module(f"{package}.{self.homes[name]}")
+        home = self.homes[spec.name.rpartition(".")[2]]
+        module = import_module(f"literate_rl.{home}")
         self.spec[module.__name__] = module.__spec__
         return module
 

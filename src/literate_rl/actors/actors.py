@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/transport.py (edit there); digest 42138e7d33661992
+# Generated from chapters/actors/actors.py (edit there); digest 42138e7d33661992
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations

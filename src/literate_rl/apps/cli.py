@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cli.py (edit there); digest a8799217426d0c21
+# Generated from chapters/apps/cli.py (edit there); digest a8799217426d0c21
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/commands.py (edit there); digest 9509fc1d5e2ca2e5
+# Generated from chapters/apps/commands.py (edit there); digest 9509fc1d5e2ca2e5
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/doctor.py (edit there); digest 5559519c7d40f28f
+# Generated from chapters/apps/doctor.py (edit there); digest 5559519c7d40f28f
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/programs.py (edit there); digest 6b61c25a5802b939
+# Generated from chapters/apps/programs.py (edit there); digest 6b61c25a5802b939
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations

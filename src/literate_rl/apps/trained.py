@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/trained.py (edit there); digest 4dd76b68e8ad9a98
+# Generated from chapters/apps/trained.py (edit there); digest 4dd76b68e8ad9a98
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/training.py (edit there); digest 42515748d223b487
+# Generated from chapters/apps/training.py (edit there); digest 42515748d223b487
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/exercises.py (edit there); digest 66710c0cb4019491
+# Generated from chapters/book/exercises.py (edit there); digest 66710c0cb4019491
 """Exercises: what compares a reader's answer with the right one."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/growth.py (edit there); digest 674613672defde93
+# Generated from chapters/book/growth.py (edit there); digest 674613672defde93
 """Growth: the curves of the program that grows over the first pages."""
 
 from __future__ import annotations

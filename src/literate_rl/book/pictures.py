@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/pictures.py (edit there); digest 5c35cd0f8a17b317
+# Generated from chapters/book/pictures.py (edit there); digest 5c35cd0f8a17b317
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations

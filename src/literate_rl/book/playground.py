@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/playground.py (edit there); digest c92c1aa0167d3872
+# Generated from chapters/book/playground.py (edit there); digest c92c1aa0167d3872
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rooms.py (edit there); digest 571361ef7c8ddeff
+# Generated from chapters/book/rooms.py (edit there); digest 571361ef7c8ddeff
 """Six rooms: a world with known answers, and a check for whoever learned in it."""
 
 from __future__ import annotations

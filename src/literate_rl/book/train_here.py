@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/train_here.py (edit there); digest 070f6fc3217a1285
+# Generated from chapters/book/train_here.py (edit there); digest 070f6fc3217a1285
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations

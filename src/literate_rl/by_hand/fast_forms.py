@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast_forms.py (edit there); digest 52beba7a17d2a69b
+# Generated from chapters/by_hand/fast_forms.py (edit there); digest 52beba7a17d2a69b
 """Fast forms: functions made for a policy that compute what its plain forms compute."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/own_models.py (edit there); digest 1c910e0d62d75d6a
+# Generated from chapters/check/own_models.py (edit there); digest 1c910e0d62d75d6a
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations

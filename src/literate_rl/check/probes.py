@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/probes.py (edit there); digest c41faefbb14638d4
+# Generated from chapters/check/probes.py (edit there); digest c41faefbb14638d4
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rules.py (edit there); digest e0fda3e46418fd9d
+# Generated from chapters/check/rules.py (edit there); digest e0fda3e46418fd9d
 """Rules: the small demands that contracts make of models, one check each."""
 
 from __future__ import annotations

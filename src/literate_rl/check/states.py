@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/states.py (edit there); digest 7477e53d9bf15c41
+# Generated from chapters/check/states.py (edit there); digest 7477e53d9bf15c41
 """States by name: what the states are called, and a model that is called with them."""
 
 from __future__ import annotations

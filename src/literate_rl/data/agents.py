@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/collectors.py (edit there); digest 686d18fbc3cf4bc0
+# Generated from chapters/data/agents.py (edit there); digest 686d18fbc3cf4bc0
 """Collectors: rollouts of an agent in many environments, seeds and devices."""
 
 from __future__ import annotations

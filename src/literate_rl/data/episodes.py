@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/episodes.py (edit there); digest ac25f6f70dc8fdd6
+# Generated from chapters/data/episodes.py (edit there); digest ac25f6f70dc8fdd6
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations

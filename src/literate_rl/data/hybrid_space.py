@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_space.py (edit there); digest 5dd3b812b59dd937
+# Generated from chapters/data/hybrid_space.py (edit there); digest 5dd3b812b59dd937
 """Spaces of hybrid actions: their masks, their bounds, and the way back into them."""
 
 from __future__ import annotations

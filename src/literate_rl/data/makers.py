@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/makers.py (edit there); digest 968c6d845d3cee5d
+# Generated from chapters/data/makers.py (edit there); digest 968c6d845d3cee5d
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/memory.py (edit there); digest 129f08cd818976fc
+# Generated from chapters/data/memory.py (edit there); digest 129f08cd818976fc
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations

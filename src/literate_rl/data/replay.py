@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/buffer.py (edit there); digest b6bfde5f7b58797c
+# Generated from chapters/data/replay.py (edit there); digest b6bfde5f7b58797c
 """Replay: a buffer of windows, with priorities if they are wanted."""
 
 from __future__ import annotations

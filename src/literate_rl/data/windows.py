@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rings.py (edit there); digest 6a4c8459dd70c441
+# Generated from chapters/data/windows.py (edit there); digest 6a4c8459dd70c441
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations

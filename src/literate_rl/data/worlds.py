@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/worlds.py (edit there); digest d6b3b7fba1d7b3e2
+# Generated from chapters/data/worlds.py (edit there); digest d6b3b7fba1d7b3e2
 """Worlds: the environments that are ours, registered with Gymnasium."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interrupts.py (edit there); digest b826df0e1c2d25cf
+# Generated from chapters/ground/interrupts.py (edit there); digest b826df0e1c2d25cf
 """Interrupts: Ctrl-C ends a training where nothing is half done."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/nests.py (edit there); digest 35888f8c115fe9f7
+# Generated from chapters/ground/nests.py (edit there); digest 35888f8c115fe9f7
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/networks.py (edit there); digest f1f510916e5b8aae
+# Generated from chapters/ground/networks.py (edit there); digest f1f510916e5b8aae
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/interfaces.py (edit there); digest a7ea8bbfbba31221
+# Generated from chapters/ground/protocols.py (edit there); digest a7ea8bbfbba31221
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/rows.py (edit there); digest a5582f6dea92f0b8
+# Generated from chapters/ground/rows.py (edit there); digest a5582f6dea92f0b8
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations

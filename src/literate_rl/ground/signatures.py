@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/signatures.py (edit there); digest 2fb80b411b3805c7
+# Generated from chapters/ground/signatures.py (edit there); digest 2fb80b411b3805c7
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations

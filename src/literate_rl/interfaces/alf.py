@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/alf.py (edit there); digest d5b61e2c88030836
+# Generated from chapters/interfaces/alf.py (edit there); digest d5b61e2c88030836
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations

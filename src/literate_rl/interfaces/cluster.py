@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/cluster.py (edit there); digest 7a7347e31ee4d8eb
+# Generated from chapters/interfaces/cluster.py (edit there); digest 7a7347e31ee4d8eb
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ding.py (edit there); digest d5243e6f30834b5d
+# Generated from chapters/interfaces/ding.py (edit there); digest d5243e6f30834b5d
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations

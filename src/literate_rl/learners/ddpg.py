@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ddpg_learner.py (edit there); digest ecf6a8fd5cf4df69
+# Generated from chapters/learners/ddpg.py (edit there); digest ecf6a8fd5cf4df69
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations

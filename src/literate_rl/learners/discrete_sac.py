@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/discrete_sac_learner.py (edit there); digest eef53197e7a8ae3d
+# Generated from chapters/learners/discrete_sac.py (edit there); digest eef53197e7a8ae3d
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations

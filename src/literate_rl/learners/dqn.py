@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/dqn_learner.py (edit there); digest efd511276849a244
+# Generated from chapters/learners/dqn.py (edit there); digest efd511276849a244
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest ad612263d6eb2086
+# Generated from chapters/impala.py (edit there); digest 8f02e5427a18e618
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class VTraceLearner(Kept):
             c_clip_ratio=config.c_clip_ratio,
             rho_pg_clip_ratio=config.rho_pg_clip_ratio,
         )
-        # How a gradient may be clipped says {doc}`/chapters/workshop/networks`.
+        # How a gradient may be clipped says {doc}`/chapters/ground/networks`.
         self.clip_gradient = GradientClip(self.parameters, config)
         self.priority: list[float] = []
 

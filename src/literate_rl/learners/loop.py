@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/loop.py (edit there); digest 47017534ffc29987
+# Generated from chapters/learners/loop.py (edit there); digest eb02f7ee022ecb0b
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class OffPolicy(Sampler):
             the algorithm, a batch and a generator, which returns the same numbers.
     """
 
-    # In a checkpoint, beside the policy's weights ({doc}`/chapters/workshop/runs`).
+    # In a checkpoint, beside the policy's weights ({doc}`/chapters/runs/runs`).
     kept = ("buffer", "optimizer", "target", *Sampler.kept, "updates")
 
     def __init__(

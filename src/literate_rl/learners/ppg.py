@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 86b46cc3bee97d59
+# Generated from chapters/ppg.py (edit there); digest a4c0a70f16cd27d5
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class AuxiliaryPhase(Kept):
         self.optimizer.step()
         return torch.stack([*(x.detach().mean() for x in info), norm])
 
-    # What follows is for checkpoints ({doc}`workshop/runs`).
+    # What follows is for checkpoints ({doc}`runs/runs`).
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""
         return super().state_dict() | {"buffer": [tuple(x) for x in self.buffer]}

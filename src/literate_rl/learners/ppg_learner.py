@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/ppg_learner.py (edit there); digest efb7d1ef5e9d010c
+# Generated from chapters/learners/ppg_learner.py (edit there); digest efb7d1ef5e9d010c
 """What PPG's phases work with: its policy, its settings, its pieces of data."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/on_policy.py (edit there); digest 7787bfc80cd2e33b
+# Generated from chapters/learners/ppo.py (edit there); digest 7787bfc80cd2e33b
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations

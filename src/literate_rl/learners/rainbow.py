@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/six_parts.py (edit there); digest 6f6ec57d6603ec98
+# Generated from chapters/learners/rainbow.py (edit there); digest 6f6ec57d6603ec98
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations

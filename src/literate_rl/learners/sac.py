@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/sac_learner.py (edit there); digest 9baf3e379dc774ae
+# Generated from chapters/learners/sac.py (edit there); digest 9baf3e379dc774ae
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations

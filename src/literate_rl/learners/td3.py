@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/td3_learner.py (edit there); digest 6b2bbf16e9b5faea
+# Generated from chapters/learners/td3.py (edit there); digest 6b2bbf16e9b5faea
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/fast.py (edit there); digest ff6ab6be9adeef72
+# Generated from chapters/maths/fast.py (edit there); digest ff6ab6be9adeef72
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/make_encoder.py (edit there); digest 7d95ba5b708e63f4
+# Generated from chapters/nets/encoders.py (edit there); digest 7d95ba5b708e63f4
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/hybrid_policy.py (edit there); digest 11d8de17dfae7145
+# Generated from chapters/nets/hybrid_policy.py (edit there); digest 11d8de17dfae7145
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations

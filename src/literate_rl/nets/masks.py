@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/wrappers.py (edit there); digest 8d553c5063f2effb
+# Generated from chapters/nets/masks.py (edit there); digest 8d553c5063f2effb
 """Legal actions: adapters for those who say it in another way."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/make_policy.py (edit there); digest df489a6255b6a761
+# Generated from chapters/nets/policies.py (edit there); digest df489a6255b6a761
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from chapters/workshop/runs.py (edit there); digest bbf60a0f8c28328c
+# Generated from chapters/runs/runs.py (edit there); digest bbf60a0f8c28328c
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations

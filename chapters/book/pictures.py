@@ -1,0 +1,915 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Pictures
+#
+# **How is a picture drawn that one can read on a phone, in the dark and with a screen reader, and
+# a dial that one can turn?** With strings. A picture on a web page is text, an *SVG*, and what a
+# dial does takes some thirty lines of JavaScript. So this book needs no drawing program and
+# no framework: this page holds all there is, with a small example of each kind.
+#
+# Nobody has to read this page to follow the book. Read it if you want to draw a picture
+# for a chapter, or to know how the ones you saw are made.
+
+# %% tags=["export", "hide-input"]
+"""Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from itertools import count, pairwise, product
+from math import isfinite, prod
+from typing import Any, Literal, NamedTuple
+
+__all__ = [
+    "AGENT_COLOURS",
+    "Axis",
+    "Box",
+    "Mark",
+    "Picture",
+    "Widget",
+    "dial",
+    "plot",
+    "predict",
+]
+
+# %% [markdown]
+# Here is a whole dial. Turn it, with the mouse or with the arrow keys.
+
+# %%
+from math import pi, sin
+
+from literate_rl.book.pictures import Axis, Mark, dial, plot
+
+time = [k / 100 for k in range(101)]
+
+
+def frame(turns):
+    height = [sin(2 * pi * turns * t) for t in time]
+    x, y = Axis("time", 0, 1, ticks=(0, 1)), Axis("height", -1, 1, ticks=(-1, 1))
+    picture = plot(
+        "A wave",
+        "A curve goes up and down.",
+        x,
+        y,
+        Mark("line thick", time, height, "accent"),
+    )
+    return [picture], f"{turns} turns in one unit of time"
+
+
+dial("A wave and its turns", frame, {"turns": [1, 2, 3, 4, 5]}, start=(2,))
+
+# %% [markdown]
+# ## One style
+#
+# A picture does not know where it will be shown: on the site, in JupyterLab, in a file
+# that a notebook was exported to, each of them light or dark. But it can ask for the
+# colour of the text around it, `currentColor`, and that fits everywhere. All greys are
+# that colour, made transparent. The two other colours are mixed with it, so they come out
+# darker on a light page and lighter on a dark one. A site that wants its own colours sets
+# `--lr-accent` and `--lr-second`.
+#
+# Each mark has a **tone**, a word that says what it is there for:
+#
+# | tone | for |
+# |---|---|
+# | none | what the picture is made of |
+# | `"accent"` | the one thing to notice |
+# | `"second"` | what is compared with it |
+# | `"quiet"` | notes, axes, what stands aside |
+# | `"faint"` | many things that make a cloud |
+
+# %% tags=["export"]
+Tone = Literal["", "accent", "second", "quiet", "faint"]
+
+# A tone only sets the variable `--tone`. All that is drawn uses this one variable.
+STYLE = """
+.lr-picture { --tone: currentColor; margin: 0.5rem 0 1rem; max-width: 46rem;
+  padding: 0 !important }
+.lr-accent { --tone: color-mix(in oklab, var(--lr-accent, #d9541e) 75%, currentColor) }
+.lr-second { --tone: color-mix(in oklab, var(--lr-second, #0d9488) 75%, currentColor) }
+.lr-quiet { --tone: color-mix(in srgb, currentColor 72%, transparent) }
+.lr-faint { --tone: color-mix(in srgb, currentColor 30%, transparent) }
+"""
+
+# One line weight, round joins, rounded boxes that are hardly filled.
+STYLE += """
+.lr-picture svg { display: block; width: 100%; height: auto }
+.lr-picture text { fill: var(--tone) }
+.lr-picture path { fill: none; stroke: var(--tone); stroke-width: 1.6;
+  stroke-linecap: round; stroke-linejoin: round }
+.lr-picture rect { fill: color-mix(in srgb, var(--tone) 7%, transparent);
+  stroke: color-mix(in srgb, var(--tone) 70%, transparent); stroke-width: 1.6 }
+.lr-picture rect.lr-accent { fill: color-mix(in srgb, var(--tone) 13%, transparent) }
+.lr-picture .lr-dots { stroke-width: 5 }
+.lr-picture .lr-bars { stroke-width: 20; stroke-linecap: butt }
+.lr-picture .lr-token { stroke-width: 12 }
+.lr-picture .lr-thick { stroke-width: 2.6 }
+.lr-picture .lr-dashed { stroke-dasharray: 4 5 }
+.lr-picture .lr-band { stroke: none;
+  fill: color-mix(in srgb, var(--tone) 22%, transparent) }
+"""
+
+# Two panels of a dial stand side by side where there is room, and else one above the
+# other. The controls are hidden on paper.
+STYLE += """
+.lr-panels { display: grid; gap: 0.75rem 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 16rem), 1fr)) }
+.lr-panels svg { max-width: 24rem }
+.lr-controls { display: flex; flex-wrap: wrap; gap: 0.5rem 1.5rem; margin-top: 0.75rem }
+.lr-controls[hidden] { display: none }
+.lr-controls label { display: flex; flex: 1 1 16rem; gap: 0.75rem; align-items: center }
+.lr-controls input { flex: 1 1 6rem; min-width: 0; accent-color: #d9541e }
+.lr-controls b { min-width: 2.5em; font-variant-numeric: tabular-nums }
+.lr-picture output { display: block; margin-top: 0.5rem; min-height: 3em;
+  white-space: pre-line; font-variant-numeric: tabular-nums }
+@media print { .lr-controls { display: none } }
+"""
+
+# Cells of a table that can be toggled are buttons. One that is pressed has the accent.
+STYLE += """
+.lr-picture table { display: table; width: auto; margin: 0; border: 0 }
+.lr-picture :is(th, td, tr) { padding: 0.15rem 0.4rem; border: 0; background: none;
+  font-weight: 400; text-align: left; color: inherit }
+.lr-picture button { width: 3.5rem; padding: 0.3rem; color: inherit; background: none;
+  border: 1.6px solid color-mix(in srgb, currentColor 55%, transparent);
+  border-radius: 0.4rem; font: inherit; cursor: pointer }
+.lr-picture button[aria-pressed=true] { border-color: #d9541e;
+  background: color-mix(in srgb, #d9541e 20%, transparent) }
+.lr-picture :is(button, input, summary):focus-visible { outline: 2px solid #d9541e;
+  outline-offset: 2px }
+"""
+
+# What changes moves there, unless the reader has asked for things not to move.
+STYLE += """
+@media (prefers-reduced-motion: no-preference) {
+  .lr-picture :is(path, text) { transition: d 0.2s, transform 0.2s } }
+"""
+
+# %% [markdown]
+# ## Boxes and arrows
+#
+# SVG is a language for drawings: `<rect>` is a rectangle, `<text>` is text, and `<path>`
+# moves a pen: `M10,20` puts it down, `L30,20` draws a line, `Q` a curve. A picture of ours
+# is 440 units wide, and one unit is about one pixel. On a phone it shrinks with the
+# page, so its text is 14 units high: that is more than 11 pixels on a screen of 390.
+#
+# Words have to fit into their boxes. The font is that of the page, so we cannot know how
+# wide they are, but we can guess, from a font that is wider than most.
+
+# %% tags=["export"]
+TEXT_SIZE, LINE_HEIGHT = 14, 18
+
+
+def text_width(words: str, bold: bool = False) -> float:
+    """Estimate how wide a line of text is, rather too wide than too narrow."""
+    em = 0.0
+    for sign in words:
+        if sign in "fijlrtI'’.,:;|!()[] /·":
+            em += 0.38
+        elif not unicodedata.combining(sign):
+            em += 0.97 if sign in "mwMW→←…%" else 0.72 if sign.isupper() else 0.63
+    return em * TEXT_SIZE * (1.12 if bold else 1.0)
+
+
+class Box(NamedTuple):
+    """A rectangle: its middle and its size. A point is a box without size."""
+
+    x: float
+    y: float
+    width: float = 0.0
+    height: float = 0.0
+
+    def at(self, across: float, down: float) -> Box:
+        """Return a point: (0, 0) is the top left corner, (1, 1) the bottom right."""
+        x = self.x + (across - 0.5) * self.width
+        return Box(x, self.y + (down - 0.5) * self.height)
+
+    def toward(self, other: Box) -> Box:
+        """Return the middle of the side that looks at another box."""
+        right, down = other.x - self.x, other.y - self.y
+        # The side is the one where the gap between the two is wider.
+        gap_across = abs(right) - (self.width + other.width) / 2
+        if gap_across > abs(down) - (self.height + other.height) / 2:
+            return self.at(float(right > 0), 0.5)
+        return self.at(0.5, float(down > 0))
+
+
+# %% [markdown]
+# A `Picture` collects marks, and there are few: text, a box with text, an arrow, a row of
+# cells and a frame around some boxes. It shows itself at the end of a cell, because
+# Jupyter asks each object for its `_repr_html_`. Where there is no browser, one sees the
+# text alternative.
+#
+# A page needs an *id* for each picture's title, and no two may be the same. It is counted,
+# and a digest of the picture stands in it, because the counter starts anew with each
+# kernel and a notebook may still show what an older one has drawn.
+
+
+# %% tags=["export"]
+PICTURES = count(1)
+
+
+def pair(point: complex) -> str:
+    """Write a point as a path wants it."""
+    return f"{point.real:.1f},{point.imag:.1f}"
+
+
+class Picture:
+    """A drawing that grows mark by mark and shows itself in a notebook.
+
+    Args:
+        title: What it shows, in a few words.
+        alt: The same in sentences, for those who cannot see it.
+        width: Width in units. The height is that of the marks.
+    """
+
+    def __init__(self, title: str, alt: str, width: float = 440) -> None:
+        if not title.strip() or not alt.strip():
+            raise ValueError("title and alt must not be empty")
+        self.title, self.alt, self.width = title, alt, width
+        self.marks: list[str] = []
+        self.top, self.bottom = float("inf"), float("-inf")
+
+    def reach(self, top: float, bottom: float) -> None:
+        """Make room from the one height to the other."""
+        self.top, self.bottom = min(self.top, top), max(self.bottom, bottom)
+
+    def path(
+        self, d: str, tone: str = "", kind: str = "", width: float | None = None
+    ) -> None:
+        """Draw with a pen, ``M…L…Q…Z``; its kind says how wide it is, or ``width``."""
+        names = " ".join(f"lr-{name}" for name in (tone, *kind.split()) if name)
+        style = "" if width is None else f' style="stroke-width:{width:.1f}"'
+        self.marks.append(f'<path class="{names}"{style} d="{d}"/>')
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        tone: Tone = "",
+        anchor: Literal["start", "middle", "end"] = "middle",
+        bold: bool = False,
+    ) -> None:
+        """Write lines of text around the height ``y``, at, left or right of ``x``."""
+        lines = words.split("\n")
+        first = y - (len(lines) - 1) * LINE_HEIGHT / 2
+        for number, line in enumerate(lines):
+            width, height = text_width(line, bold), first + number * LINE_HEIGHT
+            left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+            if left < 0 or left + width > self.width:
+                raise ValueError(
+                    f"words must fit into the picture's 0 to {self.width:.0f}, "
+                    f"got {line!r} from {left:.0f} to {left + width:.0f}"
+                )
+            self.reach(height - 9, height + 9)
+            self.marks.append(
+                f'<text class="lr-{tone}" text-anchor="{anchor}" dy="0.35em" '
+                f'font-weight="{600 if bold else 400}" '
+                f'transform="translate({x:.1f} {height:.1f})">{escape(line)}</text>'
+            )
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        words: str = "",
+        tone: Tone = "",
+        width: float = 0.0,
+        height: float = 0.0,
+    ) -> Box:
+        """Draw a box around a middle; the first line of its words is bold.
+
+        Without a size the box is as large as its words need.
+        """
+        lines = words.split("\n")
+        need = max(text_width(line, bold=line is lines[0]) for line in lines)
+        box = Box(x, y, width or need + 20, height or LINE_HEIGHT * len(lines) + 14)
+        if need > box.width or LINE_HEIGHT * len(lines) > box.height:
+            raise ValueError(
+                f"words must fit into the box, got {words!r}, about {need:.0f} wide, "
+                f"for {box.width:.0f} times {box.height:.0f}"
+            )
+        self.reach(y - box.height / 2 - 2, y + box.height / 2 + 2)
+        corner = box.at(0, 0)
+        self.marks.append(
+            f'<rect class="lr-{tone}" x="{corner.x:.1f}" y="{corner.y:.1f}" '
+            f'width="{box.width:.1f}" height="{box.height:.1f}" '
+            f'rx="{min(7, box.width / 6):.1f}"/>'
+        )
+        first = y - (len(lines) - 1) * LINE_HEIGHT / 2
+        for number, line in enumerate(lines if words else ()):
+            height = first + number * LINE_HEIGHT
+            self.text(x, height, line, tone if number == 0 else "", bold=number == 0)
+        return box
+
+    def cells(
+        self,
+        x: float,
+        y: float,
+        contents: Sequence[object],
+        tones: Mapping[int, Tone] | None = None,
+        width: float = 44,
+        gap: float = 4,
+    ) -> list[Box]:
+        """Draw a row of cells, the first around (x, y); return their boxes."""
+        row = []
+        for number, content in enumerate(contents):
+            middle = x + number * (width + gap)
+            tone = (tones or {}).get(number, "")
+            row.append(self.box(middle, y, "", tone, width, 28))
+            self.text(middle, y, str(content), tone)
+        return row
+
+    def frame(self, boxes: Sequence[Box], words: str, tone: Tone = "quiet") -> Box:
+        """Draw a dashed frame around boxes, with words above it."""
+        # Twelve units of room on each side.
+        left = min(box.x - box.width / 2 for box in boxes) - 12
+        right = max(box.x + box.width / 2 for box in boxes) + 12
+        top = min(box.y - box.height / 2 for box in boxes) - 12
+        bottom = max(box.y + box.height / 2 for box in boxes) + 12
+        self.reach(top, bottom + 1)
+        self.path(
+            f"M{left:.1f},{top:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z",
+            tone,
+            "dashed",
+        )
+        self.text((left + right) / 2, top - 12, words, tone)
+        return Box((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+
+    def arrow(
+        self,
+        start: tuple[float, ...],
+        end: tuple[float, ...],
+        words: str = "",
+        tone: Tone = "",
+        bend: float = 0.0,
+        kind: str = "",
+        head: bool = True,
+        side: Literal[1, -1] = 1,
+    ) -> None:
+        """Draw an arrow between two boxes or points.
+
+        The words stand on the left of someone who walks along the arrow, or with
+        ``side=-1`` on the right. With ``bend`` the arrow swings out to the side of its
+        words by so many units.
+        """
+        # Between boxes the arrow goes from the side that faces the other.
+        from_, to = Box(*start), Box(*end)
+        from_, to = (
+            from_.toward(to) if from_.width else from_,
+            to.toward(from_) if to.width else to,
+        )
+        # As complex numbers points are easy to add, and to turn: times -i is a quarter
+        # turn to the left, because heights count downwards.
+        a, b = complex(from_.x, from_.y), complex(to.x, to.y)
+        aside = (b - a) / abs(b - a) * -1j * side
+        middle = (a + b) / 2 + bend * aside
+        # A curve `Q` is pulled towards a point and gets half as far.
+        pull = (a + b) / 2 + 2 * bend * aside
+        self.path(f"M{pair(a)}Q{pair(pull)} {pair(b)}", tone, kind)
+        if head:
+            # Back along the curve by eight units, and four to each side.
+            back = 8 * (pull - b) / abs(pull - b)
+            left, right = b + back * (1 + 0.5j), b + back * (1 - 0.5j)
+            self.path(f"M{pair(left)}L{pair(b)}L{pair(right)}", tone)
+        self.reach(middle.imag - 2, middle.imag + 2)
+        if words and abs(aside.real) > 0.7:
+            # Beside an upright arrow the words start or end.
+            at = middle + 8 * aside
+            self.text(
+                at.real, at.imag, words, tone, "start" if aside.real > 0 else "end"
+            )
+        elif words:
+            at = middle + (12 + 9 * words.count("\n")) * aside
+            self.text(at.real, at.imag, words, tone)
+
+    def svg(self) -> str:
+        """Return the drawing as text; ids name its title and its alternative."""
+        inside = "".join(self.marks)
+        name = f"lr-{next(PICTURES)}-{sha256(inside.encode()).hexdigest()[:8]}"
+        height = self.bottom - self.top
+        return (
+            f'<svg role="img" aria-labelledby="{name}-title {name}-desc" '
+            f'viewBox="0 {self.top:.1f} {self.width:.1f} {height:.1f}" '
+            f'font-size="{TEXT_SIZE}"><title id="{name}-title">{escape(self.title)}'
+            f'</title><desc id="{name}-desc">{escape(self.alt)}</desc>{inside}</svg>'
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {self.alt}"
+
+    def _repr_html_(self) -> str:
+        # Larger than its own size a picture would shout.
+        limit = f"max-width: {1.15 * self.width:.0f}px"
+        return (
+            f"<style>{STYLE}</style>"
+            f'<figure class="lr-picture" style="{limit}">{self.svg()}</figure>'
+        )
+
+
+# %% [markdown]
+# Four lines make a picture. The accent says what to notice.
+
+# %%
+picture = Picture(
+    "Two boxes", "An arrow leads from a box called here to a box called there."
+)
+here, there = picture.box(80, 30, "here"), picture.box(360, 30, "there", "second")
+picture.arrow(here, there, "notice me", "accent")
+picture
+
+# %% [markdown]
+# ## Plots
+#
+# A dial needs a picture of numbers. Four kinds of marks are enough for numbers: a `line`, `dots`,
+# `bars` from zero, and a `band` between two curves. A fifth, `label`, writes words at a point.
+# Bars are narrower than the distance between them, so that no bar hides its neighbour.
+# Dots are lines of length zero, drawn with a thick round pen. So *everything* that shows numbers
+# is a path, and whatever moves when a dial is turned is one attribute of a path, its `d`.
+
+
+# %% tags=["export"]
+class Axis(NamedTuple):
+    """One axis of a plot: its name, its range, and where it is marked.
+
+    Ticks are numbers, or a mapping from numbers to what is written there.
+    """
+
+    name: str
+    low: float
+    high: float
+    ticks: Sequence[float] | Mapping[float, str] = ()
+
+    def place(self, value: float, start: float, end: float) -> float:
+        """Return where a number stands between two ends of the axis."""
+        if not isfinite(value) or not self.low <= value <= self.high:
+            raise ValueError(
+                f"what is drawn must lie on the axis {self.name!r}, from {self.low} to "
+                f"{self.high}, got {value}"
+            )
+        return start + (value - self.low) / (self.high - self.low) * (end - start)
+
+
+KINDS = ("line", "dots", "bars", "band", "label")
+
+
+class Mark(NamedTuple):
+    """Some numbers to draw.
+
+    ``x`` and ``y`` have the same length. A ``band`` goes from ``low`` to ``y``, a
+    ``label`` writes ``words`` at its only point. ``thick`` or ``dashed`` may follow the
+    kind. A mark without numbers takes its place among the marks and is not seen.
+    """
+
+    kind: str
+    x: Sequence[float]
+    y: Sequence[float]
+    tone: Tone = ""
+    low: Sequence[float] = ()
+    words: str = ""
+
+
+def pen(kind: str, points: list[tuple[float, float]], base: float) -> str:
+    """Return what the pen does for a line, dots, or bars that stand on a base."""
+    if kind == "dots":
+        return "".join(f"M{x:.1f},{y:.1f}h0" for x, y in points)
+    if kind == "bars":
+        return "".join(f"M{x:.1f},{base:.1f}V{y:.1f}" for x, y in points)
+    if not points:
+        return ""
+    # A point on the straight line between its neighbours needs no place in the path.
+    kept = points[:1]
+    for number in range(1, len(points) - 1):
+        (x, y), (after_x, after_y) = points[number], points[number + 1]
+        before_x, before_y = points[number - 1]
+        turn = (x - before_x) * (after_y - y) - (y - before_y) * (after_x - x)
+        if abs(turn) > 1e-6:
+            kept.append((x, y))
+    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in kept + points[1:][-1:])
+
+
+def plot(
+    title: str,
+    alt: str,
+    x: Axis,
+    y: Axis,
+    *marks: Mark,
+    width: float = 320,
+    height: float = 190,
+) -> Picture:
+    """Draw marks over two axes.
+
+    Args:
+        title: Written above the plot.
+        alt: The text alternative.
+        x: The axis at the bottom.
+        y: The axis on the left. Its name is written at its top.
+        marks: What to draw, the first at the back.
+        width: Width in units, of the whole picture.
+        height: Height in units, of the part inside the axes.
+
+    Returns:
+        The picture.
+    """
+    picture = Picture(title, alt, width)
+    left, right, top, bottom = 38.0, width - 8, 0.0, height
+    picture.text(0, -40 if y.name else -18, title, anchor="start", bold=True)
+    if y.name:
+        picture.text(0, -19, y.name, "quiet", "start")
+    if x.name:
+        picture.text(right, bottom + 34, x.name, "quiet", "end")
+    picture.path(f"M{left},{top}V{bottom}H{right}", "faint")
+    for axis in (x, y):
+        ticks = axis.ticks
+        names = (
+            ticks
+            if isinstance(ticks, Mapping)
+            else {tick: f"{tick:g}" for tick in ticks}
+        )
+        for tick, words in names.items():
+            if axis is x:
+                at = x.place(tick, left, right)
+                picture.path(f"M{at:.1f},{bottom}v4", "faint")
+                picture.text(at, bottom + 14, words.replace("-", "−"), "quiet")
+            else:
+                at = y.place(tick, bottom, top)
+                picture.path(f"M{left},{at:.1f}h-4", "faint")
+                picture.text(left - 7, at, words.replace("-", "−"), "quiet", "end")
+
+    def points(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
+        pairs = zip(xs, ys, strict=True)
+        return [(x.place(a, left, right), y.place(b, bottom, top)) for a, b in pairs]
+
+    # A bar takes four fifths of the distance to the next, of whichever mark that is.
+    bars = [a for mark in marks if mark.kind[:4] == "bars" for a in mark.x]
+    stands = sorted({round(x.place(a, left, right), 1) for a in bars})
+    bar = min([25.0, *(b - a for a, b in pairwise(stands))]) * 0.8
+    # The axes decide on the size, not what is drawn.
+    size = picture.top, picture.bottom
+    for mark in marks:
+        kind, found = mark.kind.split()[0], points(mark.x, mark.y)
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+        if kind == "label":
+            # Words without a place wait outside of the picture.
+            at, up = found[0] if found else (width / 2, -9999.0)
+            picture.text(at, up, mark.words, mark.tone)
+            continue
+        base = y.place(min(max(y.low, 0.0), y.high), bottom, top)
+        d = pen(kind, found, base)
+        if kind == "band":
+            # There along the one curve and back along the other.
+            d += "L" + pen("line", points(mark.x, mark.low)[::-1], base)[1:] + "Z"
+        picture.path(d, mark.tone, mark.kind, bar if kind == "bars" else None)
+    picture.top, picture.bottom = size
+    return picture
+
+
+# %%
+x = [k / 10 for k in range(-20, 21)]
+squares = [number**2 for number in x]
+plot(
+    "A parabola and its points",
+    "The square of x from −2 to 2, a curve with five dots on it.",
+    Axis("x", -2, 2, ticks=(-2, 0, 2)),
+    Axis("its square", 0, 4, ticks=(0, 2, 4)),
+    Mark("band", x, squares, "second", low=[0] * len(x)),
+    Mark("line thick", x, squares, "second"),
+    Mark("dots", x[::10], squares[::10], "accent"),
+)
+
+# %% [markdown]
+# ## Dials
+#
+# A **dial** is a function of the chapter that is called for each setting when the page is
+# built. It returns pictures and a sentence. The pictures of one setting differ from those
+# of the next in few places, so only these are kept: where a path goes and where a word
+# stands. Turning the dial puts the kept strings back. The page calculates nothing, so its
+# numbers are those of the code in the book.
+#
+# There are two kinds of controls, and both are the browser's own, so keys and screen
+# readers work without our help. A *slider* goes through values in their order. A *grid*
+# is a table of buttons that are on or off. Settings are counted like the digits of a
+# number: the last control runs fastest.
+#
+# Without JavaScript, and on paper, one sees the picture of the setting at the start, and
+# its sentence.
+
+# %%
+from IPython.display import Markdown
+
+from literate_rl.book.pictures import modules
+
+Markdown(f"```javascript\n{modules('dial')['dial']}```")
+
+# %% [markdown]
+# The scripts of this book are modules in a folder of the package, `literate_rl/book`, where a linter
+# reads them. A notebook can load no files. So `script` makes one text of a module and of those that
+# it imports. `figure` puts it into a function without a name, so that two figures on one page cannot
+# disturb each other, and starts it with its own figure and its data.
+
+
+# %% tags=["export"]
+def modules(name: str) -> dict[str, str]:
+    """Return the text of a script of the book, after those of all that it imports."""
+    text = (files("literate_rl") / "book" / f"{name}.js").read_text("utf-8")
+    found: dict[str, str] = {}
+    for other in re.findall(r'from "\./(\w+)\.js"', text):
+        found |= modules(other)
+    return found | {name: text}
+
+
+def script(*names: str) -> str:
+    """Return scripts as one text, without the words that make modules of them."""
+    texts = {key: text for name in names for key, text in modules(name).items()}
+    return re.sub(r"(?m)^import .*\n|^export ", "", "\n".join(texts.values()))
+
+
+class Widget:
+    """Something to touch: HTML for a browser, words for all others."""
+
+    def __init__(self, html: str, words: str) -> None:
+        # JupyterLab keeps the arrow keys and others for itself, unless the element that
+        # has the focus says this.
+        ours = r'<\1 data-lm-suppress-shortcuts="true"'
+        self.html, self.words = re.sub("<(input|button|summary)\\b", ours, html), words
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def _repr_html_(self) -> str:
+        return f"<style>{STYLE}</style>{self.html}"
+
+
+def figure(
+    label: str, inside: str, words: str, name: str, data: Any, kinds: str = ""
+) -> Widget:
+    """Return a figure that a script moves.
+
+    Args:
+        label: What it is for, in a few words.
+        inside: Its pictures and controls.
+        words: What is written below them.
+        name: The script. It has a function ``start``.
+        data: What the script has to know.
+        kinds: Classes of its own.
+    """
+    packed = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    # A string in the data that holds `</script>` would end the script.
+    packed = packed.replace("<", "\\u003c")
+    call = f"start(document.currentScript.parentElement, {packed});"
+    return Widget(
+        f'<figure class="lr-picture{kinds}" role="group" aria-label="{escape(label)}">'
+        f"{inside}<output>{escape(words)}</output>"
+        f"<script>(() => {{\n{script(name)}{call}}})()</script></figure>",
+        f"{label}: {words}",
+    )
+
+
+def slider(name: str, values: Sequence[Any], value: Any) -> str:
+    """Return a slider that goes through values in their order."""
+    return (
+        f'<label>{escape(name)} <input type="range" min="0" max="{len(values) - 1}" '
+        f'value="{values.index(value)}"> <b aria-hidden="true">{escape(str(value))}</b>'
+        "</label>"
+    )
+
+
+# %% [markdown]
+# `dial` has three steps: ask for all settings, find what differs, write the controls.
+
+
+# %% tags=["export"]
+Frame = tuple[Sequence[Picture], str]
+# What may differ from one setting to the next: a path's way, a word's place.
+LIVE = re.compile(r' (?:d|transform)="([^"]*)"')
+
+
+def dial(
+    label: str,
+    frame: Callable[..., Frame],
+    sliders: Mapping[str, Sequence[Any]],
+    grid: tuple[Sequence[str], Sequence[str]] | None = None,
+    start: Sequence[Any] = (),
+) -> Widget:
+    """Make a picture with controls.
+
+    Args:
+        label: What the dial is for, in a few words.
+        frame: Called for each setting, with the value of each slider and, if there is a
+            grid, with its rows of booleans. Returns the pictures, side by side, and a
+            sentence with the numbers to read off. The pictures of all settings must
+            have the same marks.
+        sliders: Values by the name of the slider.
+        grid: Names of the rows and of the columns of a table of switches.
+        start: The setting to begin with, in the order of the arguments of ``frame``;
+            by default the first one.
+
+    Returns:
+        The widget.
+
+    Raises:
+        ValueError: If a setting is drawn with other marks than the first one, or if
+            there are more than 2,000 settings.
+    """
+    rows, columns = grid or ((), ())
+    choices = [list(values) for values in sliders.values()]
+    switches = [[False, True]] * (len(rows) * len(columns))
+    sizes = [len(values) for values in choices + switches]
+    if prod(sizes) > 2000:
+        raise ValueError(f"dial must have at most 2000 settings, got {prod(sizes)}")
+
+    def arguments(setting: Sequence[Any]) -> tuple[Any, ...]:
+        values, flat = setting[: len(choices)], setting[len(choices) :]
+        wide = len(columns)
+        table = tuple(tuple(flat[r * wide : (r + 1) * wide]) for r in range(len(rows)))
+        return (*values, table) if grid else tuple(values)
+
+    # Draw each setting. An SVG without its live strings is its skeleton.
+    settings = [arguments(setting) for setting in product(*choices, *switches)]
+    drawn, readouts, skeletons = [], [], set()
+    for setting in settings:
+        pictures, readout = frame(*setting)
+        inside = "".join("".join(picture.marks) for picture in pictures)
+        drawn.append(LIVE.findall(inside))
+        skeletons.add(LIVE.sub("", inside))
+        readouts.append(readout)
+    if len(skeletons) > 1:
+        raise ValueError("frame must return the same marks for each setting")
+
+    # Keep the strings that differ somewhere.
+    live = [
+        i for i, strings in enumerate(zip(*drawn, strict=True)) if len(set(strings)) > 1
+    ]
+    first = tuple(start) or settings[0]
+    if first not in settings:
+        raise ValueError(f"start must be one of the settings, got {first}")
+    number = settings.index(first)
+    data = {
+        "sizes": sizes,
+        "texts": [[str(value) for value in values] for values in choices],
+        "live": live,
+        "frames": [[strings[i] for i in live] for strings in drawn],
+        "readouts": readouts,
+    }
+
+    # The controls, hidden until the script is there to serve them.
+    controls = "".join(
+        slider(name, values, value)
+        for (name, values), value in zip(sliders.items(), first, strict=False)
+    )
+    if grid:
+        controls += table_of_switches(rows, columns, first[-1])
+    panels = "".join(picture.svg() for picture in frame(*first)[0])
+    inside = (
+        f'<div class="lr-panels">{panels}</div>'
+        f'<div class="lr-controls" hidden>{controls}</div>'
+    )
+    return figure(label, inside, readouts[number], "dial", data)
+
+
+def table_of_switches(
+    rows: Sequence[str], columns: Sequence[str], pressed: Sequence[Sequence[bool]]
+) -> str:
+    """Return a table of buttons that know their row, their column and their state."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = ""
+    for row, states in zip(rows, pressed, strict=True):
+        cells = "".join(
+            f'<td><button type="button" aria-pressed="{str(bool(state)).lower()}" '
+            f'aria-label="{escape(f"{row}: {column}")}">{int(state)}</button></td>'
+            for column, state in zip(columns, states, strict=True)
+        )
+        body += f'<tr><th scope="row">{escape(row)}</th>{cells}</tr>'
+    return (
+        f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+# %% [markdown]
+# ## Questions
+#
+# Two kinds of exercise are graded by what the reader's code computes ({doc}`/chapters/book/exercises`). The
+# third, *predict first*, needs no code. One chooses an answer and only then may look. That
+# works without JavaScript and without a kernel: a browser has radio buttons and `<details>`,
+# and CSS can ask whether the right button is checked.
+
+# %% tags=["export"]
+STYLE += """
+.lr-predict fieldset { border: 0; margin: 0; padding: 0 }
+.lr-predict legend { font: inherit; font-weight: 600; padding: 0 }
+.lr-predict label { display: flex; gap: 0.6rem; align-items: baseline }
+.lr-predict summary { cursor: pointer }
+.lr-predict:not(:has(:checked)) details { display: none }
+.lr-predict details b { display: none }
+.lr-predict:has([value="1"]:checked) .lr-right { display: inline }
+.lr-predict:has([value="0"]:checked) .lr-wrong { display: inline }
+"""
+
+
+def predict(question: str, choices: Sequence[str], right: str, because: str) -> Widget:
+    """Ask the reader for a prediction, and explain the answer once there is one.
+
+    Args:
+        question: The question.
+        choices: The answers to choose from.
+        right: The one that is right.
+        because: Why it is.
+
+    Returns:
+        The widget.
+    """
+    if right not in choices:
+        raise ValueError(f"right must be one of the choices {choices}, got {right!r}")
+    # Radio buttons belong together if they have the same name.
+    name = f"lr-{next(PICTURES)}-{sha256(question.encode()).hexdigest()[:8]}"
+    buttons = "".join(
+        f'<label><input type="radio" name="{name}" value="{int(choice == right)}"> '
+        f"{escape(choice)}</label>"
+        for choice in choices
+    )
+    html = (
+        f'<div class="lr-picture lr-predict"><fieldset><legend>{escape(question)}'
+        f"</legend>{buttons}</fieldset><details><summary>Compare</summary><p>"
+        f'<b class="lr-right">Right.</b><b class="lr-wrong">No: {escape(right)}.</b> '
+        f"{escape(because)}</p></details></div>"
+    )
+    return Widget(html, "\n- ".join([question, *choices]))
+
+
+# %%
+predict(
+    "A dial is turned. Where do its new numbers come from?",
+    ["the page calculates them", "the chapter calculated them when the page was built"],
+    right="the chapter calculated them when the page was built",
+    because="The script only puts back strings that were kept for each setting.",
+)
+
+# %% [markdown]
+# ## Diagrams
+#
+# The diagrams of this book stand in their chapters, each in a folded cell, with a sentence on
+# what to notice.
+
+# %% [markdown]
+# ## A colour for each agent
+#
+# Learning curves are drawn by matplotlib. There an agent has the same colour in the whole book:
+# `color=AGENT_COLOURS["SAC"]`. Agents that meet in a figure can be told apart, also by readers
+# who see red and green alike, and each colour stands out from a light page and from a dark one.
+
+
+# %% tags=["export"]
+AGENT_COLOURS = {
+    "REINFORCE": "#009e73",
+    "REINFORCE with baseline": "#b0308f",
+    "A2C": "#3596d4",
+    "A3C": "#808080",
+    "PPO": "#d55e00",
+    "PPG": "#8c564b",
+    "hybrid PPO": "#8b85de",
+    "IMPALA": "#6857d1",
+    "DQN": "#0072b2",
+    "C51": "#bb7e90",
+    "Rainbow": "#549f0d",
+    "Ape-X": "#6887ff",
+    "discrete SAC": "#42734d",
+    "DDPG": "#6857d1",
+    "HDDPG": "#6d7eb1",
+    "TD3": "#237568",
+    "SAC": "#009e73",
+}
+
+# %% mystnb={"image": {"alt": "Seventeen short lines, each with the name of an agent and its colour"}}
+import matplotlib.pyplot as plt
+
+fig, axis = plt.subplots(figsize=(4.8, 2.8))
+for number, (name, colour) in enumerate(AGENT_COLOURS.items()):
+    column, row = divmod(number, 9)
+    axis.plot([column, column + 0.12], [-row, -row], color=colour, linewidth=3)
+    axis.text(column + 0.17, -row, name, va="center", color=colour)
+axis.set(xlim=(0, 1.8))
+axis.axis("off")
+fig.tight_layout()
+
+# %% [markdown]
+# ## References
+#
+# The languages are [SVG](https://www.w3.org/TR/SVG2/) and
+# [CSS](https://www.w3.org/TR/css-color-5/), and what controls should do for keys and
+# screen readers is written in the [ARIA patterns](https://www.w3.org/WAI/ARIA/apg/patterns/).
+# What a picture one can touch is worth was shown by [Distill](https://distill.pub/).

@@ -1,0 +1,530 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A training that runs in the page
+#
+# **Can a reader train an agent without installing anything?** CartPole is small: its physics is
+# six lines, two networks of 16 units are enough, and PPO with backpropagation by hand is about
+# 140 lines of JavaScript. A browser makes 40,960 steps of it in some ten seconds, and the reader
+# may turn the settings while it learns. Q-learning with a table takes some thirty lines.
+#
+# Nobody has to read this page to follow the book. {doc}`/chapters/ppo_error` and {doc}`/chapters/dqn`
+# ask their questions with the two figures that are made here. You need {doc}`/chapters/ppo` and
+# {doc}`/chapters/dqn` for the algorithms and {doc}`/chapters/book/playground` for physics, networks and the scene.
+
+# %% tags=["export", "hide-input"]
+"""Train here: PPO and Q-learning in the page, with settings that the reader turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from math import sqrt
+from typing import Any, NamedTuple
+
+from literate_rl.book.pictures import (
+    Axis,
+    Mark,
+    Picture,
+    Widget,
+    figure,
+    plot,
+    script,
+    slider,
+)
+from literate_rl.book.playground import METRE, MOVING_STYLE, scene
+from literate_rl.ground.signatures import Fraction, checked
+from literate_rl.runs.runs import stored_runs
+
+__all__ = ["SETTINGS", "Learned", "learn_maze", "train_cartpole", "train_maze"]
+
+# %% [markdown]
+# Press **Train**.
+
+# %%
+from literate_rl.book.train_here import train_cartpole, train_maze
+
+train_cartpole()
+
+# %%
+train_maze()
+
+# %% [markdown]
+# ## Chance
+#
+# Everything random comes from one generator, *mulberry32*, which is one number and six lines. So a
+# seed decides a run.
+
+# %%
+from IPython.display import Markdown
+
+from literate_rl.book.pictures import modules
+
+
+def show(name, of):
+    return Markdown(f"```javascript\n{modules(of)[name]}```")
+
+
+show("random", of="ppo")
+
+# %% [markdown]
+# ## PPO once more
+#
+# PyTorch finds gradients by itself. Here it takes a dozen lines, because a network is always the
+# same: a sum, and a tanh before the next sum, with the derivative $1 - h^2$ of $h = \tanh(x)$.
+# Whoever wants to decide what is drawn hands over functions of his own, and a test does: it gives
+# `learner` the draws of the package's `PPO` and compares.
+
+# %%
+show("ppo", of="ppo")
+
+# %% [markdown]
+# ## Settings
+#
+# A rollout is small, 256 steps, so that something happens in the page every few hundredths of a
+# second. The learning rate is higher than in {doc}`/chapters/ppo`, and it does not fall. About 25
+# settings of network, rollout, minibatches and learning rate were tried, with and without the
+# clip, on the seeds 100 to 111. On the seeds 1 to 10 they were run once.
+
+# %% tags=["export"]
+SETTINGS = {
+    "hidden": 16,
+    "limit": 500,
+    "num_envs": 8,
+    "num_steps": 32,
+    "num_minibatches": 8,
+    "gamma": 0.98,
+    "lambda": 0.8,
+    "entropy_weight": 0.01,
+    "value_weight": 0.5,
+    "max_grad_norm": 0.5,
+}
+TOTAL = 160 * 256  # steps, after which nothing more is learned
+
+# %% [markdown]
+# ## The agent beside its training
+#
+# Beside the training the agent as it is now plays, fifty steps a second. It takes the more probable
+# action. The script says what only this figure has: how to begin, what to take from the worker, a
+# step of the game, the drawing, and the words. The other figure has such a script of its own.
+
+# %%
+show("train_cartpole", of="train_cartpole")
+
+# %% [markdown]
+# ## A maze and a table
+#
+# The maze has 29 cells, and the agent begins at `s`. There is a small prize near it and a large one
+# further away. A step against a wall leads nowhere, and a prize ends the episode. For a script the
+# maze is three things: where each of the four actions leads, what each cell pays, and the start.
+# Seven mazes were tried, on the seeds 1 to 10, until one was found that is quickly learned.
+
+
+# %% tags=["export"]
+class Maze(NamedTuple):
+    """A maze as a table.
+
+    Attributes:
+        cells: Row and column of each cell.
+        next: The cells to which the actions up, right, down and left lead.
+        prize: What a cell pays; a prize ends the episode.
+        start: Where episodes begin.
+    """
+
+    cells: list[tuple[int, int]]
+    next: list[list[int]]
+    prize: list[int]
+    start: int
+
+
+def maze_of(rows: Sequence[str], prizes: Mapping[str, int]) -> Maze:
+    """Read a maze: ``#`` is a wall, ``s`` the start, other letters are prizes."""
+    signs = {
+        (y, x): sign
+        for y, row in enumerate(rows)
+        for x, sign in enumerate(row)
+        if sign != "#"
+    }
+    place = {cell: number for number, cell in enumerate(signs)}
+    ways = ((-1, 0), (0, 1), (1, 0), (0, -1))
+    leads = [
+        [place.get((y + down, x + right), here) for down, right in ways]
+        for (y, x), here in place.items()
+    ]
+    pays = [prizes.get(sign, 0) for sign in signs.values()]
+    return Maze(list(signs), leads, pays, list(signs.values()).index("s"))
+
+
+ROWS = ("........", ".##.###.", "n.s.#.#f", ".##...#.", "...#....")
+MAZE = maze_of(ROWS, {"n": 1, "f": 10})
+MAZE_SETTINGS = {
+    "next": MAZE.next,
+    "prize": MAZE.prize,
+    "start": MAZE.start,
+    "limit": 100,
+    "num_steps": 25,
+}
+MAZE_TOTAL = 240 * 25
+
+# %% [markdown]
+# ## Q-learning once more
+#
+# Here is the whole learner. It moves the value of the action that was taken by a share, the step size,
+# towards the reward plus the discounted value of the best next action. It explores with a random
+# action now and then, and chooses among equally good ones by chance. `best` is the walker beside the
+# training, who takes the first of the best actions. What it gets goes into the second plot.
+
+# %%
+show("q_learning", of="q_learning")
+
+# %% [markdown]
+# The same in Python, number for number: the picture for those who have no JavaScript is made with
+# it, the claims of {doc}`/chapters/dqn` are tested with it, and a test holds the script to it.
+
+
+# %% tags=["export"]
+def uniform(seed: int) -> Iterator[float]:
+    """Yield the numbers that the scripts draw."""
+    low = 2**32 - 1
+    while True:
+        seed = (seed + 0x6D2B79F5) & low
+        mixed = (seed ^ seed >> 15) * (1 | seed) & low
+        mixed ^= (mixed + (mixed ^ mixed >> 7) * (61 | mixed)) & low
+        yield (mixed ^ mixed >> 14) / 2**32
+
+
+def walk(table: Sequence[Sequence[float]], limit: int = 100) -> int:
+    """Return the prize to which the first of the best actions lead, or 0."""
+    place = MAZE.start
+    while limit and not MAZE.prize[place]:
+        values = table[place]
+        place, limit = MAZE.next[place][values.index(max(values))], limit - 1
+    return MAZE.prize[place]
+
+
+class Learned(NamedTuple):
+    """What was learned in the maze.
+
+    Attributes:
+        table: The values of the four actions in each cell.
+        run: After every 25 steps: steps, the mean return of the last 20 episodes, and
+            what the walker gets.
+    """
+
+    table: list[list[float]]
+    run: list[tuple[int, float, int]]
+
+
+@checked
+def learn_maze(
+    step_size: Fraction, exploration: Fraction, discount: Fraction, seed: int
+) -> Learned:
+    """Learn the maze as the page does, from nothing to the end.
+
+    Args:
+        step_size: Share of the way that a value moves towards its target.
+        exploration: Probability of a random action.
+        discount: The discount factor.
+        seed: Decides the run.
+    """
+    draw, limit = uniform(seed), MAZE_SETTINGS["limit"]
+    table = [[0.0] * 4 for _ in MAZE.next]
+    state, length = MAZE.start, 0
+    returns: list[int] = []
+    run: list[tuple[int, float, int]] = []
+    for step in range(1, MAZE_TOTAL + 1):
+        explore, values = next(draw) < exploration, table[state]
+        top = max(values)
+        good = [a for a in range(4) if explore or values[a] == top]
+        action = good[int(next(draw) * len(good))]
+        later = MAZE.next[state][action]
+        reward = MAZE.prize[later]
+        future = 0.0 if reward else max(table[later])
+        values[action] += step_size * (reward + discount * future - values[action])
+        state, length = later, length + 1
+        if reward or length == limit:
+            returns.append(reward)
+            state, length = MAZE.start, 0
+        if step % 25 == 0:
+            last_20 = returns[-20:]
+            run.append((step, sum(last_20) / max(1, len(last_20)), walk(table)))
+    return Learned(table, run)
+
+
+# %% [markdown]
+# In the picture each cell has four triangles, one for each action; the stronger its colour, the larger
+# its value. The number is the largest of the four. The ring is the walker.
+
+# %% tags=["export"]
+CELL = 52
+PLACES = [(38 + CELL * column, 26 + CELL * row) for row, column in MAZE.cells]
+
+
+def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
+    """Draw the maze with the values of its actions."""
+    picture = Picture(
+        "A table of values, drawn in its maze",
+        "A maze with a prize of 1 near the start and a prize of 10 further away. Each "
+        "cell has a triangle for each of its four actions: the stronger its colour, "
+        "the larger the value. The number is the largest value of the cell.",
+    )
+    half = CELL // 2
+    corners = [(-half, -half), (half, -half), (half, half), (-half, half)]
+    picture.path(f"M12,0h{8 * CELL}v{5 * CELL}h-{8 * CELL}Z", "quiet")
+    for (x, y), values, prize in zip(PLACES, table, MAZE.prize, strict=True):
+        for action, value in enumerate(values):
+            (a, b), (c, d) = corners[action], corners[(action + 1) % 4]
+            # Not too strong, so that the number on it can be read.
+            strength = 0.7 * sqrt(value / 10)
+            picture.marks.append(
+                f'<path class="lr-accent lr-value" fill-opacity="{strength:.2f}" '
+                f'd="M{x},{y}l{a},{b}l{c - a},{d - b}Z"/>'
+            )
+        picture.path(f"M{x - half},{y - half}h{CELL}v{CELL}h-{CELL}Z", "faint")
+        words = str(prize) if prize else f"{max(values):.1f}"
+        kind = "lr-second lr-prize" if prize else "lr-number"
+        picture.marks.append(
+            f'<text class="{kind}" text-anchor="middle" x="{x}" y="{y + 5}">'
+            f"{words}</text>"
+        )
+    for row, signs in enumerate(ROWS):
+        for column in (k for k, sign in enumerate(signs) if sign == "#"):
+            corner = f"M{12 + CELL * column},{CELL * row}"
+            picture.path(f"{corner}h{CELL}v{CELL}h-{CELL}Z", "quiet", "wall")
+    x, y = PLACES[MAZE.start]
+    picture.marks.append(
+        f'<path class="lr-second lr-thick lr-moves" transform="translate({x} {y})" '
+        'd="M-19,0a19,19 0 1 0 38,0a19,19 0 1 0 -38,0"/>'
+    )
+    picture.reach(-2, 5 * CELL + 2)
+    return picture
+
+
+# %%
+show("train_maze", of="train_maze")
+
+# %% [markdown]
+# ## What the reader turns
+#
+# Three sliders for each agent. PPO's clip range has an end at which there is no clip.
+
+# %% tags=["export"]
+NO_CLIP = "no clip"
+Sliders = Mapping[str, tuple[Sequence[Any], Any]]
+SLIDERS: Sliders = {
+    "epochs": ((1, 2, 3, 5, 10, 20), 10),
+    "clip": ((0.05, 0.1, 0.2, 0.4, NO_CLIP), 0.2),
+    "learning rate": ((0.0005, 0.001, 0.002, 0.005, 0.01), 0.005),
+}
+MAZE_SLIDERS: Sliders = {
+    "step size α": ((0.1, 0.2, 0.5, 1), 0.5),
+    "exploration ε": ((0, 0.1, 0.3, 0.6, 1), 0.1),
+    "discount γ": ((0.5, 0.8, 0.9, 0.99, 1), 0.9),
+}
+
+# %% [markdown]
+# ## What there is without JavaScript
+#
+# Two curves in each of two plots: means of ten runs each. PPO's are stored, with the clip and without
+# (`python -m benchmarks.train_here` makes them, with this very script); those of the maze are
+# made on the spot, with an exploration of 1 and of 0.1. The script in the page clears the plots and
+# draws the reader's own run, and beside it the run before.
+
+
+# %% tags=["export"]
+HEIGHT = 100
+PANELS = (
+    (
+        "Return",
+        "The mean return of the last 20 episodes over the steps, up to 500.",
+        500,
+        (0, 250, 500),
+    ),
+    (
+        "Share of ratios out of range",
+        "The share of the ratios that are out of the clip range after learning.",
+        1,
+        (0, 0.5, 1),
+    ),
+)
+MAZE_PANELS = (
+    (
+        "Return while learning",
+        "The mean return of the last 20 episodes over the steps, up to 10.",
+        10,
+        (1, 10),
+    ),
+    (
+        "Return of the best actions",
+        "The prize to which the best actions of the table lead, over the steps.",
+        10,
+        (1, 10),
+    ),
+)
+
+
+def plots(
+    panels: Sequence[Any], x: Axis, run: Sequence[Any], before: Sequence[Any]
+) -> list[Picture]:
+    """Draw two runs, each of steps and one row for each panel."""
+    drawn = []
+    for k, (title, alt, high, marked) in enumerate(panels, 1):
+        first = Mark("line thick", run[0], run[k], "accent")
+        second = Mark("line thick", before[0], before[k], "second")
+        y = Axis("", 0, high, marked)
+        drawn.append(plot(title, alt, x, y, second, first, height=HEIGHT))
+    return drawn
+
+
+# %% [markdown]
+# ## The worker
+#
+# A browser draws a page and runs its scripts in turns, so a long computation freezes the page. A
+# *worker* computes beside it. It usually has a file of its own; from a text, a *blob*, it works
+# without one, and also for a page that was opened from the disk. The page asks for an iteration,
+# the worker makes it and answers. Who does not ask, stops.
+
+# %%
+show("worker", of="worker")
+
+# %% [markdown]
+# The frame around both agents: buttons, sliders, plots, the worker.
+
+# %%
+show("train", of="train_maze")
+
+# %% [markdown]
+# ## The figures
+
+# %% tags=["export"]
+TRAIN_STYLE = """
+.lr-train .lr-scene { grid-column: 1 / -1 }
+.lr-train .lr-scene svg { max-width: 26rem; margin: auto }
+.lr-train.lr-picture :is(.lr-value, .lr-wall) { stroke: none; fill: var(--tone) }
+.lr-train .lr-wall { fill-opacity: 0.5 }
+.lr-train.lr-picture .lr-faint { stroke-width: 1 }
+.lr-train .lr-prize { font-weight: 700; font-size: 1.4em }
+.lr-train .lr-controls { gap: 0.5rem 1.5rem; align-items: center; margin: 0 0 0.75rem }
+.lr-train .lr-controls label { min-height: 1.75rem; flex-basis: 12rem }
+.lr-train .lr-controls .lr-seed { flex: 0 0 auto }
+.lr-train .lr-controls [type=number] { width: 5rem; min-height: 1.75rem; flex: none;
+  font: inherit; color: inherit; background: none;
+  border: 1.6px solid color-mix(in srgb, currentColor 55%, transparent);
+  border-radius: 0.4rem; padding: 0 0.4rem }
+.lr-train .lr-controls b { min-width: 3.5em }
+.lr-train .lr-now { margin-top: 0 }
+"""
+
+
+def training(
+    name: str,
+    label: str,
+    words: str,
+    top: Picture,
+    panels: Sequence[Any],
+    rows: Sequence[Any],
+    sliders: Sliders,
+    data: Mapping[str, Any],
+) -> Widget:
+    """Put a figure together: the scene, two plots, controls, and what moves them.
+
+    Args:
+        name: The script.
+        label: What the widget is for, in a few words.
+        words: What the pictures show where there is no JavaScript.
+        top: The scene.
+        panels: What the plots show.
+        rows: The run and the one before it: steps, and a row for each plot.
+        sliders: Values of each slider, and where it stands at first.
+        data: What the script has to know besides.
+    """
+    half = data["total"] // 2_000
+    ticks = {1e3 * thousands: str(thousands) for thousands in (0, half, 2 * half)}
+    x = Axis("thousand steps", 0, data["total"], ticks)
+    drawn = "".join(picture.svg() for picture in plots(panels, x, *rows))
+    controls = "".join(slider(key, *row) for key, row in sliders.items())
+    inside = (
+        f"<style>{MOVING_STYLE}{TRAIN_STYLE}</style>"
+        '<div class="lr-controls" hidden><button type="button">Train</button>'
+        '<button type="button">Reset</button><label class="lr-seed">seed '
+        f'<input type="number" min="1" max="9999" value="1"></label>{controls}</div>'
+        '<p class="lr-now"></p><div class="lr-panels">'
+        f'<div class="lr-scene">{top.svg()}</div>{drawn}</div>'
+    )
+    data = {
+        **data,
+        "height": HEIGHT,
+        "highs": [high for _, _, high, _ in panels],
+        "sliders": [values for values, _ in sliders.values()],
+    }
+    return figure(label, inside, words, name, data, " lr-moving lr-train")
+
+
+def train_cartpole() -> Widget:
+    """Let the reader train PPO on CartPole in the page."""
+    rows, ends = [], []
+    for runs in stored_runs("train_here").values():
+        curves = runs.curves, runs.watched["outside"]
+        rows.append([runs.steps.tolist(), *(x.mean(0).tolist() for x in curves)])
+        ends.append(runs.final.mean())
+    words = (
+        f"Means of ten stored runs of {TOTAL:,} steps with ten epochs and the clip, "
+        "and of ten without the clip, in the other colour. At the end the agents get "
+        f"{ends[0]:.0f} points, and {ends[1]:.0f} without the clip."
+    )
+    top = scene([0.0, 0.0, 0.0, 0.0])
+    data = {
+        "worker": script("worker", "ppo") + "work(agent);",
+        "settings": SETTINGS,
+        "total": TOTAL,
+        "metre": METRE,
+        "names": ["epochs", "clip", "rate"],
+    }
+    label = "PPO learns to balance a pole in this page"
+    return training("train_cartpole", label, words, top, PANELS, rows, SLIDERS, data)
+
+
+@cache
+def maze_runs(exploration: float) -> list[list[float]]:
+    """Return steps, and the means of ten runs: return and what the walker gets."""
+    runs = [learn_maze(0.5, exploration, 0.9, seed).run for seed in range(1, 11)]
+    points = [list(zip(*found, strict=True)) for found in zip(*runs, strict=True)]
+    return [[sum(x) / len(x) for x in row] for row in zip(*points, strict=True)]
+
+
+def train_maze() -> Widget:
+    """Let the reader fill a table of values by Q-learning in the page."""
+    rows = [maze_runs(1), maze_runs(0.1)]
+    table = learn_maze(0.5, 1, 0.9, 1).table
+    words = (
+        f"The table after {MAZE_TOTAL:,} steps of nothing but random actions, and "
+        "means of ten such runs. In the other colour: one action in ten is random. The "
+        f"best actions lead to a prize of {rows[0][2][-1]:.0f}, and of "
+        f"{rows[1][2][-1]:.0f}."
+    )
+    top = maze_scene(table)
+    data = {
+        "worker": script("worker", "q_learning") + "work(agent);",
+        "settings": MAZE_SETTINGS,
+        "total": MAZE_TOTAL,
+        "cells": PLACES,
+        "names": ["step_size", "exploration", "discount"],
+    }
+    label = "Q-learning fills a table in this page"
+    return training(
+        "train_maze", label, words, top, MAZE_PANELS, rows, MAZE_SLIDERS, data
+    )
+
+
+# %% [markdown]
+# ## References
+#
+# The algorithms are those of {cite:t}`schulman2017`, as {doc}`/chapters/ppo` has it, and of
+# {cite:t}`watkins1989`. The physics is that of
+# [Gymnasium's CartPole](https://github.com/Farama-Foundation/Gymnasium/blob/v1.0.0/gymnasium/envs/classic_control/cartpole.py).

@@ -1,0 +1,852 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Fast forms
+#
+# **How does an agent get faster without a line in its chapter?** Somebody hands the speed in. A
+# learner takes an `act` and an `error` in place of its own. This page makes them, for a given
+# policy, and each refuses a policy that it cannot compute; an error also refuses an algorithm whose
+# own error is another one. The last form is Adam's step, for {doc}`/chapters/ppo_by_hand`. `train` hands
+# in what fits ({doc}`/chapters/apps/training`), and so can you:
+#
+# ```python
+# DQN(policy, envs, config, act=numpy_act(policy), error=fused_q_error(policy))
+# ```
+#
+# Nobody has to read this page to follow the book. The four steps are those of {doc}`/chapters/maths/fast`: profile, derive,
+# prove, measure. A form that gains less than a twentieth of the time is not worth its lines:
+# {doc}`/docs/results` lists those that went, each with its figure.
+
+# %% tags=["export", "hide-input"]
+"""Fast forms: functions made for a policy that compute what its plain forms compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl.data.replay import Batch
+from literate_rl.ground.networks import ActionCritic, Critics, Stretch
+from literate_rl.ground.protocols import Act, PolicyLike
+from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
+from literate_rl.learners.ddpg import ActorCritics, BoxActions
+from literate_rl.learners.discrete_sac import DiscreteSoftPolicy
+from literate_rl.learners.dqn import (
+    EpsilonGreedy,
+    QLayers,
+    QLearning,
+)
+from literate_rl.maths.dqn import double_q_target
+from literate_rl.learners.sac import (
+    GaussianRows,
+    SoftActorCritic,
+    SoftPolicy,
+    SquashedGaussian,
+)
+from literate_rl.learners.td3 import TwinDelayed
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
+from literate_rl.nets.masking import legal
+from literate_rl.nets.policies import Policy
+from literate_rl.nets.parts import (
+    ActorCritic,
+    CategoricalActions,
+    GaussianActions,
+    RunningMoments,
+    WithDeviations,
+)
+
+__all__ = [
+    "FlatAdam",
+    "FusedCriticError",
+    "FusedQError",
+    "SharesMemory",
+    "chain_backward",
+    "chain_layers",
+    "chain_outputs",
+    "fused_critic_error",
+    "fused_q_error",
+    "numpy_act",
+]
+
+# %% [markdown]
+# ## Acting in NumPy
+#
+# **Profile.** For networks as small as those of {doc}`/chapters/ppo` a call into PyTorch costs
+# more than the arithmetic in it, above all while acting, with a few rows at a time. NumPy's calls are
+# cheaper.
+#
+# **Derive.** So here is a policy's `act` once more, in NumPy, on arrays that *are* the
+# parameters: they share the memory, and an optimiser that changes the weights changes both.
+# It works for chains of linear layers with tanh or ReLU between them, and with the stretch to a
+# box behind them, as the actors of {doc}`/chapters/ddpg` have it.
+#
+# Another form may only take the place of code that it knows. So each part must be as one of our classes
+# makes it: of that class and no subclass, without a method of its own, and without hooks, which may change
+# what goes in or comes out. What is not known is refused when the form is made.
+
+
+# %% tags=["export"]
+# What may change what goes in or comes out of a module, or its gradient.
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_post_accumulate_grad_hooks",
+)
+
+
+def as_made(x: Any, *kinds: type[Any]) -> Any:
+    """Return an object that is as one of the classes makes it, or refuse it.
+
+    Raises:
+        ValueError: If its class is another one, a subclass too, or if it has hooks or
+            methods of its own.
+    """
+    own = type(x) not in kinds or any(map(callable, vars(x).values()))
+    changed = own or any(getattr(x, name, None) for name in HOOKS)
+    names = " or ".join(kind.__name__ for kind in kinds)
+    words = f"policy must have {names} there, without hooks or methods of its own"
+    check_that(not changed, f"{words}, got {type(x).__name__}")
+    return x
+
+
+# %% [markdown]
+# Then a chain becomes a list of functions of arrays. A layer that is not known here is refused.
+
+
+# %% tags=["export"]
+Step = Callable[[NDArray[Any]], NDArray[Any]]
+CHAINS = nn.Sequential, QLayers
+
+
+def layers_of(module: Any, known: Mapping[type, Callable[[Any], Any]]) -> list[Any]:
+    """Return what is known to compute each layer of a chain, or refuse it."""
+    part = as_made(module, *CHAINS, *known)
+    if type(part) in CHAINS:
+        return [step for layer in part for step in layers_of(layer, known)]
+    return [known[type(part)](part)]
+
+
+def linear(layer: nn.Linear) -> Step:
+    """Return what a linear layer computes."""
+    given = [p for p in (layer.weight, layer.bias) if p is not None]
+    weight, *bias = (memory(p).T for p in given)
+    return lambda x: x @ weight + bias[0] if bias else x @ weight
+
+
+def stretch(box: Stretch) -> Step:
+    """Return what the stretch to a box computes."""
+    middle, half = box.middle.numpy(), box.half_width.numpy()
+    return lambda x: middle + half * np.tanh(x)
+
+
+ACTING: dict[type, Callable[[Any], Step]] = {
+    nn.Linear: linear,
+    nn.Tanh: lambda _: np.tanh,
+    nn.ReLU: lambda _: lambda x: np.maximum(x, 0),
+    Stretch: stretch,
+    RunningMoments: lambda module: lambda x: module(torch.from_numpy(x)).numpy(),
+}
+numpy_layers = partial(layers_of, known=ACTING)
+
+
+def memory(p: Any) -> NDArray[Any]:
+    """Return a parameter's own memory as an array; only a plain one keeps it."""
+    shared: NDArray[Any] = as_made(p, nn.Parameter).detach().numpy()
+    return shared
+
+
+# %% [markdown]
+# NumPy shares a larger product out among threads of its own, which `torch.set_num_threads` does not
+# reach. At the sizes of this book, and where other programs run beside, they may wait for each other
+# longer than they compute. So what computes here holds them at one, and afterwards they
+# are as before.
+
+
+# %% tags=["export"]
+BLAS = ThreadpoolController().select(user_api="blas")
+Form = TypeVar("Form", bound=Callable[..., Any])
+
+
+def one_thread(function: Form) -> Form:
+    """Return a function whose products NumPy computes on one thread."""
+
+    @wraps(function)
+    def held(*arguments: Any, **named: Any) -> Any:
+        # To ask costs far less than to set.
+        if all(library.num_threads == 1 for library in BLAS.lib_controllers):
+            return function(*arguments, **named)
+        with BLAS.limit(limits=1):
+            return function(*arguments, **named)
+
+    return cast(Form, held)
+
+
+# %% [markdown]
+# What comes out of the chain is a row, and the action is a function of row and noise that the
+# action distribution has. For a list and for values it is the place of the largest sum of both. A Gaussian
+# policy has a chain for the means, and its deviations are the same for all rows, so that here no row
+# has to hold them. A hybrid policy ({doc}`/chapters/nets/hybrid_policy`) does both: the largest sum is the type, and the
+# arguments are moved as a Gaussian's numbers are. Its network is a chain that ends
+# in two heads side by side, one for the logits of the types and one for the means of the arguments.
+#
+# The actor of DDPG and TD3 ends with the stretch to a box. Noise is added to its action, or now and then
+# another action takes its place. SAC's rows hold means and deviations, which are kept in their bounds;
+# what is drawn from them is stretched.
+
+
+# %% tags=["export"]
+Choose = Callable[[NDArray[Any], Any], NDArray[Any]]
+Rule = tuple[list[Step], Choose]
+
+
+def listed(rows: Any, actions: Any) -> Rule:
+    """Return the layers of logits or values, and what chooses."""
+    return numpy_layers(rows), lambda row, noise: (row + noise).argmax(-1)
+
+
+def gaussian(rows: Any, actions: Any) -> Rule:
+    """Return the layers of the means, and what moves them."""
+    log_sigma = memory(as_made(rows, WithDeviations).log_sigma)
+    return numpy_layers(rows.mean), lambda row, noise: row + np.exp(log_sigma) * noise
+
+
+def hybrid(rows: Any, actions: Any) -> Rule:
+    """Return the layers of logits and means, and what chooses."""
+    net = as_made(as_made(rows, HybridRows).network, HybridPolicyNetwork)
+    layers, log_sigma = numpy_layers(net.encoder), memory(net.action_args_log_sigma)
+    size = net.action_type_shape
+    heads = nn.Sequential(net.action_type_head, net.action_args_mu)
+    parts = layers_of(heads, {nn.Linear: lambda x: (memory(x.weight), memory(x.bias))})
+    weights, biases = zip(*parts, strict=True)
+
+    def both(features: NDArray[Any]) -> NDArray[Any]:
+        # Two heads are one layer, and one product costs less than two.
+        return features @ np.concatenate(weights).T + np.concatenate(biases)
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        # The noise is added to the logits as it is, and to the means times $\sigma$.
+        scale = np.ones(row.shape[-1], row.dtype)
+        scale[size:] = np.exp(log_sigma)
+        moved = row + scale * noise
+        # The type takes the place of the last sum, right before the arguments.
+        moved[..., size - 1] = moved[..., :size].argmax(-1)
+        return moved[..., size - 1 :]
+
+    return [*layers, both], choose
+
+
+def boxed(rows: Any, actions: Any) -> Rule:
+    """Return the layers of actions in a box, and what moves or replaces them."""
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        if not isinstance(noise, np.ndarray):
+            return cast(NDArray[Any], row + noise)
+        # NaN where the actor's own action stays.
+        added, instead = halves(noise)
+        return np.where(np.isnan(instead), row + added, instead)
+
+    return numpy_layers(as_made(rows, ActorCritics).actor), choose
+
+
+def squashed(rows: Any, actions: Any) -> Rule:
+    """Return the layers of means and deviations, and what draws and stretches."""
+    [stretched] = numpy_layers(actions.box)
+
+    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
+        mu, log_sigma = halves(row)
+        # The bounds are those of ``GaussianRows``.
+        return stretched(mu + np.exp(np.clip(log_sigma, -5.0, 2.0)) * noise)
+
+    return numpy_layers(as_made(rows, GaussianRows).net), choose
+
+
+def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both halves of each row."""
+    middle = row.shape[-1] // 2
+    return row[..., :middle], row[..., middle:]
+
+
+# For each distribution the rule in NumPy.
+RULES: dict[type, Callable[[Any, Any], Rule]] = {
+    CategoricalActions: listed,
+    EpsilonGreedy: listed,
+    GaussianActions: gaussian,
+    HybridActions: hybrid,
+    BoxActions: boxed,
+    SquashedGaussian: squashed,
+}
+
+
+# %% [markdown]
+# A policy of another kind is refused, and so is one that would choose in another way.
+
+
+# %% tags=["export"]
+def check_numbers(parameters: list[Any]) -> None:
+    """Raise unless NumPy can compute with parameters where they are."""
+    places = {p.device.type for p in parameters}
+    words = "parameters must be on the CPU"
+    check_that(places == {"cpu"}, f"{words}, got {', '.join(places)}")
+    kinds = {p.dtype for p in parameters}
+    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+    words = "parameters must be float32 or float64 throughout"
+    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
+
+
+@checked
+def numpy_act(policy: PolicyLike) -> Act:
+    """Return what ``policy.act`` computes, in NumPy: faster for small networks.
+
+    The arrays share their memory with the parameters. So the function acts with the
+    current weights as long as these are changed in place, as an optimiser and
+    ``load_state_dict`` do. After ``load_state_dict(..., assign=True)``,
+    ``share_memory()``, or if somebody sets ``parameter.data``, it has to be made again,
+    and anew for a copy of the policy. The policy is looked at now, not again with each
+    call.
+
+    Args:
+        policy: A policy on the CPU whose network is a chain of linear layers with tanh
+            or ReLU, and whose actions follow the rule of ``make_policy``,
+            ``make_hybrid_policy``, ``make_q_policy``, ``make_ddpg_policy`` (in a box)
+            or ``make_sac_policy``.
+
+    Raises:
+        ValueError: If the policy is another one, or has hooks or methods of its own.
+    """
+    check_numbers(list(policy.parameters()))
+    known: Any = as_made(policy, Policy, SoftPolicy, DiscreteSoftPolicy)
+    rows, normalizer = known.network, nn.Identity()
+    if type(rows) is ActorCritic:
+        rows, normalizer = as_made(rows, ActorCritic).actor, rows.normalizer
+    actions = as_made(known.actions, *RULES)
+    layers, choose = RULES[type(actions)](rows, actions)
+
+    @one_thread
+    def act(
+        obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
+    ) -> Tensor:
+        given = noise.numpy() if isinstance(noise, Tensor) else noise
+        row = normalizer(obs).numpy()
+        for layer in layers:
+            row = layer(row)
+        if mask is not None:
+            row = known.legal(torch.from_numpy(row), mask).numpy()
+        return torch.from_numpy(np.asarray(choose(row, given)))
+
+    return act
+
+
+# %% [markdown]
+# **Prove.** `tests/test_fast_forms.py` holds both forms to the same actions, up to rounding, while an
+# optimiser changes the weights, and checks that others are refused. **Measure.** Here is one
+# decision of SAC's policy in each form. ({doc}`/docs/results` says how much sooner a hybrid action comes
+# than with `torch.distributions`.)
+
+# %%
+import time
+
+from gymnasium import spaces
+
+from literate_rl.learners.sac import make_sac_policy
+
+torch.set_num_threads(1)
+torch.manual_seed(1)
+policy = make_sac_policy(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (1,)))
+obs, noise = torch.randn(1, 3), torch.randn(1, 1)
+forms = {"plain": policy.act, "NumPy": numpy_act(policy)}
+cost = {}
+with torch.no_grad():
+    actions = {name: act(obs, noise).item() for name, act in forms.items()}
+    for name, act in forms.items():
+        tries = []
+        for _ in range(5):
+            start = time.process_time()
+            for _ in range(200):
+                act(obs, noise)
+            tries.append((time.process_time() - start) / 200)
+        cost[name] = 1e6 * min(tries)
+        print(f"{name:5s} action {actions[name]:.6f} in {cost[name]:3.0f} µs")
+
+# %% tags=["claims"]
+assert abs(actions["plain"] - actions["NumPy"]) < 2e-6, "up to rounding"
+assert cost["plain"] > 1.5 * cost["NumPy"]
+
+# %% [markdown]
+# So who does little but act gains most: the actors of {doc}`/chapters/apex`, and agents that learn
+# from whole rollouts. `train` hands it to them, and to DQN, which learns after every fourth step only.
+# DDPG, TD3 and SAC learn from a whole batch after each single step, and NumPy would save a few hundredths
+# of that ({doc}`/docs/results`). There `train` leaves it out: it would change the last digits of a run.
+#
+# ## A chain's gradient without autograd
+#
+# **Profile.** In an update of {doc}`/chapters/dqn` much of the time goes into recording each operation for
+# autograd, and into finding the way back.
+#
+# **Derive.** For chains of linear layers and ReLUs the way back is short. A layer $X W^\top + w_0$
+# that gets the gradient $\Gamma$ of its output, one row $\Gamma_b$ for each sample, has the
+# gradients
+#
+# $$
+# \frac{\partial \mathcal L}{\partial W} = \Gamma^\top X , \qquad
+# \frac{\partial \mathcal L}{\partial w_0} = \sum_b \Gamma_b , \qquad
+# \frac{\partial \mathcal L}{\partial X} = \Gamma W ,
+# $$ (chain-gradient)
+#
+# and passes the last one on. A ReLU passes on what belongs to outputs above zero. What the chain
+# starts from is the gradient of a loss with respect to the rows, which a chapter knows. PPO's loss is longer: {doc}`/chapters/ppo_by_hand` walks back through all of it.
+
+
+# %% tags=["export"]
+def chain_layers(module: Any) -> list[nn.Module]:
+    """Return a chain's layers in order, or refuse it if its gradient needs autograd.
+
+    It does if a layer is no linear layer or ReLU, and if anybody listens: to modules,
+    to the gradients of their weights, or as autocast does to each operation.
+    """
+    autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    check_that(not autocast, "policy must have its gradient outside of autocast")
+    layers = list(as_made(module, *CHAINS))
+    for layer in layers:
+        linear = type(as_made(layer, nn.Linear, nn.ReLU)) is nn.Linear
+        # Another tensor in a parameter's place may come from a computation of its own.
+        for p in (layer.weight, layer.bias) if linear else ():
+            if p is not None:
+                as_made(p, nn.Parameter)
+    return layers
+
+
+def chain_outputs(layers: list[nn.Module], x: Tensor) -> list[Tensor]:
+    """Return what each layer of a chain puts out, without gradient.
+
+    A ReLU behind a linear layer writes over what that layer put out.
+    """
+    outputs = [x]
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            weight = layer.weight.t()
+            x = x @ weight if layer.bias is None else torch.addmm(layer.bias, x, weight)
+        elif x is outputs[0]:
+            x = x.relu()
+        else:
+            x = x.relu_()
+        outputs.append(x)
+    return outputs
+
+
+def chain_backward(
+    layers: list[nn.Module], outputs: list[Tensor], grad: Tensor
+) -> None:
+    """Add to the gradients of a chain's parameters, from that of its last output.
+
+    Args:
+        layers: The chain.
+        outputs: What ``chain_outputs`` returned.
+        grad: The gradient of the last of them, which is written to.
+    """
+    # From the last layer to the first, {eq}`chain-gradient`.
+    for layer, x, y in zip(layers[::-1], outputs[-2::-1], outputs[:0:-1], strict=True):
+        if not isinstance(layer, nn.Linear):
+            # What a ReLU puts out has the sign 1 or 0; booleans would be converted.
+            grad.mul_(y.sign())
+            continue
+        found = []
+        if layer.weight.requires_grad:
+            # As in autograd: the transposed product would round differently.
+            found.append((layer.weight, grad.t() @ x))
+        if layer.bias is not None and layer.bias.requires_grad:
+            found.append((layer.bias, grad.sum(0)))
+        for p, new in found:
+            p.grad = new if p.grad is None else p.grad.add_(new)
+        if x is not outputs[0]:
+            grad = grad @ layer.weight
+
+
+# %% [markdown]
+# Gradients are added to what is there, as autograd adds them: whoever calls `backward` twice
+# trains on the sum of two batches. And whoever asks autograd for more than the numbers, with
+# hooks, shared graphs or autocast, is refused when the form is made and keeps autograd.
+#
+# With these functions the error of DQN needs no autograd. Its targets are those of the chapter.
+
+
+# %% tags=["export"]
+class FusedError(NamedTuple):
+    """A ``QError`` with what is needed to compute its gradient by hand.
+
+    Attributes:
+        chains: The layers of each of K chains.
+        outputs: What each layer put out.
+        slope: Minus the derivatives of the loss over the chains' values.
+        taken: Which of a chain's values are meant, where it has several.
+    """
+
+    loss: Float[Tensor, "N"]
+    td_error: Float[Tensor, "N"]
+    value: Float[Tensor, "N"]
+    chains: list[list[nn.Module]]
+    outputs: list[list[Tensor]]
+    slope: Float[Tensor, "K N"]
+    taken: Int[Tensor, "N 1"] | None = None
+
+    @torch.no_grad()
+    def backward(self, weight: Float[Tensor, "N"]) -> None:
+        """Add the gradient of the weighted mean loss to that of the parameters."""
+        # In the order of autograd: any other would round differently.
+        slopes = weight * (-1 / len(weight)) * self.slope
+        for chain, outputs, slope in zip(
+            self.chains, self.outputs, slopes.unsqueeze(-1), strict=True
+        ):
+            row = slope
+            # The gradient of the actions that were not taken is zero.
+            if self.taken is not None:
+                row = torch.zeros_like(outputs[-1]).scatter_(1, self.taken, slope)
+            chain_backward(chain, outputs, row)
+
+
+FusedQError = FusedError  # their names before
+FusedCriticError = FusedError
+
+
+def fused_q_error(
+    policy: nn.Module,
+) -> Callable[[QLearning, Batch, torch.Generator], FusedError]:
+    """Return a faster ``QLearning.error`` for a policy, to hand to ``DQN``.
+
+    Raises:
+        ValueError: If the policy's values are not those of a chain of layers. With the
+            first batch, if the algorithm's error is not that of ``QLearning``.
+    """
+    # Somebody may have another idea of what is legal.
+    known: Any = as_made(policy, Policy)
+    as_made(known.actions, EpsilonGreedy)
+    layers = chain_layers(known.network)
+
+    def error(
+        algorithm: QLearning, batch: Batch, generator: torch.Generator
+    ) -> FusedError:
+        kind = type(algorithm)
+        words = f"algorithm must have QLearning.error, got a {kind.__name__}"
+        check_that(kind.error is QLearning.error, words)
+        older = list(algorithm.target.network.network)
+        with torch.no_grad():
+            chooser = next_q = chain_outputs(older, batch.next_obs)[-1]
+            if algorithm.config.double:
+                chooser = chain_outputs(layers, batch.next_obs)[-1]
+            if batch.next_mask is not None:
+                chooser = legal(chooser, batch.next_mask)
+            aim = double_q_target(batch.reward, batch.discount, next_q, chooser)
+            outputs = chain_outputs(layers, batch.obs)
+            taken = batch.action.unsqueeze(-1)
+            value = outputs[-1].gather(-1, taken).squeeze(-1)
+            loss = smooth_l1_loss(value, aim, reduction="none")
+            td_error = aim - value
+            # The derivative of {eq}`huber` over the value, with a minus.
+            slope = td_error.clamp(-1.0, 1.0).unsqueeze(0)
+        return FusedError(loss, td_error, value, [layers], [outputs], slope, taken)
+
+    return error
+
+
+# %% [markdown]
+# **Prove.** `tests/test_dqn.py` holds error and gradients equal to those of the plain form.
+# **Measure.** {doc}`/docs/results` has an update of DQN beside the same one of Stable-Baselines3.
+
+# %% [markdown]
+# ## Critics of actions
+#
+# The critics of {doc}`/chapters/td3` and {doc}`/chapters/sac` are chains too. Their errors work
+# as above, with the slope $\delta_k$ of half a squared error for critic $k$ instead.
+
+
+# %% tags=["export"]
+def critic_chains(policy: Any) -> list[list[nn.Module]]:
+    """Return the layers of each critic of a policy, or refuse it."""
+    network = policy if hasattr(policy, "critics") else policy.network
+    critics = as_made(getattr(network, "critics", None), Critics)
+    # In front of a critic there may be an encoder.
+    fronts = any(len(as_made(critic, ActionCritic).front) for critic in critics)
+    check_that(not fronts, "policy must have critics without an encoder")
+    return [chain_layers(critic.net) for critic in critics]
+
+
+def fused_critic_error(
+    policy: nn.Module,
+) -> Callable[[Any, Batch, torch.Generator], FusedError]:
+    """Return a faster ``error`` of ``TD3`` or ``SAC``, for a policy with critics.
+
+    Args:
+        policy: What ``make_ddpg_policy`` or ``make_sac_policy`` has built.
+
+    Raises:
+        ValueError: If a critic is no chain of layers of ours. With the first batch, if
+            the algorithm's error is another one.
+    """
+    chains = critic_chains(policy)
+
+    def error(algorithm: Any, batch: Batch, generator: torch.Generator) -> FusedError:
+        kind = type(algorithm)
+        words = f"algorithm must have TD3's or SAC's .error, got a {kind.__name__}"
+        check_that(kind.error in (TwinDelayed.error, SoftActorCritic.error), words)
+        target = algorithm.aim(batch, generator)
+        with torch.no_grad():
+            x = torch.cat([batch.obs, batch.action], -1)
+            outputs = [chain_outputs(chain, x) for chain in chains]
+            q = torch.stack([each[-1].squeeze(-1) for each in outputs])
+            distance = target - q
+            loss = (0.5 * distance.square()).sum(0)
+            check_finite(loss, q=q, target=target)
+            value = q.mean(0)
+        return FusedError(loss, target - value, value, chains, outputs, distance)
+
+    return error
+
+
+# %% [markdown]
+# **Prove.** `tests/test_td3.py` holds learners with this error equal to the plain ones, to the
+# bit. **Measure.** {doc}`/docs/results` has updates of TD3 and SAC beside those of
+# Stable-Baselines3. DDPG and HDDPG once had such an error too. With one critic instead of two it saved too
+# little, and went.
+
+# %% [markdown]
+# ## Adam on one vector
+#
+# **Profile.** For the small networks of {doc}`/chapters/ppo` a step of Adam is hardly any arithmetic.
+# PyTorch looks at a dozen tensors, and does the bookkeeping for profilers and hooks.
+#
+# **Derive.** Adam does the same with each number, whatever tensor it stands in. With the gradient $g$, a
+# running mean $m$ of it and $v$ of its square, both from 0 (the divisors $1 - \beta^n$ make up for that
+# start), the shares $\beta_1$, $\beta_2$ of them that are kept, the learning rate $\alpha$ and a small
+# $\varepsilon$, step $n$ is
+#
+# $$
+# \begin{gathered}
+# m \leftarrow m + (1 - \beta_1) (g - m) , \\
+# v \leftarrow v + (1 - \beta_2) (g^2 - v) , \\
+# \theta \leftarrow \theta - \frac{\alpha}{1 - \beta_1^n} \,
+#     \frac{m}{\sqrt{v / (1 - \beta_2^n)} + \varepsilon} .
+# \end{gathered}
+# $$ (adam)
+#
+# So lay the gradients of all parameters side by side, and their means too. Then a few lines of NumPy do all
+# of this at once, and only the change is subtracted tensor by tensor. The optimiser stays PyTorch's: its
+# settings are read anew at each step, and its means *are* these vectors, each parameter's a view of its
+# part. So checkpoints are what they are without this, and go from one form to the other.
+
+
+# %% tags=["export"]
+class SharesMemory:
+    """What looks at the memory of a policy. A copy would look at copies of it."""
+
+    def __reduce__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} shares the memory of a policy, so it cannot be copied: make a new "
+            "one for the copy"
+        )
+
+
+class FlatAdam(SharesMemory):
+    """The steps of an Adam, taken in NumPy on one vector: faster for small networks.
+
+    The numbers are the same up to rounding. Settings and state are the optimiser's own,
+    to be set, saved and loaded as always; its step hooks are not called. The arrays
+    share their memory with the parameters, as in ``numpy_act``.
+
+    Args:
+        optimizer: Adam on the CPU, with one group of parameters that are all float32 or
+            all float64, without ``weight_decay``, ``amsgrad`` and ``maximize``.
+        grad: Gradients side by side. A step reads them here.
+        parameters: Those to which they belong, in their order.
+
+    Raises:
+        ValueError: If the optimiser is another one, or trains other parameters. With a
+            state that is loaded, if its parameters have not taken the same number of
+            steps.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Adam, grad: NDArray[Any], parameters: list[Any]
+    ) -> None:
+        kind = type(optimizer)
+        words = "optimizer must be a torch.optim.Adam"
+        check_that(kind is torch.optim.Adam, f"{words}, got {kind.__name__}")
+        self.optimizer, self.grad, self.parameters = optimizer, grad, parameters
+        known = [id(p) for p in self.settings()["params"]]
+        same = known == [id(p) for p in parameters]
+        check_that(same, "optimizer must train the policy's parameters, in their order")
+        check_numbers(parameters)
+        self.arrays = [p.detach().numpy() for p in self.parameters]
+        self.ends = np.cumsum([p.size for p in self.arrays])[:-1]
+        self.mean, self.square, self.change, self.root = np.zeros(
+            (4, grad.size), grad.dtype
+        )
+        self.changes = self.parts(self.change)
+        self.lay_out()
+        optimizer.register_load_state_dict_post_hook(lambda _: self.lay_out())
+
+    def parts(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return a view of a vector for each parameter, of its shape."""
+        pairs = zip(np.split(vector, self.ends), self.arrays, strict=True)
+        return [part.reshape(p.shape) for part, p in pairs]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the optimiser's settings, or refuse them."""
+        groups = self.optimizer.param_groups
+        check_that(len(groups) == 1, "optimizer must have one group of parameters")
+        group: dict[str, Any] = groups[0]
+        extras = group["weight_decay"] or group["amsgrad"] or group["maximize"]
+        words = "optimizer must be without weight_decay, amsgrad and maximize"
+        check_that(not extras, words)
+        return group
+
+    def lay_out(self) -> None:
+        """Make the optimiser's state views of the vectors."""
+        self.settings()
+        states = [self.optimizer.state.get(p, {}) for p in self.parameters]
+        steps = {float(state["step"]) for state in states if state}
+        words = "parameters must have taken the same number of steps"
+        check_that(len(steps) < 2, words)
+        # Each parameter counts its steps, as in PyTorch. One that has had no gradient
+        # yet begins with means of zero.
+        counts = torch.full((len(states),), max(steps, default=0.0))
+        means, squares = (
+            map(torch.from_numpy, self.parts(x)) for x in (self.mean, self.square)
+        )
+        news = zip(self.parameters, states, counts, means, squares, strict=True)
+        for p, old, count, mean, square in news:
+            mean.copy_(old.get("exp_avg", torch.zeros(())))
+            square.copy_(old.get("exp_avg_sq", torch.zeros(())))
+            new = {"step": count, "exp_avg": mean, "exp_avg_sq": square}
+            self.optimizer.state[p] = new
+        self.counts = counts.numpy()
+        self.first = self.optimizer.state[self.parameters[0]]
+
+    @np.errstate(all="ignore")
+    def step(self) -> None:
+        """Take one step, as the optimiser's ``step`` does."""
+        group = self.settings()
+        # Somebody may have put other means in the place of these.
+        if self.optimizer.state.get(self.parameters[0]) is not self.first:
+            self.lay_out()
+        (beta1, beta2), lr, eps = group["betas"], group["lr"], group["eps"]
+        # The step {eq}`adam`.
+        self.counts += 1
+        n = int(self.counts[0])
+        # In place: with wide layers, memory for results would cost more than computing.
+        change, root = self.change, self.root
+        squared = np.multiply(self.grad, self.grad, out=root)
+        for mean, new, kept in (
+            (self.mean, self.grad, beta1),
+            (self.square, squared, beta2),
+        ):
+            np.subtract(new, mean, out=change)
+            change *= 1 - kept
+            mean += change
+        np.multiply(self.square, 1 / (1 - beta2**n), out=root)
+        np.sqrt(root, out=root)
+        root += eps
+        np.multiply(lr / (1 - beta1**n), self.mean, out=change)
+        change /= root
+        for p, change in zip(self.arrays, self.changes, strict=True):
+            p -= change
+
+
+# %% [markdown]
+# **Prove.** `tests/test_fast_forms.py` holds it to PyTorch's steps, across saved states too.
+# **Measure.** {doc}`/chapters/ppo_by_hand` shows what it saves.
+
+# %% [markdown]
+# ## The limit
+#
+# How much faster could an update become? All that this page saves is the price of calls. The products
+# of large matrices stay: with layers of 256 and a batch of 256 each of them is 17 million
+# multiply-adds, whoever asks for it. So let us count them, in an update of the values and in one of the
+# actor. An actor's step can ask for the actor's gradients alone, as the loop of this book does
+# ({doc}`/chapters/learners/loop`), or for those of the critics too, as many programs do: the number after "or".
+
+# %%
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from literate_rl.learners.ddpg import make_ddpg_policy
+from literate_rl.learners.sac import SACConfig
+from literate_rl.learners.td3 import TD3Config
+
+
+class Products(TorchDispatchMode):
+    """Counts the products of two matrices that are 256 wide and high."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            self.count += all(x.shape == (256, 256) for x in args[-2:])
+        return function(*args, **(kwargs or {}))
+
+
+def products(work):
+    """Return how many large products some work takes."""
+    with Products() as counted:
+        work()
+    return counted.count
+
+
+box = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))
+obs, action, ones = torch.randn(256, 3), torch.rand(256, 1), torch.ones(256)
+batch = Batch(obs, action, ones, obs, 0.99 * ones, ones, torch.arange(256))
+generator, counts = torch.Generator(), {}
+for name, algorithm, every in (
+    ("TD3", TwinDelayed(make_ddpg_policy(*box, 256, 2), TD3Config()), 2),
+    ("SAC", SoftActorCritic(make_sac_policy(*box, 256), SACConfig(), box[1]), 1),
+):
+
+    def climb(algorithm=algorithm, **only):
+        algorithm.ascent(obs, generator).backward(**only)
+
+    def values(algorithm=algorithm):
+        algorithm.error(batch, generator).backward(batch.weight)
+
+    found = [
+        products(x) for x in (values, partial(climb, inputs=algorithm.actor), climb)
+    ]
+    counts[name] = [found[0] + x / every for x in found[1:]]
+    print(
+        f"{name}: values {found[0]}, actor {found[1]} or {found[2]}; "
+        f"an update {counts[name][0]:g} or {counts[name][1]:g}"
+    )
+
+# %% [markdown]
+# **Notice** that TD3 moves its actor at every second update only, so an update counts half of it. Of 12
+# products 11.5 are left, and of SAC's 18 there are 16; both are counted in our own code. For very wide layers
+# this is all that there is to gain: 4 % for TD3, an eighth for SAC. With 256 units calls still count
+# ({doc}`/docs/results`), and with 64, where a product is 16 times smaller, they decide.
+
+# %% tags=["claims"]
+assert counts == {"TD3": [11.5, 12.0], "SAC": [16.0, 18.0]}
+assert round(12 / 11.5, 2) == 1.04
+assert 18 / 16 == 1 + 1 / 8
+assert 16.5e6 < 256**3 < 17.5e6
+assert (256 / 64) ** 2 == 16
+
+# %% [markdown]
+# ## References
+#
+# Backpropagation became known through Rumelhart, Hinton and Williams (1986),
+# [Learning representations by back-propagating errors](https://doi.org/10.1038/323533a0). Adam is from Kingma
+# and Ba (2015), [Adam: A Method for Stochastic Optimization](https://arxiv.org/abs/1412.6980).

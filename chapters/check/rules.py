@@ -1,0 +1,414 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Rules
+#
+# **Which small demands does a contract make of every model?** A contract ({doc}`/chapters/contracts`)
+# is a list of rules. Those that need an idea are explained there. The others are here: each checks
+# one thing, and the first line of its docstring says what.
+#
+# Nobody has to read this page to follow the book. Read it if you want to know what exactly the
+# checker tries, or to add a rule of your own ({doc}`/chapters/check/probes` explains how a rule is tried).
+
+# %% tags=["export", "hide-input"]
+"""Rules: the small demands that contracts make of models, one check each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from literate_rl.check.probes import Probe, Rule, demand, open_parameters, raised
+
+__all__ = ["has_gradient", "has_shape", "returns_enough", "sums_to_one"]
+
+# %% [markdown]
+# ## Calling
+#
+# Arguments are matched by name, and an algorithm passes exactly the states that the environment
+# has. `*args` and `**kwargs` are refused, because they do not show which states a model takes.
+
+
+# %% tags=["export"]
+def copies(probe: Probe) -> None:
+    """Can be copied, for target networks."""
+    if probe.copy_error is not None:
+        demand(False, "must be copied by copy.deepcopy", raised(probe.copy_error))
+
+
+def takes_states(probe: Probe) -> None:
+    """Takes the states by name; anything else has a default."""
+    named = dict(probe.parameters)
+    if probe.action:
+        named.pop("action", None)
+    required = {k for k, p in named.items() if p.default is p.empty}
+    vague = open_parameters(named)
+    if vague or {*probe.states} - {*named} or required - {*probe.states}:
+        wanted = ", ".join(probe.states)
+        came = ", ".join(map(str, probe.parameters.values()))
+        hint = "write out each argument" if vague else ""
+        demand(False, f"must take the states ({wanted}) by name", f"got ({came})", hint)
+
+
+# %% [markdown]
+# A `squeeze` does no harm until a batch has a single row, so the model runs on one row and on five.
+
+
+# %% tags=["export"]
+def runs_on_batches(probe: Probe) -> None:
+    """Runs on any number of rows, in training and in evaluation mode."""
+    # A batch of one in training mode is left out: batch normalisation refuses it.
+    for batch, train in ((5, False), (1, False), (5, True)):
+        try:
+            probe.call(batch, train=train)
+        except Exception as error:
+            mode = " in training mode" if train else ""
+            demand(False, f"must run on a batch of {batch}{mode}", raised(error))
+
+
+def returns_enough(number: int) -> Rule:
+    """Return the rule that the first results are tensors."""
+    words = "a tensor" if number == 1 else f"a tuple of {number} tensors"
+
+    def results(probe: Probe) -> None:
+        given = probe.call(5)
+        enough = sum(isinstance(x, Tensor) for x in given[:number]) == number
+        came = ", ".join(type(x).__name__ for x in given)
+        demand(enough, f"must return {words}, or more", f"got {came}")
+
+    return named(results, "results", f"Returns {words}, or more.")
+
+
+def named(rule: Rule, name: str, text: str) -> Rule:
+    """Give a rule its name and its text."""
+    rule.__name__, rule.__doc__ = name, text
+    return rule
+
+
+# %% [markdown]
+# ## Shapes
+#
+# The line of a result, such as `q_value[batch_size, action_num]`, says its shape. It is tried with
+# five rows and with one.
+
+
+# %% tags=["export"]
+def has_shape(text: str, index: int) -> Rule:
+    """Return the rule that the result at an index has the shape in its text."""
+    name, _, dims = text.rstrip("]").partition("[")
+
+    def check(probe: Probe) -> None:
+        for batch in (5, 1):
+            got = tuple(probe.call(batch)[index].shape)
+            wanted = probe.shape(dims.split(", "), batch)
+            pairs = [*zip_longest(got, wanted, fillvalue=-1)]
+            # Of atoms there may be any number above 1.
+            fits = all(size == want or (not want and size > 1) for size, want in pairs)
+            sizes = ", ".join(str(size or "atoms") for size in wanted)
+            expected = f"{name} must have shape ({sizes})"
+            demand(fits, expected, f"got {got}", advice(got, wanted))
+
+    return named(check, name, f"Returns {text}.")
+
+
+def advice(got: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Guess what was forgotten."""
+    if wanted[-1] == 1 and got == wanted[:-1]:
+        return "keepdim, or unsqueeze(-1)"
+    if wanted[-1] == 1 and got[:-1] == wanted[:-1]:
+        return "sum over the dimensions, keepdim"
+    if len(wanted) == 3 and len(got) == 2 and got[0] == wanted[0]:
+        return "unflatten the last dimension"
+    return "" if got[:1] == wanted[:1] else "the first dimension is the batch"
+
+
+# %% [markdown]
+# ## Numbers and gradients
+#
+# A result that is meant to be learned must have a gradient with respect to a parameter. Three
+# things can be wrong with it, and the finding says which.
+
+
+# %% tags=["export"]
+def numbers(probe: Probe) -> None:
+    """Returns finite floating numbers, but for discrete actions."""
+    for result in probe.judge():
+        floats, came = result.is_floating_point(), f"got {result.dtype}"
+        demand(floats, "results must be floating numbers", came)
+        bad = result[~result.isfinite()].tolist()
+        demand(not bad, "results must be finite", f"got {bad[:1]}")
+
+
+def demand_gradient(
+    probe: Probe, index: int, name: str, hint: str = "a detach, or no_grad?"
+) -> None:
+    """End a rule if no gradient flows from a result to the parameters."""
+    expected = f"a gradient must flow from {name} to the parameters"
+    result = probe.call(5)[index]
+    # First: nothing is recorded that a gradient could go back through.
+    demand(result.requires_grad, expected, "none does", hint)
+    # The sum over a row of probabilities never changes, so each number gets a weight.
+    weight = torch.randn(result.shape, generator=torch.Generator().manual_seed(0))
+    loss = (result * weight.to(result)).sum()
+    grads = torch.autograd.grad(loss, probe.weights, allow_unused=True)
+    # Second and third: it is not finite, or zero for every parameter.
+    seen = [grad for grad in grads if grad is not None and grad.numel()]
+    largest = [grad.abs().max().item() for grad in seen]
+    demand(all(map(math.isfinite, largest)), expected, "it is not finite")
+    demand(any(largest), expected, "it is zero")
+
+
+def has_gradient(name: str, index: int) -> Rule:
+    """Return the rule that the result at an index can be learned from."""
+
+    def check(probe: Probe) -> None:
+        demand_gradient(probe, index, name)
+
+    text = f"{name} has a gradient with respect to the parameters."
+    return named(check, f"{name} learns", text)
+
+
+# %% [markdown]
+# ## Probabilities
+#
+# Where a network returns probabilities, the rule checks that they sum to 1. Its hint tries to
+# say what came instead: logits, logarithms, or a softmax over the wrong dimension.
+
+
+# %% tags=["export"]
+def sums_to_one(name: str, text: str) -> Rule:
+    """Return the rule that the first result holds probabilities."""
+
+    def check(probe: Probe) -> None:
+        prob = probe.call(5)[0].detach()
+        sums = prob.sum(-1)
+        if (prob >= 0).all() and (sums - 1).abs().max() <= 1e-5:
+            return
+        hint = "softmax over the last dimension"
+        if (prob.exp().sum(-1) - 1).abs().max() <= 1e-4:
+            hint = "these are log-probabilities: exp"
+        elif prob.ndim == 3 and (prob.sum(1) - 1).abs().max() <= 1e-4:
+            hint = "dimension 1 sums to 1: softmax over the last dimension"
+        expected = f"{name} must be at least 0, and sum to 1 over the last dimension"
+        came = (
+            f"got {prob.min():.3g} and sums from {sums.min():.3g} to {sums.max():.3g}"
+        )
+        demand(False, expected, came, hint)
+
+    return named(check, "sums", text)
+
+
+# %% [markdown]
+# ## Actions
+#
+# A continuous action must stay within its bounds, the box of the action space. An untrained
+# network returns numbers near zero, so the rule also tries states that are 100 times as large.
+
+
+# %% tags=["export"]
+def in_bounds(probe: Probe) -> None:
+    """Action lies in its box, however large the states are."""
+    space: Any = probe.space
+    for scale in (1.0, 100.0):
+        action = probe.call(5, scale=scale)[0].detach().cpu().numpy()
+        slack = 1e-5 * (1 + np.abs(action))
+        outside = (action < space.low - slack) | (action > space.high + slack)
+        if outside.any():
+            # Report the first dimension of the action that leaves its bounds.
+            at = tuple(np.argwhere(outside)[0][1:].tolist())
+            column, place = action[(slice(None), *at)], ", ".join(map(str, at))
+            low, high = space.low[at], space.high[at]
+            expected = f"action[:, {place}] must lie in {low:g} to {high:g}"
+            came = f"got {column.min():.3g} to {column.max():.3g}"
+            demand(False, expected, came, "tanh, times the range of each dimension")
+
+
+def is_an_action(probe: Probe) -> None:
+    """Action is an integer below action_num, or finite numbers."""
+    drawn, count = probe.call(5)[0], probe.num_actions
+    came = f"got {drawn.dtype}"
+    if count is None:
+        floats = drawn.is_floating_point() and drawn.isfinite().all()
+        demand(floats, "action must be finite floating numbers", came)
+        return
+    demand(drawn.dtype == torch.int64, "action must be int64", came)
+    inside = ((drawn >= 0) & (drawn < count)).all()
+    came = f"got {drawn.min()} to {drawn.max()}"
+    demand(inside, f"action must lie in 0 to {count - 1}", came)
+
+
+# %% [markdown]
+# An actor that draws is also given actions. It returns them unchanged, because the algorithm
+# stores what it gets, and it judges them: its log-probability depends on the action.
+
+
+# %% tags=["export"]
+def as_it_is(probe: Probe) -> None:
+    """A given action is returned as it is."""
+    given = probe.call(5)[0].detach()
+    back = probe.call(5, given.clone(), luck=1)[0]
+    demand(torch.equal(back, given), "a given action must be returned as it is")
+
+
+def tells_apart(probe: Probe) -> None:
+    """The log-probability depends on the action."""
+    (one, log_one, _), (two, log_two, _) = probe.draw(200, 0), probe.draw(200, 1)
+    apart = torch.equal(one, two) or not torch.equal(log_one, log_two)
+    expected = "the log-probability must depend on the action"
+    demand(apart, expected, "it never changes")
+
+
+# %% [markdown]
+# SAC's actor learns through its action, so the drawn action needs a gradient. In PyTorch
+# `rsample()` keeps that gradient and `sample()` cuts it. With discrete actions the actor lists the
+# log-probabilities of all actions, and they must agree with that of the action.
+
+
+# %% tags=["export"]
+def action_learns(probe: Probe) -> None:
+    """A drawn action has a gradient: rsample(), not sample()."""
+    demand_gradient(probe, 0, "action", "rsample(), not sample()")
+
+
+def lists_log_probs(probe: Probe) -> None:
+    """action_log_probs holds the log-probabilities of all actions."""
+    drawn, log_prob, _, every, *_ = probe.call(5)
+    off = (every.gather(1, drawn) - log_prob).abs().max().item()
+    expected = "action_log_probs must agree with action_log_prob at the action"
+    demand(off <= 1e-4, expected, f"differs by {off:.3f}", "log_softmax")
+
+
+# %% [markdown]
+# ## Entropies
+#
+# The entropy of a Gaussian of fixed width is a constant and has no gradient. That is legal, but
+# an entropy bonus on it does nothing, so it gets a warning.
+#
+# An entropy is the mean of minus the log-probability. The other warning compares the two over
+# 4,000 actions, and allows for a tenth of a nat plus five standard errors of the difference.
+
+
+# %% tags=["export"]
+def entropy_learns(probe: Probe) -> None:
+    """distribution_entropy has a gradient (a warning if it is a constant)."""
+    entropy = probe.call(5)[2]
+    changes = entropy.requires_grad or entropy.std(0).max() > 1e-6
+    expected = "distribution_entropy should have a gradient"
+    demand(changes, expected, "it is a constant", harmful=True)
+    demand_gradient(probe, 2, "distribution_entropy")
+
+
+def entropy_fits(probe: Probe) -> None:
+    """distribution_entropy is that of the actions (a warning)."""
+    draws = [probe.draw(500, luck) for luck in range(8)]
+    surprise = -torch.cat([log_prob for _, log_prob, _ in draws]).detach()
+    told = torch.cat([entropy for _, _, entropy in draws]).detach()
+    gap, difference = (told - surprise).mean().item(), (told - surprise).std().item()
+    if not abs(gap) <= 0.1 + 5 * difference / math.sqrt(len(told)):
+        expected = "distribution_entropy should be the mean of minus log-probabilities"
+        hint = "of the actions before the squash?" if probe.num_actions is None else ""
+        if abs((told + surprise).mean()) < 0.1 * abs(surprise.mean()):
+            hint = "has it the wrong sign? A bonus would then be a penalty"
+        demand(False, expected, f"differs by {gap:+.2f} nats", hint)
+
+
+# %% [markdown]
+# ## Other warnings
+#
+# A model may write to its arguments, use batch normalisation or dropout, or fail for states that
+# are 1,000 times as large, and keep its contract. `Categorical(probs=…)` cuts its probabilities
+# off, so an action that has become unlikely no longer gets a gradient.
+
+
+# %% tags=["export"]
+def keeps_inputs(probe: Probe) -> None:
+    """Does not write to its arguments (a warning)."""
+    probe.call(5)
+    fresh = probe.rows(5)
+    tensors = [name for name, x in fresh.items() if isinstance(x, Tensor)]
+    changed = [x for x in tensors if not torch.equal(fresh[x], probe.seen[x])]
+    came = f"{', '.join(changed)} changed"
+    demand(not changed, "arguments should not be written to", came)
+
+
+def same_in_both_modes(probe: Probe) -> None:
+    """Is the same network in both modes (a warning)."""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    layers = (x for x in probe.model.modules() if isinstance(x, kinds))
+    found = {type(layer).__name__ for layer in layers if layer.training}
+    expected = "the network that learns should be the one that acts"
+    came = f"{', '.join(sorted(found))} changes with the mode"
+    demand(not found, expected, came, "LayerNorm, or none")
+
+
+def survives_large_states(probe: Probe) -> None:
+    """Survives states that are 1,000 times as large (a warning)."""
+    expected = "states 1,000 times as large should do no harm"
+    hint = "a floor for the standard deviation"
+    least = 0.0
+    try:
+        log_prob = probe.call(5, scale=1000.0)[1]
+        for number in range(probe.num_actions or 0):
+            every = torch.full((5, 1), number)
+            least = min(least, probe.call(5, every, scale=1000.0)[1].min().item())
+    except Exception as error:
+        demand(False, expected, raised(error)[:80], hint)
+    came = "the log-probability is not finite"
+    demand(log_prob.isfinite().all(), expected, came, hint)
+    cut = math.log(torch.finfo(torch.float32).eps)
+    expected, came = (
+        "log-probabilities should not be cut off",
+        f"they stop at {cut:.1f}",
+    )
+    demand(abs(least - cut) >= 1e-3, expected, came, "Categorical(logits=…)")
+
+
+# %% [markdown]
+# ## Zero by chance
+#
+# A mean over samples is never exactly zero. The rule about the score asks how many standard errors
+# the mean gradient is away from zero, all parameters taken together.
+
+
+# %% tags=["export"]
+def excess(terms: Sequence[Tensor], weights: Sequence[Tensor]) -> float:
+    """Return how many standard errors the mean gradient of terms is away from 0."""
+    grads = [torch.autograd.grad(x, weights, allow_unused=True) for x in terms]
+    flat = [torch.cat([x.flatten() for x in g if x is not None]) for g in grads]
+    grad = torch.stack(flat).double()
+    mean, count = grad.mean(0), len(grad)
+    # The squared standard error of the mean, summed over the parameters.
+    chance = (grad - mean).square().sum() / (count * (count - 1))
+    return float((mean.square().sum() / chance.clamp(min=1e-30)).sqrt())
+
+
+# %% [markdown]
+# ## See it
+#
+# A layer that returns logits, where probabilities are asked for.
+
+# %%
+from gymnasium import spaces
+
+from literate_rl.check.probes import try_rules
+
+probe = Probe(nn.Linear(4, 2), {"input": torch.randn(5, 4)}, spaces.Discrete(2))
+is_probability = sums_to_one("action", "sum(action[i, :]) == 1")
+print(*try_rules(probe, [[is_probability]]))
+
+# %% [markdown]
+# ## References
+#
+# The demands are those of the documentation of [Machin](https://github.com/iffiX/machin).

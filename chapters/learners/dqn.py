@@ -1,0 +1,375 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # DQN for any task
+#
+# **How does DQN become a learner?** The targets are those of {doc}`/chapters/dqn`, the loop is
+# {doc}`/chapters/learners/loop`. What is left are actions, a network, and the error.
+
+# %% tags=["export", "hide-input"]
+"""DQN: values of actions, learned from their own guesses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from literate_rl.data.replay import Batch
+from literate_rl.ground.nests import as_discrete, as_space, remembered
+from literate_rl.ground.networks import chosen, eval_mode
+from literate_rl.ground.protocols import Algorithm, settings_of
+from literate_rl.ground.rows import LISTED, Row, by_settings, register
+from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
+from literate_rl.learners.loop import (
+    OffPolicyConfig,
+    QError,
+    TargetNetwork,
+    learner_of,
+    linear_schedule,
+    polyak_update as polyak_update,
+)
+from literate_rl.maths.dqn import (
+    double_q_target,
+    dueling_q as dueling_q,
+    q_target as q_target,
+)
+from literate_rl.nets.encoders import OwnEncoder, ShapedEncoder, entrance
+from literate_rl.nets.pictures import Convolutions, PictureEncoder
+from literate_rl.nets.masking import legal
+from literate_rl.nets.policies import Policy, normalizing
+
+__all__ = [
+    "DQN",
+    "DQNConfig",
+    "EpsilonGreedy",
+    "Exploring",
+    "ExploringConfig",
+    "QLearning",
+    "dqn_settings",
+    "make_q_policy",
+]
+
+# %% [markdown]
+# ## ε-greedy as noise
+#
+# The agent adds a noise $\eta$ to the values, because the randomness of all its policies comes from
+# outside ({doc}`/chapters/policies`). Let $c$ be a coin that is 1 with probability $\varepsilon$, and let each of
+# the $N$ actions draw a number $u_j$ uniformly between 0 and 1:
+#
+# $$
+# a = \operatorname*{argmax}_j \; (Q_j + \eta_j) , \qquad \eta_j = c \cdot 10^{30} \, u_j .
+# $$ (epsilon-noise)
+#
+# Beside numbers of this size no value counts: if $c = 1$, the largest $u_j$ wins. Each environment has
+# a coin of its own: with one for all they would act at random together ({doc}`/docs/errata`).
+
+# %% tags=["export"]
+# The smallest numbers of a race are near 10²³. Added to them in float32, a value below
+# 10¹⁵ is lost.
+BESIDE_ALL_VALUES = 1e30
+
+
+class EpsilonGreedy:
+    """The action of the largest value, or now and then a random one; rows are values.
+
+    Args:
+        num_actions: Number of actions N.
+        start: What the environment calls the first action.
+
+    Attributes:
+        epsilon: Probability of a random action, one drawn uniformly: one number, or one
+            for each environment.
+    """
+
+    def __init__(self, num_actions: int, start: int = 0) -> None:
+        self.num_actions, self.start = num_actions, start
+        self.epsilon: float | Tensor = 0.0
+
+    def noise(
+        self, num_steps: int, num_envs: int, generator: torch.Generator
+    ) -> Tensor:
+        """Draw the noise of a rollout, on the CPU."""
+        shape = num_steps, num_envs, self.num_actions
+        # One coin for each environment and each step, and a race of all actions.
+        explore = torch.rand(shape[:2], generator=generator) < self.epsilon
+        race = BESIDE_ALL_VALUES * torch.rand(shape, generator=generator)
+        # Both together are {eq}`epsilon-noise`. It is finite, so that an action whose
+        # value is minus infinity never wins.
+        return explore.unsqueeze(-1) * race
+
+    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
+        """Return rows that leave out what is illegal."""
+        return legal(row, mask)
+
+    @checked
+    def choose(
+        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
+    ) -> Int[Tensor, "*B"]:
+        """Return the actions that follow from values and noise."""
+        return (row + noise).argmax(-1)
+
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-probabilities and entropies."""
+        # What is illegal has the lowest number there is and is not drawn
+        # ({doc}`/chapters/masks`).
+        drawn = row > torch.finfo(row.dtype).min
+        others = drawn.sum(-1) - 1
+        # A random draw may hit the best action too.
+        each = torch.as_tensor(self.epsilon).to(row) / (others + 1)
+        best = 1 - others * each
+        prob = torch.where(row.argmax(-1) == action, best, each * chosen(drawn, action))
+        entropy = -torch.xlogy(best, best) - others * torch.xlogy(each, each)
+        return prob.log(), entropy
+
+    def to_env(self, action: Tensor) -> NDArray[np.int64]:
+        """Return the actions as vector environments take them."""
+        names: NDArray[np.int64] = action.numpy() + self.start
+        return names
+
+
+# %% [markdown]
+# ## The network
+#
+# A dueling head, {eq}`dueling`, is a multiplication by a fixed matrix. So such a network is a chain of
+# layers whose last one never learns. An encoder stands in front where observations have pictures.
+
+
+# %% tags=["export", "hide-input"]
+class QLayers(nn.Sequential):
+    """Layers from observations to one value for each action."""
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Return the value of the best action."""
+        best: Tensor = self(obs).amax(-1)
+        return best
+
+
+def dueling_layer(num_actions: int) -> nn.Linear:
+    """Return ``dueling_q`` as a layer, of a value and N advantages; it never learns."""
+    layer = nn.Linear(num_actions + 1, num_actions, bias=False).requires_grad_(False)
+    # Row a of {eq}`dueling`: 1 for the value, and for the advantages 1 at a, minus 1/N.
+    layer.weight[:, 0] = 1.0
+    layer.weight[:, 1:] = torch.eye(num_actions) - 1 / num_actions
+    return layer
+
+
+# %% tags=["export", "hide-input"]
+@checked
+@remembered
+def make_q_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    hidden: Count = 128,
+    dueling: bool = False,
+    *,
+    normalize: bool = False,
+    convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
+) -> Policy:
+    """Build an ε-greedy policy for the spaces of one environment.
+
+    Args:
+        observation_space: A box of vectors, a picture, or a Dict or Tuple with pictures
+            in it, which may come flat; or what ``plain_space`` made of it.
+        action_space: A Discrete space, likewise.
+        hidden: Width of the hidden layers. Behind the encoder of a picture, or one of
+            your own, there are none.
+        dueling: Whether the network separates a state's value from the advantages.
+        normalize: Whether the policy normalises its observations; vectors only.
+        convolutions: Those of each picture, as in ``make_encoder``.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
+    """
+    discrete = as_discrete(action_space)
+    num_actions = int(discrete.n)
+    seen = as_space(observation_space)
+    layers, size = entrance(seen, convolutions, encoder)
+    # Two hidden layers, unless a picture has been through its own.
+    if not (layers and isinstance(layers[0], PictureEncoder | ShapedEncoder)):
+        layers += [nn.Linear(size, hidden), nn.ReLU()]
+        layers += [nn.Linear(hidden, hidden), nn.ReLU()]
+        size = hidden
+    # The output: N values, or a value and N advantages.
+    layers += [nn.Linear(size, num_actions + dueling)]
+    if dueling:
+        layers += [dueling_layer(num_actions)]
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
+    first = normalizing(normalize, seen, encoder)
+    return Policy(QLayers(*first, *layers), actions)
+
+
+# %% [markdown]
+# ## The algorithm
+#
+# The probability of a random action falls in a straight line and then stays where it is. For each sample
+# `error` returns a loss, the TD error (the new priority) and the value (to be watched).
+
+
+# %% tags=["export"]
+@checked
+@dataclass(frozen=True)
+class ExploringConfig(OffPolicyConfig):
+    """Settings of the agents that explore with random actions.
+
+    Attributes:
+        epsilon_start: Probability of a random action at first.
+        epsilon_end: That probability after ``epsilon_steps`` steps.
+        epsilon_steps: Steps in the environments until then.
+    """
+
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 10_000
+
+
+class Exploring(Algorithm):
+    """An algorithm whose policy takes random actions, fewer and fewer of them."""
+
+    policy: Policy
+    config: ExploringConfig
+
+    def explore(self, step: int) -> None:
+        """Set the probability of a random action."""
+        config = self.config
+        self.policy.actions.epsilon = linear_schedule(
+            config.epsilon_start, config.epsilon_end, config.epsilon_steps, step
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return the probability of a random action."""
+        return {"charts/epsilon": self.policy.actions.epsilon}
+
+
+# %% tags=["export"]
+@checked
+@dataclass(frozen=True)
+class DQNConfig(ExploringConfig):
+    """Settings of DQN: those of the loop and of exploration, and two of its own.
+
+    Attributes:
+        double: Whether the network in training chooses the next action.
+        dueling: Whether ``train`` builds a network that separates a state's value from
+            the advantages.
+    """
+
+    double: bool = True
+    dueling: bool = False
+
+
+class QLearning(Exploring):
+    """Values of actions; an older copy evaluates what is best next.
+
+    Args:
+        policy: The policy to train; its rows are values.
+        config: The settings.
+    """
+
+    config: DQNConfig
+
+    def __init__(self, policy: Policy, config: DQNConfig) -> None:
+        self.policy, self.config = policy, config
+        self.target = TargetNetwork(policy)
+
+    def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        """Compare values with their targets."""
+        with torch.no_grad(), eval_mode(self.policy):
+            next_q = self.target.network(batch.next_obs)
+            # If the older copy chooses too, this is the target {eq}`q-target`.
+            chooser = self.policy(batch.next_obs) if self.config.double else next_q
+            # Where not everything is legal next, {eq}`masked-bootstrap`.
+            chooser = self.policy.legal(chooser, batch.next_mask)
+            target = double_q_target(batch.reward, batch.discount, next_q, chooser)
+        # The current value of the action that was taken.
+        row = self.policy(batch.obs)
+        q = row.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+        # A parabola near zero, straight lines further out: {eq}`huber`.
+        loss = smooth_l1_loss(q, target, reduction="none")
+        value = q.detach()
+        return QError(loss, target - value, value)
+
+
+DQN = learner_of(QLearning)
+
+# %% [markdown]
+# ## Settings
+#
+# With `priority_exponent=0.6` the memory prefers surprising steps ({doc}`/chapters/replay`), and `train` calls the
+# agent DQNPer.
+
+# %% tags=["export"]
+# Settings with which the agent has learned, by environment. For what an entry leaves
+# out, the default holds.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 50_000,
+        "dueling": True,
+        "num_steps": 20,
+        "learning_rate": 1e-3,
+        "anneal": True,
+        "train_interval": 2,
+        "tau": 0.02,
+        "reward_scale": 0.05,
+    },
+}
+
+
+dqn_settings = settings_of(DQNConfig, SETTINGS)
+
+# %% [markdown]
+# What `train` knows of both ({doc}`/chapters/ground/rows`):
+
+# %% tags=["export", "hide-input"]
+ROW = register(
+    Row(
+        "DQN",
+        "a value for each action, from memory",
+        LISTED,
+        DQNConfig,
+        by_settings(make_q_policy),
+        DQN,
+        settings=dqn_settings,
+        contract="dqn",
+        forms=("act", "error"),
+    )
+)
+
+
+def prioritised(row: Row) -> Row:
+    """Register an agent whose errors are replayed more often beside another one."""
+
+    # The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
+    def settings(env: str) -> Any:
+        return replace(cast(Any, row.settings)(env), priority_exponent=0.6)
+
+    return register(
+        replace(
+            row,
+            name=f"{row.name}Per",
+            purpose=f"{row.name}, errors are replayed more often",
+            settings=settings,
+            chapter="replay",
+        )
+    )
+
+
+_ = prioritised(ROW)
+
+# %% [markdown]
+# ## References
+#
+# Those of {doc}`/chapters/dqn`.
