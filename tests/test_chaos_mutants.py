@@ -68,7 +68,7 @@ def test_a_listed_mutant_that_is_gone_is_noticed(monkeypatch) -> None:
 
 def test_a_mutant_changes_one_line() -> None:
     old = "td_error[t] + passed_on[t] * advantage"
-    name = f"advantages.gae_loop: {old} -> ({old.replace('+', '-')})"
+    name = f"maths.advantages.gae_loop: {old} -> ({old.replace('+', '-')})"
     (mutant,) = (x for x in MUTANTS if x.name == name)
     lines = (path_of("maths.advantages").read_text(), mutant.text())
     pairs = list(zip(*(x.splitlines() for x in lines), strict=True))
