@@ -655,18 +655,7 @@ def test_a_first_priority_without_its_exponent_is_on_another_scale() -> None:
     np.testing.assert_allclose(first, written.numpy(), rtol=1e-6)
 
 
-@pytest.mark.erratum("loop-in-a-loop")
-def test_every_key_meets_every_error_and_the_last_one_stays() -> None:
-    keys, errors = range(5), [0.3, 9.0, 0.1, 4.0, 0.2]
-    table = {key: error for key in keys for error in errors}
-    assert set(table.values()) == {0.2}
-    prob = np.array(errors) ** 0.6 / sum(errors)
-    prob /= prob.sum()
-    drawn = {key: p for key in keys for p in prob}
-    assert len(set(drawn.values())) == 1, "all are drawn alike"
-
-
-@pytest.mark.erratum("the-action-taken")
+@pytest.mark.erratum("two-scales")
 def test_the_value_of_the_action_taken_is_another_priority() -> None:
     """Where the next action was random, the first priority is not the learner's."""
     generator = torch.Generator().manual_seed(0)

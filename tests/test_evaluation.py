@@ -375,7 +375,6 @@ def test_agents_must_have_the_same_seeds():
 # --- Mistakes of published code -------------------------------------------------------
 
 
-@pytest.mark.erratum("first-to-end")
 def test_the_first_episodes_that_end_are_short_ones():
     """One or ten steps with equal chances: the mean return is 5.5."""
     policy, means = policy_for(Lottery), []
@@ -412,7 +411,6 @@ def bootstrap(results, rng, draws=1_000):
     return np.quantile(counts @ results / number, [0.025, 0.975], axis=0)
 
 
-@pytest.mark.erratum("interval-of-three-seeds")
 @pytest.mark.parametrize(
     ("seeds", "coverage"), [(3, 0.75), (5, 0.83), (10, 0.90), (50, 0.94)]
 )

@@ -556,7 +556,7 @@ def test_an_attached_value_settles_above_the_truth_by_the_entropy() -> None:
     assert slope(value, attached=False) == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.erratum("column-of-actions")
+@pytest.mark.erratum("column-minus-row")
 def test_a_column_of_actions_teaches_each_state_all_actions() -> None:
     logit = torch.zeros(3, 2, requires_grad=True)
     action, adv = torch.tensor([0, 1, 1]), torch.ones(3)

@@ -390,16 +390,6 @@ def test_weights_in_a_column_correct_nothing() -> None:
     assert (loss * weight.squeeze(1)).mean() != loss.mean() * weight.mean()
 
 
-@pytest.mark.erratum("exponent-compounds")
-def test_an_exponent_that_starts_from_itself_is_one_far_too_soon() -> None:
-    total, beta = 10_000, 0.6
-    for step in range(total // 10):
-        beta += step / total * (1 - beta)
-    assert beta > 0.999999
-    assert pytest.approx(0.64) == 0.6 + 0.1 * (1 - 0.6), "what a straight line gives"
-
-
-@pytest.mark.erratum("newest-never-drawn")
 def test_a_total_of_one_entry_too_few_never_draws_the_newest() -> None:
     def total(masses, end):
         end -= 1  # as `reduce` does, whose end is exclusive already
@@ -412,33 +402,6 @@ def test_a_total_of_one_entry_too_few_never_draws_the_newest() -> None:
     buffer = ReplayBuffer(8, priority_exponent=1.0)
     buffer.push(make_rollout(np.random.default_rng(0), 3, 1))
     assert set(buffer.sample(3, generator()).place.tolist()) == {0, 1, 2}
-
-
-@pytest.mark.erratum("leaves-in-another-order")
-@pytest.mark.parametrize("count", [3, 5, 6, 7, 8])
-def test_a_tree_of_any_number_of_leaves_draws_by_mass(count: int) -> None:
-    """CleanRL's tree: 2 N - 1 numbers, the leaves are the last N."""
-    mass = np.random.default_rng(count).integers(1, 9, count).astype(float)
-    tree = np.concatenate([np.zeros(count - 1), mass])
-    for node in reversed(range(count - 1)):
-        tree[node] = tree[2 * node + 1] + tree[2 * node + 2]
-
-    def retrieve(value):
-        node = 0
-        while 2 * node + 1 < len(tree):
-            left = 2 * node + 1
-            if value <= tree[left]:
-                node = left
-            else:
-                value -= tree[left]
-                node = left + 1
-        return node - (count - 1)
-
-    marks = np.arange(0.5, mass.sum())
-    drawn = np.array([retrieve(mark) for mark in marks])
-    assert np.array_equal(np.bincount(drawn, minlength=count), mass), "by mass"
-    in_order = np.searchsorted(mass.cumsum(), marks, side="right")
-    assert np.array_equal(drawn, in_order) == (count == 8), "in another order"
 
 
 @pytest.mark.erratum("exponent-too-few")
@@ -469,7 +432,6 @@ def test_a_mass_raised_twice_is_not_the_largest() -> None:
     assert buffer.tree.mass[2] == buffer.tree.mass[0]
 
 
-@pytest.mark.erratum("sums-drift")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_sum_of_differences_drifts(dtype: type) -> None:
     rng = np.random.default_rng(0)

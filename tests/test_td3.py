@@ -492,7 +492,7 @@ def test_the_command_line(
 # --- Errata ---------------------------------------------------------------------------
 
 
-@pytest.mark.erratum("one-noise-for-the-batch")
+@pytest.mark.erratum("one-draw-for-all-environments")
 def test_one_noise_for_all_shifts_and_does_not_spread() -> None:
     low, high = (torch.tensor(x) for x in (LOW, HIGH))
     action = ((low + high) / 2).expand(500, 2)
