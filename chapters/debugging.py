@@ -56,7 +56,7 @@ torch.set_num_threads(1)  # the networks are too small for several threads to pa
 # | chooses | right pays 1, left 0 | probability 1 of right | the policy's loss |
 # | both | the observation says which action pays 1 | probability 1 of that action | an advantage belongs to its observation |
 #
-# This is a step in the `House` of {doc}`book/rooms`; "reads", "waits" and "both" have two states:
+# `source` ({doc}`apps/programs`) shows a step in the `House` of {doc}`book/rooms`; "reads", "waits" and "both" have two states:
 
 # %%
 from literate_rl.apps.programs import source

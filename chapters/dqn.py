@@ -42,7 +42,7 @@ __all__ = ["double_q_target", "dueling_q", "q_target"]
 # $$
 #
 # One guess moves towards another. This is called **bootstrapping**. Where an episode ends, the target is
-# the reward alone. Here is a maze with a prize of 1 near the start and one of 10 nine steps away. The
+# the reward alone. Here is a maze ({doc}`book/train_here`) with a prize of 1 near the start and one of 10 nine steps away. The
 # agent walks at random, and four lines learn:
 
 # %%

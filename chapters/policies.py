@@ -390,7 +390,8 @@ source(Policy.act)
 #
 # Here is a small learner: one update for each rollout, as in {doc}`a2c`, with Adam and with advantages
 # scaled as in {doc}`ppo`. It trains on CartPole, where the cart is pushed to the left or to the right, and
-# on the same cart with a push of any strength. Look for a line that knows which one it is.
+# on the same cart with a push of any strength ({doc}`data/worlds`). Look for a line that knows which one it
+# is. `flat_env` makes each of them as a run does ({doc}`runs/runs`).
 
 # %% tags=["hide-input"]
 from functools import partial

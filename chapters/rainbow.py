@@ -522,7 +522,7 @@ grade(answer, row_by_row, *map(noisy_batch, range(3)))
 # %% [markdown]
 # ### Exercise 3: train
 #
-# Where must the atoms be? `train(low, high, seed)` trains Rainbow on CartPole for 3,000 steps, in some
+# Where must the atoms be? `train(low, high, seed)` trains Rainbow ({doc}`apps/training`) on CartPole for 3,000 steps, in some
 # six seconds, with atoms from `low` to `high`, and returns the mean return of the last 1,000. Guess
 # first: with which of these can it learn nothing: (0, 100), (0, 1000), (0, 20) and (−100, 0)? Then train.
 

@@ -392,3 +392,47 @@ def labels_before(chapter: Path) -> set[str]:
         path.read_text("utf-8") for path in CHAPTERS[: CHAPTERS.index(chapter)]
     )
     return set(re.findall(r"^# \$\$ \(([\w-]+)\)$", text, re.M))
+
+
+# --- In reading order -----------------------------------------------------------------
+
+FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "claims"}
+# Words of the package that say themselves what they do, or are types.
+SPOKEN = """
+    Masks Space Spec ActorCriticLike Envs Kept PolicyLike RunConfig
+    as_argument as_mask env_seed eval_mode flat_env follow_masks leaves map_nest
+    mean_return one_each open_ended pack randomness_kept read_masks refused rows_of
+    settings_of
+"""
+
+
+def unexplained(source: str, shown: list[ast.AST], known: set[str]) -> set[str]:
+    """Return what shown cells of a page use from pages to which nobody has led."""
+    origin = {
+        name.asname or name.name: (node.module or "").partition(".")[2]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("literate_rl.")
+        for name in node.names
+    }
+    used = {
+        node.id for x in shown for node in ast.walk(x) if isinstance(node, ast.Name)
+    }
+    pages = {name: tangle.chapter_of(origin[name]) for name in used & origin.keys()}
+    return {name for name, page in pages.items() if not {name, page} & known}
+
+
+def test_nothing_is_used_before_it_is_explained():
+    """In the book: on a page so far, or where one of them leads to.
+
+    Names that begin with `check` or `warn` only complain, as the first page says.
+    """
+    known = {*SPOKEN.split()}
+    for page in (x for x in read_order() if not x.floor and x.part != "Side roads"):
+        code = code_cells(ROOT / f"{page.docname}.py")
+        shown = [x for x in code if not FOLDED & {*x.metadata.get("tags", [])}]
+        known |= {*re.findall(r"^(?:class |def )?(\w+)\b", page.source, re.M)}
+        links = re.findall(r"{doc}`(?:[^`<]*<)?([\w/]+)>?`", page.source)
+        known |= {link.replace("/", ".") for link in links}
+        new = unexplained(page.source, [ast.parse(x.source) for x in shown], known)
+        assert {x for x in new if not x.startswith(("check", "warn"))} == set(), page
