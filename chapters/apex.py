@@ -900,7 +900,7 @@ assert np.allclose(alike, 0.4 / 2, atol=0.05), "half of it"
 #   should learn from its own steps only
 # - **Costs**: 30,000 steps in 50 seconds instead of 190; of thirty runs sixteen end at 475, without actors eight of ten
 # - **First settings**: `actors=4`, `transport="shared"`, `num_steps=5`
-# - **Decided by**: the CartPole that waits, in {doc}`apex`
+# - **Decided by**: [the CartPole that waits](#what-it-buys)
 
 # %% tags=["claims"]
 assert 180 < seconds["no actors"] < 200

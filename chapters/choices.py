@@ -401,8 +401,8 @@ assert share[64] > 0.6, "most of the batch"
 # - **Rather than**: one list of all combinations, which suits a few; between them, try both
 # - **Costs**: with eight switches less than a fifth of the steps that the list takes; one seed each
 # - **First settings**: `learning_rate`, `clip_ratio`, `entropy_weight`
-# - **Decided by**: eight switches, both ways, in {doc}`choices`; {doc}`/docs/spaces` shows which agent
-#   takes which actions
+# - **Decided by**: [eight switches](#eight-switches), both ways; {doc}`/docs/spaces` shows which agent takes
+#   which actions
 
 # %% tags=["claims"]
 a_fifth = max(step for step in choices if step <= at_the_end / 5)

@@ -447,7 +447,7 @@ assert abs(right - 10) + abs(wrong - 2.5) < 1e-4
 # - **Costs**: about 9,000 steps to a return of 400 on CartPole; 16 CPU seconds for 20,000 steps
 # - **First settings**: `target_entropy=None` (half of the largest), `reward_scale=0.05`, and a
 #   `temperature` as large as a scaled reward (0.05; the default, 1, would begin almost uniform)
-# - **Decided by**: three targets on CartPole in {doc}`discrete_sac`, ten seeds each
+# - **Decided by**: [three targets on CartPole](#how-random-is-a-target), ten seeds each
 
 
 # %% tags=["claims"]
