@@ -65,15 +65,11 @@ def test_a_few_thousand_entries_need_no_tree() -> None:
 
 def test_rainbow_and_its_parts_do_what_the_page_says() -> None:
     whole = stored_runs("rainbow_cartpole")["Rainbow"]
-    quarter = stored_runs("rainbow_ablation")["all six parts"].final
     assert len(whole.final) == 10
     assert whole.final.min() >= 475
-    assert (len(quarter), (quarter >= 475).sum()) == (5, 2)
     parts = stored_runs("rainbow_parts")
     assert [len(kind.final) for kind in parts.values()] == [3] * 4
     assert (parts["without n steps"].final == 500).all()
-    assert parts["without a random start"].final.min() > 470
-    assert (parts["without distributions"].final < 200).sum() == 1
     solved = stored_runs("rainbow_mazes") | stored_runs("ppg_maze")
     for judge in ("training", "unseen"):
         known = solved["Rainbow"].judged[judge]
@@ -180,12 +176,8 @@ def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
 def test_the_same_seeds_a_week_later() -> None:
     rows, _ = read_table(RESULTS / "again.csv")
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    others = [float(row["then"]) for row in rows if not row["now"]]
-    assert (len(others), round(np.mean(others))) == (5, 189)
     new = [row for row in rows if row["variant"] == "DQN, other seeds"]
-    for day, mean, reached in (("then", 473, 7), ("now", 484, 8)):
-        values = np.array([float(row[day]) for row in new])
-        assert (round(values.mean()), (values >= 475).sum()) == (mean, reached)
+    assert sum(float(row["now"]) >= 475 for row in new) == 8
     repeated = []
     for row in filter(itemgetter("now"), rows):
         if row in new:
@@ -200,42 +192,10 @@ def test_the_same_seeds_a_week_later() -> None:
         assert row["then"] != row["now"] or row["now"] == "500", "another run"
         found.setdefault(name, []).append((float(row["then"]), float(row["now"])))
     assert len(repeated) == 7
-    told = {
-        ("acrobot", "PPO"): "| PPO, Acrobot | 5 | −84.3 | −86.1 |",
-        ("cartpole", "PPO"): "| PPO, CartPole | 20 | 496 | 500 |",
-        ("pendulum", "PPO"): "| PPO, Pendulum | 5 | −181.0 | −180.2 |",
-        ("lander", "joint"): "| hybrid PPO, lander | 5 | 241 | 200 |",
-        ("moving", "joint"): "| hybrid PPO, Moving | 5 | 1.71 | 1.67 |",
-        ("moving_idle_2", "joint"): (
-            "| the same with 2 idle arguments | 5 | 1.59 | 1.65 |"
-        ),
-        ("moving_idle_4", "joint"): (
-            "| the same with 4 idle arguments | 5 | 1.67 | 1.62 |"
-        ),
-        ("dqn_cartpole", "DQN"): "| DQN, CartPole | 10 | 478 | 457 |",
-        ("rainbow_cartpole", "Rainbow"): "| Rainbow, CartPole | 10 | 495 | 498 |",
-        ("ppg_cartpole", "PPG"): "| PPG, CartPole | 5 | 500 | 500 |",
-        ("ppg_cartpole", "PPO"): "| PPO beside PPG, CartPole | 5 | 500 | 425 |",
-        ("ppg_cartpole_scaled", "PPG"): (
-            "| PPG, CartPole, scaled rewards | 5 | 455 | 456 |"
-        ),
-        ("ppg_cartpole_scaled", "PPO"): "| PPO beside it | 5 | 361 | 427 |",
-    }
-    page = (ROOT / "docs/results.md").read_text()
-    for name, line in told.items():
-        assert line in page
-        _, seeds, *means = (
-            x.strip().replace("−", "-") for x in line.strip("| ").split("|")
-        )
-        assert int(seeds) == len(found[name])
-        for mean, values in zip(means, zip(*found[name], strict=True), strict=True):
-            places = len(mean.partition(".")[2])
-            assert round(np.mean(values), places) == float(mean)
-    moves = [np.mean(np.diff(found[name])) for name in told]
+    whole = [values for values in found.values() if len(values) >= 5]
+    assert len(whole) == 13
+    moves = [np.mean(np.diff(values)) for values in whole]
     assert (sum(x < 0 for x in moves), sum(x > 0 for x in moves)) == (6, 6)
-    pairs = zip(*found["dqn_cartpole", "DQN"], strict=True)
-    reach = [sum(x >= 475 for x in values) for values in pairs]
-    assert reach == [9, 7]
     lander = final_of(next(row for row in STANDINGS if row.experiment == "lander"))
     assert sorted(lander.round()) == [85, 184, 218, 249, 265]
     assert round(lander.mean(), 1) == 200.3
@@ -266,16 +226,10 @@ def test_between_ppg_and_ppo_no_difference_is_seen(name) -> None:
         assert found.low < 0 < found.high
 
 
-def test_starpilot_is_near_its_floor_and_sets_nothing_apart() -> None:
-    both = stored_runs("ppg_starpilot")
-    ppg, ppo = both["PPG"], both["PPO"]
-    for runs in (ppg, ppo):
+def test_starpilot_is_near_its_floor() -> None:
+    for runs in stored_runs("ppg_starpilot").values():
         assert runs.steps[-1] == 300_000
         assert np.abs(runs.judged["unseen"] - 2.5).max() < 0.7
-        assert runs.final.mean() < runs.judged["unseen"].mean()
-    assert (ppo.judged["unseen"] > ppg.judged["unseen"]).all()
-    assert (ppg.judged["training"] > ppo.judged["training"]).sum() == 2
-    assert ppo.final.min() < 0.1  # hardly scores at all
 
 
 def test_hybrid_losses_reach_the_goal_or_miss_it() -> None:
@@ -306,7 +260,6 @@ def test_the_loop_by_hand_is_as_fast_as_the_page_says() -> None:
         (("CartPole-v1, 4", "plain"), 1.7),
         (("CartPole-v1, 4", "numpy_act"), 2.0),
         (("CartPole-v1, 4", "by hand"), 3.6),
-        (("Pendulum-v1, 4", "by hand"), 2.9),
     ):
         assert round(ratios[key], 1) == told
     four, eight = (
@@ -382,13 +335,6 @@ def test_the_kernel_of_hybrid_actions_is_as_fast_as_the_page_says() -> None:
     assert hybrid.STEPS == 64
     assert hybrid.TYPES == hybrid.ARGUMENTS == 3
     rows, _ = read_table(RESULTS / "hybrid.csv")
-    for method, low, high in (
-        ("HybridDistribution", 1.4, 1.8),
-        ("hybrid_terms", 2.25, 3.1),
-    ):
-        ratios = [float(row["ratio"]) for row in rows if row["method"] == method]
-        assert len(ratios) == 4
-        assert low < min(ratios) <= max(ratios) < high
     acting = [float(row["ratio"]) for row in rows if row["method"] == "numpy_act"]
     assert [round(ratio, 1) for ratio in acting] == [6.2, 4.5, 3.0, 1.5]
 
@@ -453,46 +399,9 @@ def test_ddpg_and_its_relatives_relapse_and_most_recover() -> None:
 
 def test_td3_learns_in_fewer_steps_without_its_delay() -> None:
     whole, parts = stored_runs("ddpg_pendulum")["TD3"], stored_runs("td3_switches")
-    assert round(parts["without twins"].final.min()) == -208
     for name in ("without delay", "without smoothing"):
         assert (parts[name].final > -200).all()
     assert (parts["without delay"].area > whole.area[:5] + 50).all()
-
-
-def test_td3_is_not_slow_when_its_copies_are_fast() -> None:
-    whole, copies = stored_runs("ddpg_pendulum")["TD3"], stored_runs("td3_copies")
-    late = copies["faster copies"].curves[:, -4:].mean(1)
-    assert len(late) == 10
-    # Four bins of 200 steps, and two of 400.
-    assert late.min() > whole.curves[:, 10:12].mean(1).max()
-    # All to step 4,800.
-    slow, fast, free = (
-        x.curves[:, :12].mean(1)
-        for x in (
-            whole,
-            stored_runs("ddpg_pendulum")["DDPG"],
-            stored_runs("td3_switches")["without delay"],
-        )
-    )
-    mean = copies["faster copies"].curves[:, :24].mean(1)
-    back = paired_difference(mean, slow).mean / paired_difference(fast, slow).mean
-    assert round(100 * back) == 88
-    for other, wanted in ((fast, [-40, -92, 13]), (free, [-24, -153, 105])):
-        gap = paired_difference(mean[: len(other)], other)
-        assert [round(x) for x in (gap.mean, gap.low, gap.high)] == wanted
-    final = copies["faster copies"].final
-    assert (final > -170).sum() == 9
-    assert round(final.min()) == -208
-
-
-def test_hddpgs_critics_have_an_offset_and_less_of_a_ridge() -> None:
-    whole, split = stored_runs("ddpg_pendulum"), stored_runs("ddpg_landscapes")
-    for name, found in split.items():
-        assert found.final.tolist() == whole[name].final[:5].tolist()
-    offset = split["HDDPG"].judged["offset"].round()
-    assert (offset.min(), offset.max()) == (9, 11)
-    ridges = [split[name].judged["ridge"] for name in ("HDDPG", "DDPG")]
-    assert (ridges[0] < ridges[1]).all()
 
 
 def test_with_the_actors_priorities_a_crowded_memory_gains_a_little() -> None:
@@ -513,18 +422,6 @@ def test_sac_reaches_its_goal_and_finds_its_temperature() -> None:
 def test_sac_units_have_three_seeds() -> None:
     units = stored_runs("sac_units").values()
     assert [len(found.final) for found in units] == [3] * 5
-
-
-def test_a_policy_that_has_to_stay_too_random_earns_less() -> None:
-    default, targets = stored_runs("sac_pendulum")["SAC"], stored_runs("sac_targets")
-    costs = {}
-    for name, found in targets.items():
-        assert len(found.final) == 5
-        gap = paired_difference(default.final[:5], found.final)
-        costs[name] = [round(x) for x in (gap.mean, gap.low, gap.high)]
-    assert costs["target -3.0"][1] < 0 < costs["target -3.0"][2]
-    assert costs["target 0.0"] == [8, 5, 12]
-    assert costs["target 0.5"] == [125, 100, 149]
 
 
 def test_sac_reaches_the_flag_of_mountain_car() -> None:
@@ -552,11 +449,9 @@ def test_nearly_sure_discrete_sac_misses_its_goal_in_one_run_with_either_memory(
     long = stored_runs("sac_cartpole_hoard")["SAC"].final
     assert len(short) == len(long) == 10
     assert discrete_sac_settings("CartPole-v1").buffer_size == 4000
-    assert (short >= long).all()
     assert (short > 460).sum() == (long > 195).sum() == 9
     assert (round(short.min()), round(long.min())) == (182, 163)
     found = paired_difference(short, long)
-    assert round(found.mean) == 23
     assert found.low < 0 < found.high
 
 
