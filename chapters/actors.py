@@ -271,7 +271,7 @@ assert max(waiting[2]) <= 2, "a bound holds both"
 # - **Rather than**: {doc}`impala` in one process, if its learner mostly waits
 # - **Costs**: 33 seconds instead of 138 for 100,000 steps (the fastest of ten runs), and 30 of a mean
 #   return of 276 (−4 to 63)
-# - **First settings**: `actors=4`, `slots=1`, `transport="shared"`
+# - **First settings**: `actors=4`, `slots=1`, `transport="shared"`: actors in processes of their own
 # - **Decided by**: the runs of [seconds and steps](#seconds-and-steps)
 
 # %% tags=["claims"]

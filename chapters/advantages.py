@@ -371,7 +371,7 @@ def lambda_returns(
 
 
 # %% [markdown]
-# The folded cell has {eq}`n-step-return` in code, for later chapters.
+# The folded cell has {eq}`n-step-return` in code.
 
 
 # %% tags=["export", "hide-input"]
@@ -509,10 +509,10 @@ from literate_rl.book.growth import grown, runs_of
 grown("advantages")
 
 # %% [markdown]
-# **Notice** the gap between the thick lines: over the whole run the agent with a critic gets 103
-# points more (47 to 158, a 95 % interval as in {doc}`evaluation`). Half of its runs end above 400, of
-# those without a critic a tenth. Two things have changed, the baseline and what follows a cut, and the
-# curve cannot tell which of them pays. The runs still lie far apart: four of twenty end below 100.
+# **Notice** the gap between the thick lines: over the whole run the agent with a critic gets 103 points more
+# (47 to 158, a 95 % interval as in {doc}`evaluation`). Half of its runs end above 400, of those without a
+# critic a tenth. Three things have changed, the baseline, $\lambda$ and what follows a cut, and the curve
+# cannot tell which of them pays. The runs still lie far apart: four of twenty end below 100.
 
 # %% tags=["claims"]
 

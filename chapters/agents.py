@@ -213,10 +213,9 @@ for gamma in discounts[2:]:
 # would learn and never profit: **exploitation**. A policy that draws its actions at random does
 # both: it starts by exploring, and becomes less random as it becomes better.
 #
-# Two questions sort nearly all methods. *What is learned?* And *whose actions does it
-# learn from?* An **on-policy** method learns from actions of the policy as it is now, and has to
-# act anew once the policy has changed. An **off-policy** method may learn from other actions:
-# older ones, or those of another agent.
+# Two questions sort nearly all methods. *What is learned?* And *whose actions does it learn from?* An
+# **on-policy** method learns from actions of the policy as it is now, and has to act anew once the policy has
+# changed much. An **off-policy** method may learn from other actions: older ones, or those of another agent.
 #
 # | family | learns | on-policy | off-policy |
 # |---|---|---|---|
@@ -420,9 +419,9 @@ assert batch.truncated.any()
 # %% [markdown]
 # ## A program that grows
 #
-# The same as a program: a random agent in eight CartPoles. On each of the next four pages some
-# twenty lines change, and on the last one it is PPO. Call it `mine.py`, type it, and let it grow
-# with you. `literate-rl copy ppo --step 1` prints it as a file.
+# The same as a program: a random agent in eight CartPoles. On each of the next four pages twenty or thirty
+# lines change, and on the last one it is PPO. Call it `mine.py`, type it, and let it grow with you.
+# `literate-rl copy ppo --step 1` prints it as a file.
 
 # %% tags=["program"] total_steps=50000
 import torch

@@ -452,9 +452,9 @@ print(f"{table[0] @ atoms:.2f}\nlargest difference in 3000 updates: {apart:.0e}"
 # {cite:p}`farebrother2024`, from features that 61 numbers ask of a network, or from the support, which bounds
 # every target. Which of them counts is open.
 #
-# And our tasks? On CartPole five seeds show no difference ({doc}`rainbow_evidence`). So learn
-# distributions if the network is large, or if you need the distribution itself, for instance to act with
-# care. For a small task begin with a value.
+# And our tasks? On CartPole five seeds show no difference ({doc}`rainbow_evidence`). So learn distributions
+# on tasks like Atari, where others measured a gain, or if you need the distribution itself, for instance to
+# act with care. For a small task begin with a value.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference

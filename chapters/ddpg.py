@@ -364,6 +364,7 @@ def by_the_theorem(weights, visitor):
     states = play(visitor, line)[0].detach()
     own = weights[0] * states + weights[1]
     action = own.detach().requires_grad_()
+    # From each visited state this action and then the actor's: the slope of the return.
     (slope,) = torch.autograd.grad(
         play(weights.detach(), states, action)[1].sum(), action
     )
@@ -432,8 +433,9 @@ assert ends_at[1] < 0.1 < 1.2 < ends_at[0], "left of 1, and past it"
 #
 # ## When to use it
 #
-# DDPG is the smallest agent for numbers in a box, and the one to learn first. Its critic promises too much
-# in every run. So use a successor: TD3 if you want one exact action, SAC if nobody should choose the noise.
+# DDPG is the smallest agent for numbers in a box, and the one to learn first. One of the ten runs of the
+# picture fails at the end, and its noise is yours to choose. Try TD3 if you want one exact action, SAC if
+# nobody should choose the noise.
 #
 # - **Use it for**: numbers in a box, where steps are dear and the agent should be simple
 # - **Rather than**: {doc}`ppo`, which needs eight times the steps on the pendulum

@@ -267,7 +267,7 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # | [entropy 0 at once, KL divergence and clip fraction huge](#the-entropy-falls-to-zero-at-once) | learning rate too high | KL divergence of the first iterations |
 # | [entropy, KL divergence and clip fraction do not move](#the-entropy-falls-to-zero-at-once) | learning rate too low | the same |
 # | [the clip never does anything](#the-clip-never-does-anything) | old policy computed anew | are ratios still 1 after the first epoch? |
-# | ratios differ from 1 *before* the first update | the policy changed in between | compare both log-probabilities ({doc}`ppo`) |
+# | ratios differ from 1 *before* the first update | the policy changed in between | compare both log-probabilities ({doc}`learners/ppo`) |
 # | explained variance about 0 | shapes `(B, 1)` and `(B,)` | print the shape of the loss before its mean ({doc}`agents`) |
 # | [huge value loss, the policy does not move](#the-value-loss-is-huge) | size of the rewards | the actor's share of the gradient |
 # | [explained variance below 0](#the-explained-variance-is-negative) | units of the observations | their standard deviations, saturated units |
@@ -275,7 +275,7 @@ assert all(said["wrong sign of the loss"][room] < 0.1 for room in ("chooses", "b
 # | [the loss falls to nothing, and nothing is learned](#returns-lie-beyond-the-atoms) | returns that leave the atoms | the share of the targets beyond them |
 # | never does what pays off late | a time limit treated as an end | the room "lasts"; ends that have the limit's length |
 # | [training is fine, evaluation is not](#training-is-fine-evaluation-is-not) | greedy actions | evaluate with noise |
-# | it had learned, and fell for good | values far from their targets ({doc}`a2c`) | reward scale |
+# | it had learned, and fell for good | open; {doc}`a2c` has a cure | smaller rewards |
 # | it worked yesterday | luck | more seeds ({doc}`evaluation`) |
 #
 # `literate-rl look runs/…` finds eight of them in the metrics of a run ({doc}`apps/doctor`). The runs on CartPole below are short, 6,144
@@ -372,9 +372,8 @@ assert last(sick, "entropy") < last(right_way, "entropy")
 # **You see** that the first iteration already ends with an entropy near 0, a KL divergence far
 # above 1 and a clip fraction near 1.
 #
-# **Cause.** Nearly always a learning rate that is far too high. With one that is too low nothing moves:
-# entropy at its maximum of $\log 2 = 0.69$ for two actions, KL divergence and clip fraction 0, a flat
-# return.
+# **Cause.** Most likely a learning rate that is far too high. With one that is too low nothing moves: entropy
+# at its maximum of $\log 2 = 0.69$ for two actions, KL divergence and clip fraction 0, a flat return.
 #
 # **Check.** The KL divergence of the first iterations. Around 0.01 is healthy.
 

@@ -595,7 +595,7 @@ print("on one device:", kind.logits.device == value.device)
 # - What a value learns makes features from which the return can be read, but a shared encoder moves
 #   under the policy. A loss that holds the policy prevents that.
 # - The auxiliary value sits on the policy's encoder and is there for its gradient only.
-# - The value that is used has an encoder of its own, or it is cut off from a shared one.
+# - The value that is used has an encoder of its own, the default, or is cut off from a shared one.
 # - `detach` says when: in the paper in the policy phase, in its authors' code always.
 #
 # ## Exercises

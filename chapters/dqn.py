@@ -81,9 +81,9 @@ _ = axis.text(*MAZE.cells[MAZE.start][::-1], "◯", ha="center", va="center", fo
 # prize of 10, although the agent that filled the table wandered. Q-learning is **off-policy**: nothing
 # in the Bellman equation asks which policy took an action, so old steps may be learned from as well.
 #
-# An agent that should earn something cannot act at random for ever. One that is **ε-greedy** takes a
-# random action with probability $\varepsilon$, below one in ten, else the best. Press Train. The ring
-# walks by the best actions of the table as it is now, and soon takes the small prize. Which slider sends
+# An agent that should earn something cannot act at random for ever. One that is **ε-greedy** takes a random
+# action with probability $\varepsilon$, else the best. Here $\varepsilon$ is 0.1 at first. Press Train. The
+# ring walks by the best actions of the table as it is now, and soon takes the small prize. Which slider sends
 # it to the large one? Guess, move it, press Reset and Train.
 
 # %% tags=["hide-input"]
@@ -580,8 +580,8 @@ source(QLearning.error)
 # - **Use it for**: actions that can be listed, steps that cost more than updates
 # - **Rather than**: {doc}`ppo`, which is faster by the clock where steps are cheap
 # - **Costs**: about 16,000 steps until CartPole first reaches 475; 50,000 steps take 36 CPU seconds
-# - **First settings**: `num_steps=20`, `tau=0.02, epsilon_steps=10_000` (a fifth of the run), and a
-#   `reward_scale` that keeps values at a few units (0.05 for CartPole)
+# - **First settings**: `num_steps=20` (the $n$ of a target), `tau=0.02, epsilon_steps=10_000` (a fifth of the
+#   run), and a `reward_scale` that keeps values at a few units (0.05 for CartPole)
 # - **Decided by**: one switch at a time in {doc}`rainbow_evidence`
 
 # %% tags=["claims"]

@@ -515,8 +515,8 @@ picture
 #   nothing in the world would have got better. So the critics' loss alone moves the encoder
 #   {cite:p}`yarats2021`, and the actor gets its features detached.
 #
-# `share_encoder=True` shares it. What that does to the return is not measured here; on CartPole, with numbers instead
-# of pictures, it cost PPO a lot ({doc}`ppo_evidence`).
+# `share_encoder=True` shares it. What that does to the return is not measured here; on CartPole, from
+# numbers, it cost PPO a lot while training ({doc}`ppo_evidence`).
 
 # %% tags=["claims"]
 encoder, heads = PictureEncoder(minatar), torch.nn.Linear(128, 3 + 1)

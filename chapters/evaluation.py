@@ -575,7 +575,7 @@ assert round(t_quantile(0.95, 2), 1) == 4.3
 # %% [markdown]
 # ## Summary
 #
-# - Evaluate greedily, in new episodes, and fix which of them count before you start.
+# - Evaluate as the agent will be used, in new episodes, and fix which of them count before you start.
 # - More episodes say more about one agent. Only more seeds say more about a method.
 # - Report all results, or their mean with a t interval: ten seeds or more.
 # - Compare two agents by the interval of their paired differences. If it includes zero, you have

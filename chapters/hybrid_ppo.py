@@ -466,9 +466,9 @@ axes[1].set(xlabel="steps", title="share outside the clip range", ylim=(0, None)
 # with all of it the agent, played without noise, ends at 0.24 instead of 1.65, and most of what it loses comes back when
 # the encoder is spared that of the 16.
 #
-# On *Moving* as it is, where each type ignores one argument or two, a missing mask costs about what was
-# still lost there with a spared encoder. On *HybridLander*, a lunar lander that burns one engine at a time
-# with a throttle, five seeds show no difference. Nor do they, there and on *Moving* with idle arguments or
+# On *Moving* as it is, where each type ignores one argument or two, a missing mask costs, while training,
+# about what was still lost with a spared encoder. On *HybridLander*, a lunar lander that burns one engine at
+# a time with a throttle, five seeds show no difference. Nor do they on *Moving*, with idle arguments or
 # without, where the mask is missing in the *entropy* alone, though what is logged is then [no longer the
 # entropy of the actions](/docs/errata.md#an-entropy-of-more-than-the-action).
 
@@ -593,8 +593,8 @@ assert seen > 100, "more than a hundred"
 # - **Costs**: *Moving* in 60,000 steps and 6 CPU seconds by the program above
 # - **First settings**: `learning_rate=3e-3`, `num_envs=32` and the rest of
 #   `ppo_settings("literate_rl/Moving-v0")`
-# - **Decided by**: losses and lists of actions on *Moving*, and three landers, hybrid, discrete
-#   and continuous, in {doc}`hybrid_ppo`
+# - **Decided by**: losses and lists of actions on [*Moving*](#see-it-learn), and three landers, hybrid,
+#   discrete and continuous
 
 # %% tags=["claims"]
 program = stored_runs("program_hybrid_ppo")["hybrid_ppo"]

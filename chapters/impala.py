@@ -483,9 +483,9 @@ assert ends["uncorrected"] < 1e-6, "uncorrected, the action is gone for good"
 assert ends["V-trace"] > 5e-4, "with V-trace the push vanishes before that"
 
 # %% [markdown]
-# For an advantage of $+1$ the two would agree: a ratio above 1 is clipped, and the push
-# ends by itself where the probability gets near 1. So the correction keeps old data from being believed
-# again and again. Unlike the clip of {doc}`ppo_error`, it does not limit how far the policy may go.
+# For an advantage of $+1$ the two would agree: a ratio above 1 is clipped, and the push ends by itself where
+# the probability gets near 1. So the correction keeps old data from being believed again and again. Unlike
+# the clip of {doc}`ppo_error`, it stops no push once the ratio has left a range.
 #
 # ## Why anyone uses it
 #

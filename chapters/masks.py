@@ -353,8 +353,8 @@ for name, found in runs.items():
 
 # %% [markdown]
 # **Notice** that PPO, which subtracts a baseline, learns Taxi with a mask while acting only, and with ten
-# seeds we see no difference from the right way. Two of its seeds end at 1 and 3 where the others earn 6 to
-# 8. Without masks all ten agents end at −200.
+# seeds we see no difference from the right way. Two seeds of the right way end at 1 and 3; all others earn 6
+# to 8. Without masks all ten agents end at −200.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
@@ -421,11 +421,12 @@ assert (right[:, 1] == 5).all(), "never corrected, and it does no harm"
 # the trained agent will have to act without: it has never learned what is illegal.
 #
 # - **Use it for**: tasks whose environment says what is legal, in training and in use
-# - **Rather than**: fines for illegal actions, or a mask while acting only, which misleads V-trace and values (PPO showed no harm)
+# - **Rather than**: fines for illegal actions, or a mask while acting only, which misleads values (PPO showed
+#   no harm)
 # - **Costs**: on Taxi 102,400 steps suffice with masks for eight of ten seeds, and without for none
 # - **First settings**: `entropy_weight` (the largest entropy is now the logarithm of what is legal),
 #   `target_entropy` of SAC, `epsilon_steps` of DQN
-# - **Decided by**: the same agent on Taxi with masks and without, ten seeds, in {doc}`masks`
+# - **Decided by**: [the same agent on Taxi](#trap-a-mask-while-acting-only) with masks and without, ten seeds
 
 # %% tags=["claims"]
 assert (runs["masks"].final > 6).sum() == 8, "eight of ten seeds"
@@ -437,7 +438,8 @@ assert runs["masks"].steps[-1] == 102_400
 #
 # - A mask says which actions are legal in a state, and $\pi_m$ is a policy like any other.
 # - Illegal actions get the lowest number there is: probability 0, gradient 0, never the maximum.
-# - Learning uses the mask too, or the gradient has a bias and values are never corrected.
+# - Learning uses the mask too, or values are never corrected and, unless the baseline is perfect, the
+#   gradient has a bias.
 # - At an episode's end the bootstrap's mask is that of the last state, and lies in `final_info`.
 #
 # ## Exercises

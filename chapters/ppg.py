@@ -390,14 +390,14 @@ def frame(beta):
 dial("The clone weight and the drift", frame, {"β": betas}, start=(1,))
 
 # %% [markdown]
-# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$ less than half as far,
-# at this size of the rewards. With a weight of 10,000 the auxiliary value learns less.
+# **Notice** that without the clone term the policy drifts far, and with $\beta = 1$, the default, hardly at
+# all, at this size of the rewards. With a weight of 10,000 the auxiliary value learns less.
 
 # %% tags=["claims"]
 numbers = torch.rand(3, 8)
 single, double = (auxiliary_loss(*(k * numbers), torch.zeros(8))[0] for k in (1, 2))
 assert torch.allclose(double, 4 * single), "four times as much"
-assert drift[1, -1] < 0.5 * drift[0, -1], "less than half as far"
+assert drift[1, -1] < 0.1 * drift[0, -1], "hardly at all"
 assert error[-1, -1] > error[0, -1], "it learns less"
 
 # %% [markdown]

@@ -36,8 +36,9 @@ from literate_rl.runs.runs import stored_runs
 #   {doc}`advantages` and a learning rate that falls from 0.005 to zero, chosen among ten settings on other
 #   seeds. {doc}`a2c` is another agent of this kind, with shorter rollouts, another optimiser and smaller
 #   rewards.
-# - **PPO** with the package's settings for CartPole: ten updates for each rollout of 256 steps, a learning rate that falls from
-#   0.002 to zero, and $\gamma = 0.98$ where the others have 0.99.
+# - **PPO** with the package's settings for CartPole: ten updates for each rollout of 256 steps, a learning
+#   rate that falls from 0.002 to zero, $\gamma = 0.98$ where the others have 0.99, and $\lambda = 0.8$ where
+#   one update has 0.95.
 #
 # Lines are means, bands their 95 percent intervals.
 
@@ -262,11 +263,10 @@ assert abs(5 * 0.05 * 0.95**4 - 0.2) < 0.01, "about a fifth"
 draw_ablation("ablation_pendulum", 2.9)
 
 # %% [markdown]
-# **Notice** that here nothing matters as much as the clip of the ratio. Eighty updates for each
-# rollout, with a high learning rate, go far, and without the clip no seed learns. Scaled rewards
-# help most while training: values go down to $-160$ here, far from where a new critic starts. Every
-# episode ends by its time limit, and treating that as a true end costs return, while training and at
-# the end. A smaller standard deviation at the start slows it down.
+# **Notice** that here nothing matters as much as the clip of the ratio. Eighty updates for each rollout, with
+# a high learning rate, go far, and without the clip no seed learns. Scaled rewards help most while training:
+# values go down to $-160$ here. Every episode ends by its time limit, and treating that as a true end costs
+# return, while training and at the end. A smaller standard deviation at the start slows it down.
 #
 # The two tasks do not agree on what matters. So test a trick on *your* task before you believe
 # in it; a table like this one is cheap to make: `python -m benchmarks.ablation`.

@@ -9,11 +9,10 @@
 # %% [markdown]
 # # Rainbow
 #
-# **DQN has six well-known improvements. What do they add, and how do they fit into one agent?**
-# Five of them you know. After this chapter you can derive the last one, exploring with random
-# weights, and put all six together. It takes about 25 minutes to read, without exercises. You need
-# {doc}`replay`, {doc}`dqn` and {doc}`c51`. What each part is worth, and on which task, is the
-# question of {doc}`rainbow_evidence`.
+# **DQN has six well-known improvements. How do they fit into one agent?** Five of them you know. After this
+# chapter you can derive the last one, exploring with random weights, and put all six together. It takes about
+# 25 minutes to read, without exercises. You need {doc}`replay`, {doc}`dqn` and {doc}`c51`. What each part is
+# worth, and on which task, is the question of {doc}`rainbow_evidence`.
 
 # %% tags=["export", "hide-input"]
 """Noisy layers: weights that are drawn, with means and deviations to learn."""
@@ -403,8 +402,8 @@ assert found[0, 0] == 1.0, "a return of -1 is counted as 0"
 # - **Use it for**: actions that can be listed, steps that are expensive
 # - **Rather than**: {doc}`dqn`, which is simpler and takes six tenths of the time for each step
 # - **Costs**: about 7,200 steps until CartPole first reaches 475; 30,000 steps take 36 CPU seconds
-# - **First settings**: `num_steps=20`, `batch_size=128, train_interval=2`, and atoms around all
-#   discounted returns (`value_min=0.0, value_max=100.0` for rewards from 0 to 1 and γ = 0.99)
+# - **First settings**: `num_steps=20` (the $n$ of a target), `batch_size=128, train_interval=2`, and atoms around all discounted returns (`value_min=0.0, value_max=100.0` for
+#   rewards from 0 to 1 and γ = 0.99)
 # - **Decided by**: one part at a time, and a noise that lasts, in {doc}`rainbow_evidence`
 
 # %% tags=["claims"]

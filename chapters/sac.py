@@ -178,12 +178,11 @@ axis.legend(title="temperature")
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** that with a fixed price the policy is almost uniform in one unit and
-# almost sure in another, although the task is the same. With a target entropy the price follows
-# the unit, ten times as high for rewards × 10 as for rewards × 0.1, and the policies are closer to each
-# other. None is at −1 yet: for rewards × 0.1 the price has only fallen as fast as Adam lets it. So start
-# with a `temperature` in the unit of your rewards: the ten runs above began at 1.0, and ended
-# between 0.05 and 0.3.
+# **Notice** that with a fixed price the policy is almost uniform in one unit and almost sure in another,
+# although the task is the same. With a target entropy the price moves with the unit: so far it is ten times
+# as high for rewards × 10 as for rewards × 0.1, and the policies are closer to each other. None is at −1 yet:
+# for rewards × 0.1 the price has only fallen as fast as Adam lets it. So start with a `temperature` in the
+# unit of your rewards: the ten runs above began at 1.0, and ended between 0.05 and 0.3.
 #
 # Somebody still decides: whoever sets the target. But that number means the same in every unit of reward.
 # Here are other targets on the pendulum, the same five seeds each, and what their last policies earn
@@ -582,14 +581,15 @@ assert round(most, 2) == 0.58, "and no more"
 # %% [markdown]
 # ## When to use it
 #
-# SAC is the agent to try first for numbers in a box. It asks how random the policy
-# should be, which has a default for every unit of reward, and for a first `temperature` in that unit. If the task wants one exact action, act greedily or use {doc}`td3`.
+# SAC is the agent to try first for numbers in a box where steps are dear. It asks how random the policy
+# should be, which has a default for every unit of reward, and for a first `temperature` in that unit. If the
+# task wants one exact action, act greedily or use {doc}`td3`.
 #
 # - **Use it for**: numbers in a box, where steps are dear
 # - **Rather than**: {doc}`ppo`, which needs eight times the steps on the pendulum
 # - **Costs**: about 4,000 steps to −300 on Pendulum; 30 CPU seconds for 10,000 steps
 # - **First settings**: `target_entropy=None`, `temperature=1.0` for rewards as large as Pendulum's, `learning_rate=1e-3`
-# - **Decided by**: four agents on Pendulum in {doc}`control_evidence`; four targets in {doc}`sac`, five seeds each
+# - **Decided by**: four agents on Pendulum in {doc}`control_evidence`; [four targets](#what-it-buys), five seeds each
 
 # %% tags=["claims"]
 from literate_rl.learners.sac import sac_settings
