@@ -190,7 +190,7 @@ class ChapterList(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Build the lists."""
         root = Path(self.env.srcdir)
-        parts: dict[str, nodes.bullet_list] = {}
+        parts: dict[str, dict[str, nodes.bullet_list]] = {}
         package = "package" in self.options
         kind = "package-list" if package else "chapter-list"
         for chapter in read_order(root):
@@ -208,14 +208,19 @@ class ChapterList(SphinxDirective):
                 if chapter.minutes:
                     words = f"{chapter.minutes} minutes"
                     item += nodes.paragraph("", words, classes=["chapter-minutes"])
-            part = chapter.floor or chapter.part
-            parts.setdefault(part, nodes.bullet_list(classes=[kind])).append(item)
+            floors = parts.setdefault(chapter.part, {})
+            floors.setdefault(chapter.floor, nodes.bullet_list(classes=[kind])).append(
+                item
+            )
         content: list[nodes.Node] = []
-        for part, cards in parts.items():
-            many = f"{len(cards)} chapter{'s' * (len(cards) > 1)}"
+        for part, floors in parts.items():
+            count = sum(map(len, floors.values()))
+            many = f"{count} chapter{'s' * (count > 1)}"
             head = f"<h3>{escape(part)}</h3> <span>{many}</span>"
-            first = not package and not content
-            content += folded(head, [cards], "chapter-part", first)
+            inside: list[nodes.Node] = []
+            for floor, cards in floors.items():
+                inside += [nodes.paragraph("", floor)] * bool(floor) + [cards]
+            content += folded(head, inside, "chapter-part", not (package or content))
         return content
 
 
