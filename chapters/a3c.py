@@ -35,6 +35,7 @@ from literate_rl.actors.actors import (
     RemoteLearner,
     TransportConfig,
     Weights,
+    fill,
     layout_of,
     weights_of,
 )
@@ -351,7 +352,7 @@ def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.v
     return layout_of(policy, result)
 
 
-class GradientWorker(Actor[ActorCriticLike]):
+class GradientWorker(Actor):
     """Acts for one rollout at a time and computes the gradient itself.
 
     Args:
@@ -384,8 +385,7 @@ class GradientWorker(Actor[ActorCriticLike]):
             out["gradient"][name] = part.numpy()
         out["episode_return"] = batch.episode_return.numpy()
         out["num_steps"] = batch.reward.numel()
-        for name, number in losses.items():
-            out["losses"][name] = number
+        fill(out["losses"], losses)
         if self.config.normalize_obs:
             out["obs"], out["real"] = batch.obs.numpy(), batch.real.numpy()
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -35,20 +35,26 @@ from literate_rl.actors.actors import (
     MakeAct,
     MakeTransport,
     RemoteLearner,
-    Slot,
-    Transport,
     TransportConfig,
     Weights,
+    arrays_of,
     fields_of,
+    fill,
     layout_of,
     one_step,
-    weights_of,
+    tensors_in,
 )
 from literate_rl.data.agents import Rollout
 from literate_rl.data.episodes import mean_return
 from literate_rl.data.replay import ReplayBuffer
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Algorithm, Envs, PolicyLike, Stateful
+from literate_rl.ground.protocols import (
+    Algorithm,
+    Envs,
+    PolicyLike,
+    Stateful,
+    settings_of,
+)
 from literate_rl.ground.rows import Row, register
 from literate_rl.ground.signatures import (
     Count,
@@ -58,13 +64,22 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.learners.ddpg import ROW as DDPG_ROW, DDPGConfig, ddpg_settings
-from literate_rl.learners.dqn import ROW as DQN_ROW, DQNConfig, Exploring, dqn_settings
+from literate_rl.learners.ddpg import (
+    ROW as DDPG_ROW,
+    SETTINGS as DDPG_SETTINGS,
+    DDPGConfig,
+)
+from literate_rl.learners.dqn import (
+    ROW as DQN_ROW,
+    SETTINGS as DQN_SETTINGS,
+    DQNConfig,
+    Exploring,
+)
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.rainbow import (
     ROW as RAINBOW_ROW,
+    SETTINGS as RAINBOW_SETTINGS,
     RainbowConfig,
-    rainbow_settings,
 )
 from literate_rl.nets.policies import Policy, take_in
 
@@ -477,7 +492,7 @@ def actor_epsilons(
 
 
 # %% tags=["export"]
-class ApexActor(Actor[Policy]):
+class ApexActor(Actor):
     """Acts for one rollout at a time, and sets first priorities.
 
     Args:
@@ -515,9 +530,7 @@ class ApexActor(Actor[Policy]):
         # In an actor's first rollout its environments have just been reset.
         out["actor"], out["fresh"] = number, self.collector.step == 0
         rollout = self.collect(weights, config.rollout_len)
-        for name, x in rollout._asdict().items():
-            if x is not None:
-                out[name] = x.numpy()
+        fill(out, arrays_of(rollout._asdict()))
         # The first priorities, from rewards in the learner's scale.
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
@@ -616,17 +629,14 @@ class Apex(RemoteLearner):
             ApexActor, make_envs, acting, algorithm, config, make_act=make_act
         )
 
-    def submit(self, transport: Transport, slot: Slot) -> None:
-        """Hand a slot to its actor, with the weights as they are and its number."""
-        self.versions[slot] = self.version
-        message = {**weights_of(self.policy), "actor": np.int64(slot[0])}
-        transport.submit(slot, message)
+    def message(self, actor: int) -> Weights:
+        """Return what an actor is sent: the weights, and its number."""
+        return {**super().message(actor), "actor": np.int64(actor)}
 
     def learn(self, record: Any) -> dict[str, float]:
         """Store a rollout and take the updates that are due; return metrics."""
         learner, config, number = self.learner, self.config, int(record["actor"])
-        there = [name for name in Rollout._fields if name in record.dtype.names]
-        rollout = Rollout(*(torch.from_numpy(record[name]) for name in there))
+        rollout: Rollout = tensors_in(record, Rollout)
         first, width = number * config.num_envs, config.num_envs
         # A new actor does not continue where the one before it ended.
         if record["fresh"]:
@@ -654,7 +664,7 @@ class Apex(RemoteLearner):
     @property
     def log_due(self) -> bool:
         """Whether the last iteration completes a row of the log."""
-        each = self.config.rollout_len * self.config.num_envs
+        each = self.config.steps_per_iteration
         return self.version % ((self.config.log_interval or each) // each) == 0
 
 
@@ -750,15 +760,13 @@ class DDPGApexConfig(ApexConfig, DDPGConfig):
 ApexSettings = DQNApexConfig | RainbowApexConfig | DDPGApexConfig
 
 
-LEARNERS: dict[str, tuple[Any, Any]] = {
-    "dqn": (DQNApexConfig, dqn_settings),
-    "rainbow": (RainbowApexConfig, rainbow_settings),
-    "ddpg": (DDPGApexConfig, ddpg_settings),
-}
-# Settings that differ from those of the learner, by learner and environment.
-SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
-    # Some actors never stop acting at random, so targets look less far ahead.
-    ("dqn", "CartPole-v1"): {"num_steps": 5},
+# Where a learner has settings of its own for an environment, they hold here too. But
+# some actors never stop acting at random, so DQN's targets look less far ahead.
+CARTPOLE = {"CartPole-v1": {**DQN_SETTINGS["CartPole-v1"], "num_steps": 5}}
+SETTINGS: dict[str, Callable[[str], Any]] = {
+    "dqn": settings_of(DQNApexConfig, DQN_SETTINGS | CARTPOLE),
+    "rainbow": settings_of(RainbowApexConfig, RAINBOW_SETTINGS),
+    "ddpg": settings_of(DDPGApexConfig, DDPG_SETTINGS),
 }
 
 
@@ -772,13 +780,7 @@ def apex_settings(
         env: Id of the environment.
         algorithm: The learner.
     """
-    made, known = LEARNERS[algorithm]
-    settings = known(env)
-    default = asdict(type(settings)())
-    # Where the learner has a setting of its own for the environment, it holds here too.
-    own = {name: x for name, x in asdict(settings).items() if x != default[name]}
-    own |= SETTINGS.get((algorithm, env), {})
-    config: DQNApexConfig | RainbowApexConfig | DDPGApexConfig = made(**own)
+    config: ApexSettings = SETTINGS[algorithm](env)
     return config
 
 
@@ -787,9 +789,8 @@ def apex_settings(
 
 
 # %% tags=["export", "hide-input"]
-def many(row: Row) -> Row:
+def many(row: Row, config: type[ApexConfig]) -> Row:
     """Register an algorithm with many actors and one memory beside the one without."""
-    family: Any = row.key
     alone: Any = row.learner
 
     def learner(
@@ -802,18 +803,19 @@ def many(row: Row) -> Row:
             row,
             name=f"{row.name}Apex",
             purpose=f"{row.name} with many actors",
-            config=LEARNERS[family][0],
+            config=config,
             learner=None,
             actors=learner,
-            settings=partial(apex_settings, algorithm=family),
+            settings=SETTINGS[row.key],
             forms=tuple(name for name in row.forms if name != "act"),
             chapter="apex",
         )
     )
 
 
-for row in (DQN_ROW, RAINBOW_ROW, DDPG_ROW):
-    many(row)
+many(DQN_ROW, DQNApexConfig)
+many(RAINBOW_ROW, RainbowApexConfig)
+many(DDPG_ROW, DDPGApexConfig)
 
 # %% [markdown]
 # | you type | what happens |

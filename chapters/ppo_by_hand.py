@@ -659,8 +659,8 @@ def hybrid(uses: Array, row: Array, action: Array, mask: Array | None) -> Terms:
 class Heads:
     """Linear layers side by side, which see the same features."""
 
-    def __init__(self, heads: list[Layer], sizes: list[int]) -> None:
-        self.heads, self.ends = heads, np.cumsum(sizes)[:-1]
+    def __init__(self, heads: list[Linear]) -> None:
+        self.heads, self.ends = heads, np.cumsum([x.bias.size for x in heads])[:-1]
 
     def forward(self, x: Array) -> Array:
         """Return all that they put out, in one row."""
@@ -880,9 +880,8 @@ def parts_of(
         kind, terms_of = HybridActions, partial(hybrid, actions.mask.numpy())
         net = as_made(as_made(actor, HybridRows).network, HybridPolicyNetwork)
         heads = chain(net.action_type_head) + chain(net.action_args_mu)
-        sizes = [net.action_type_shape, net.action_args_shape]
         omega = Deviations(net.action_args_log_sigma, take)
-        layers = [*chain(net.encoder), Heads(heads, sizes), omega]
+        layers = [*chain(net.encoder), Heads(heads), omega]
     else:
         layers = chain(actor)
     as_made(actions, kind)

@@ -322,7 +322,7 @@ def run_actor(
         # An environment that calls `sys.exit` is an error too. If the learner is gone,
         # there is nobody to tell.
         with suppress(OSError):
-            whole.send((told(error), traceback.format_exc(), written_down(error)))
+            whole.send((told(error), traceback.format_exc(), as_it_arrives(error)))
     finally:
         # After the error is sent: nobody would hear of it if this hangs.
         if actor is not None:
@@ -330,21 +330,13 @@ def run_actor(
                 actor.close()
 
 
-def written_down(error: BaseException) -> bytes:
-    """Return an error as bytes, none if it cannot be written."""
+def as_it_arrives(error: BaseException) -> BaseException | None:
+    """Return an error as another process reads it, None if it cannot travel."""
     try:
-        return pickle.dumps(error)
-    except Exception:
-        return b""
-
-
-def read_again(error: bytes) -> BaseException | None:
-    """Return the error that was written down, or None."""
-    try:
-        found = pickle.loads(error)
-    except Exception:  # some can be written and not read
+        found: BaseException = pickle.loads(pickle.dumps(error))
+    except Exception:  # some cannot be written, and others not be read
         return None
-    return found if isinstance(found, BaseException) else None
+    return found
 
 
 def failure(
@@ -554,7 +546,7 @@ class SharedMemory:
         if isinstance(message, tuple):
             words, trace, error = message
             cause = RuntimeError(f"in actor {actor}:\n{trace}")
-            raise failure(actor, words, cause, read_again(error))
+            raise failure(actor, words, cause, error)
         # A token: its unroll is whole.
         life = self.lives[actor]
         life.held.remove(message)

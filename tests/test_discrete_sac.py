@@ -40,7 +40,7 @@ from torch.distributions import Categorical
 from literate_rl.apps.training import ALGORITHMS, train
 from literate_rl.book.contract_models import ActionValue, CategoricalActor, QNetwork
 from literate_rl.check.contracts import ContractError
-from literate_rl.check.own_models import make_own_sac_policy, of_all
+from literate_rl.check.own_models import FirstResult, make_own_sac_policy
 from literate_rl.check.states import state_spec
 from literate_rl.data.agents import make_envs
 from literate_rl.data.replay import Batch
@@ -204,7 +204,7 @@ def test_discrete_targets_are_sums_over_the_actions(form: str) -> None:
     if form == "one by one":
         torch.manual_seed(1)
         spec, models = state_spec(SEEN), [ActionValue(4, ACTIONS, 8) for _ in range(2)]
-        policy.critics = DiscreteCritics(of_all(x, spec, ACTIONS) for x in models)
+        policy.critics = DiscreteCritics(FirstResult(x, spec, ACTIONS) for x in models)
     batch, algorithm = remembered(), algorithm_for(policy, LIST, temperature=0.4)
     target = algorithm.target.network
     error = algorithm.error(batch, generator())
@@ -409,7 +409,7 @@ def test_both_kinds_of_critic_compute_the_same_from_the_same_values() -> None:
             return torch.cat(rows, -1)
 
     spec = state_spec(SEEN)
-    critics = DiscreteCritics(of_all(x, spec, ACTIONS) for x in (each, All()))
+    critics = DiscreteCritics(FirstResult(x, spec, ACTIONS) for x in (each, All()))
     one, other = critics(torch.randn(N, 4))
     torch.testing.assert_close(one, other)
 

@@ -17,10 +17,10 @@ from literate_rl.book.contract_models import (
     SquashedGaussianActor,
 )
 from literate_rl.check.own_models import (
+    FirstResult,
     as_many,
     make_own_ddpg_policy,
     make_own_sac_policy,
-    of_all,
 )
 from literate_rl.check.states import state_spec
 from literate_rl.learners.ddpg import make_ddpg_policy
@@ -54,13 +54,13 @@ class Picture(nn.Module):
 
 
 def test_an_action_that_need_not_be_given_is_not() -> None:
-    critics = DiscreteCritics([of_all(ActionIfGiven(), state_spec(STATES), 2)])
+    critics = DiscreteCritics([FirstResult(ActionIfGiven(), state_spec(STATES), 2)])
     assert critics(torch.randn(5, 3)).shape == (1, 5, 2)
 
 
 def test_pictures_are_judged_flat_or_not() -> None:
     spec = state_spec(spaces.Box(0, 1, (1, 3, 4)))
-    critics = DiscreteCritics([of_all(Picture(), spec, 2)])
+    critics = DiscreteCritics([FirstResult(Picture(), spec, 2)])
     obs = torch.rand(5, 1, 3, 4)
     torch.testing.assert_close(critics(obs), critics(obs.flatten(1)))
 

@@ -355,14 +355,15 @@ class FirstResult(nn.Module):
     Args:
         model: The model.
         spec: What the states are called.
-        num_actions: If not zero, the model is a critic of one action, and is asked
-            about each of so many, as one-hot rows.
+        num_actions: If not zero, a model that takes an action is asked about each of
+            so many, as one-hot rows.
     """
 
     def __init__(self, model: Any, spec: StateSpec, num_actions: int = 0) -> None:
         super().__init__()
         self.by_name = ByName(model, spec)
-        self.num_actions = num_actions
+        takes_one = "action" in required_parameters(model)
+        self.num_actions = num_actions if takes_one else 0
 
     def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
         """Return the first result for observations, and actions where it takes them."""
@@ -526,17 +527,11 @@ def make_own_sac_policy(
     given, spec = as_many(critic, num_critics), state_spec(states)
     critics: nn.Module
     if isinstance(space, spaces.Discrete):
-        critics = DiscreteCritics(of_all(x, spec, int(space.n)) for x in given)
+        critics = DiscreteCritics(FirstResult(x, spec, int(space.n)) for x in given)
     else:
         space = roomy_box(space)
         critics = Critics(FirstResult(x, spec) for x in given)
     return ContractPolicy(actor, states, space, critics=critics)
-
-
-def of_all(critic: Any, spec: StateSpec, num_actions: int) -> FirstResult:
-    """Return a critic of all actions, made of one that may take an action."""
-    takes_one = "action" in required_parameters(critic)
-    return FirstResult(critic, spec, num_actions if takes_one else 0)
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 6db67ad883b9a310
+# Generated from chapters/a3c.py (edit there); digest 477c979a9b6bdfc1
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from literate_rl.actors.actors import (
     RemoteLearner,
     TransportConfig,
     Weights,
+    fill,
     layout_of,
     weights_of,
 )
@@ -85,7 +86,7 @@ def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.v
     return layout_of(policy, result)
 
 
-class GradientWorker(Actor[ActorCriticLike]):
+class GradientWorker(Actor):
     """Acts for one rollout at a time and computes the gradient itself.
 
     Args:
@@ -118,8 +119,7 @@ class GradientWorker(Actor[ActorCriticLike]):
             out["gradient"][name] = part.numpy()
         out["episode_return"] = batch.episode_return.numpy()
         out["num_steps"] = batch.reward.numel()
-        for name, number in losses.items():
-            out["losses"][name] = number
+        fill(out["losses"], losses)
         if self.config.normalize_obs:
             out["obs"], out["real"] = batch.obs.numpy(), batch.real.numpy()
 

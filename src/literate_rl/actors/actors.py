@@ -1,4 +1,4 @@
-# Generated from chapters/actors/actors.py (edit there); digest 42138e7d33661992
+# Generated from chapters/actors/actors.py (edit there); digest 7e9402bcb7228c71
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, cast
 
 import numpy as np
 import torch
@@ -123,9 +123,14 @@ def actors_settings(env: str) -> ActorsConfig:
 Weights = Mapping[str, Any]  # arrays by the names of the policy's `state_dict`
 
 
+def arrays_of(tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return tensors as arrays, without what is None; on the CPU they share memory."""
+    return {name: x.cpu().numpy() for name, x in tensors.items() if x is not None}
+
+
 def weights_of(policy: PolicyLike) -> dict[str, NDArray[Any]]:
     """Return a policy's weights as arrays; on the CPU they share its memory."""
-    return {name: x.cpu().numpy() for name, x in policy.state_dict().items()}
+    return arrays_of(policy.state_dict())
 
 
 def one_step(policy: PolicyLike, envs: Envs, dtype: Any) -> Rollout:
@@ -143,9 +148,8 @@ def fields_of(example: Any, num_steps: int) -> list[Any]:
     """Return the fields of a record for what has one step in an example."""
     # An example may have a row behind its last step, and so has the record.
     return [
-        (name, x.cpu().numpy().dtype, (num_steps + len(x) - 1, *x.shape[1:]))
-        for name, x in example._asdict().items()
-        if x is not None
+        (name, x.dtype, (num_steps + len(x) - 1, *x.shape[1:]))
+        for name, x in arrays_of(example._asdict()).items()
     ]
 
 
@@ -172,11 +176,9 @@ def slot_layout(policy: PolicyLike, envs: Envs, num_steps: Count) -> np.dtype[np
 
 
 MakeAct = Callable[[PolicyLike], Act]
-# An actor keeps the kind of policy that it is given.
-AnyPolicy = TypeVar("AnyPolicy", bound=PolicyLike)
 
 
-class Actor(Generic[AnyPolicy]):
+class Actor:
     """Acts for one unroll at a time, with weights that it is given.
 
     Args:
@@ -190,11 +192,12 @@ class Actor(Generic[AnyPolicy]):
     def __init__(
         self,
         make_envs: Callable[[], Envs],
-        policy: AnyPolicy,
+        policy: PolicyLike,
         seed: int,
         make_act: MakeAct | None = None,
     ) -> None:
-        self.policy, envs = copy.deepcopy(policy).eval(), make_envs()
+        self.policy: Any = copy.deepcopy(policy).eval()
+        envs = make_envs()
         self.weights = weights_of(self.policy)
         self.act = make_act(self.policy) if make_act else self.policy.act
         self.generator = torch.Generator().manual_seed(seed)
@@ -210,9 +213,7 @@ class Actor(Generic[AnyPolicy]):
 
         # The log-probabilities are computed now, for all steps at once. Environments
         # that reset a step late add rows that never happened; their weight is 0.
-        for name, x in to_unroll(batch, self.policy)._asdict().items():
-            if x is not None:
-                out[name] = x.numpy()
+        fill(out, arrays_of(to_unroll(batch, self.policy)._asdict()))
         out["episode_return"] = batch.episode_return.numpy()
 
     def collect(self, weights: Weights, num_steps: int) -> Rollout:
@@ -347,10 +348,16 @@ class InProcess:
             actor.close()
 
 
-def fill(part: Any, weights: Weights) -> None:
-    """Copy weights into their part of a slot."""
-    for name, array in weights.items():
+def fill(part: Any, arrays: Mapping[str, Any]) -> None:
+    """Copy arrays by their names into a part of a slot."""
+    for name, array in arrays.items():
         part[name] = array
+
+
+def tensors_in(part: Any, kind: Any, device: Any = "cpu") -> Any:
+    """Return a part of a slot as a named tuple of tensors, on the CPU views."""
+    there = [name for name in kind._fields if name in part.dtype.names]
+    return kind(*(torch.from_numpy(part[name]).to(device) for name in there))
 
 
 class RemoteLearner(Kept):
@@ -405,14 +412,8 @@ class RemoteLearner(Kept):
         config = self.config
         # A resumed run has another step, and so other seeds.
         seed = env_seed(self.seed, self.step)
-        transport = self.make_transport(
-            self.make_actor,
-            self.layout,
-            seed,
-            self.actors,
-            config.slots,
-            config.deadline,
-        )
+        how = seed, self.actors, config.slots, config.deadline
+        transport = self.make_transport(self.make_actor, self.layout, *how)
         self.transport = transport
         for index in range(config.slots):
             for actor in range(self.actors):
@@ -422,7 +423,11 @@ class RemoteLearner(Kept):
     def submit(self, transport: Transport, slot: Slot) -> None:
         """Give a slot away, with the weights as they are now."""
         self.versions[slot] = self.version
-        transport.submit(slot, weights_of(self.policy))
+        transport.submit(slot, self.message(slot[0]))
+
+    def message(self, actor: int) -> Weights:
+        """Return what an actor is sent: the weights."""
+        return weights_of(self.policy)
 
     def iterate(self) -> dict[str, float]:
         """Wait for a result, learn from it, and return metrics.
@@ -521,9 +526,7 @@ class ActorLearner(RemoteLearner):
         """Take the updates on an unroll; return metrics."""
         # Views of the slot's memory; only on a GPU are they copies.
         device = self.learner.parameters[0].device
-        known = self.layout["result"].names or ()
-        there = [name for name in Unroll._fields if name in known]
-        unroll = Unroll(*(torch.from_numpy(result[name]).to(device) for name in there))
+        unroll: Unroll = tensors_in(result, Unroll, device)
         self.learner.anneal(self.step)
         for _ in range(self.config.update_per_collect):
             losses = self.learner.learn(unroll)

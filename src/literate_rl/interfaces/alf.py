@@ -1,4 +1,4 @@
-# Generated from chapters/interfaces/alf.py (edit there); digest d5b61e2c88030836
+# Generated from chapters/interfaces/alf.py (edit there); digest ef109958bd461dc6
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class PPGAuxPhaseLoss(nn.Module):
 
     Args:
         td_error_loss_fn: Function of targets and estimates, in this order, that returns
-            errors. With D rewards it is called for each of them.
+            errors of the same shape.
         policy_kl_loss_weight: Weight of the divergence.
         gamma: Discount, or a list of D discounts, one for each reward.
         td_lambda: Decay of the weights of longer returns.
@@ -330,15 +330,10 @@ class PPGAuxPhaseLoss(nn.Module):
 
         if target.dim() != 3:
             return auxiliary_loss(value, aux, target, kl, self.weight, error)
-        # {eq}`loss-of-rewards`.
-        shapes = [tuple(x.shape) for x in (value, aux, target)]
-        words = (
-            f"value and aux must have shape {shapes[2]}, got {shapes[0]}, {shapes[1]}"
-        )
-        check_that(shapes[0] == shapes[1] == shapes[2], words)
-        each = zip(*(x.unbind(-1) for x in (value, aux, target)), strict=True)
-        losses = [auxiliary_loss(v, a, g, kl, self.weight, error) for v, a, g in each]
-        loss, parts = map_nest(lambda *x: torch.stack(x).mean(0), *losses)
+        # {eq}`loss-of-rewards`: each reward is held by the same divergence.
+        held = torch.stack([kl] * target.shape[-1], -1)
+        each = auxiliary_loss(value, aux, target, held, self.weight, error)
+        loss, parts = map_nest(lambda x: x.mean(-1), each)
         return loss, parts
 
     @checked
@@ -429,18 +424,14 @@ class PPGAuxAlgorithm:
         name: str = "PPGAuxAlgorithm",
     ) -> None:
         shape: Any = reward_spec.shape
-        if shape is None or len(shape) > 1 or 0 in shape:
-            raise ValueError(
-                f"reward_spec must be a number or a row of them, got {reward_spec}"
-            )
+        words = f"reward_spec must be a number or a row of them, got {reward_spec}"
+        check_that(len(shape) < 2, words)
         self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
             observation_spec, action_spec, reward_shape=shape
         )
-        if self.network.reward_shape != shape:
-            raise ValueError(
-                f"reward_spec must have the shape {self.network.reward_shape} of the "
-                f"network's reward_shape, got {reward_spec}"
-            )
+        wanted = self.network.reward_shape
+        words = f"reward_spec must have the network's reward_shape {wanted}, got "
+        check_that(shape == wanted, f"{words}{reward_spec}")
         self.options, self.name = aux_options, name
         self.debug_summaries = debug_summaries
         self.config = replace(

@@ -1,4 +1,4 @@
-# Generated from chapters/interfaces/ding.py (edit there); digest d5243e6f30834b5d
+# Generated from chapters/interfaces/ding.py (edit there); digest e8929f3b96d12f17
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -269,46 +269,25 @@ class IMPALAPolicy:
 
     def build_model(self) -> nn.Module:
         """Build the default model."""
-        shape, size = self.sizes()
-        if len(self.cfg.model) > 2:
-            raise ValueError(
-                "config.model must hold obs_shape and action_shape only, or bring a "
-                f"model of your own, got {self.cfg.model}"
-            )
         name, (module,) = self.default_model()
         make_model: Any = getattr(import_module(module), name)
-        obs = spaces.Box(-np.inf, np.inf, shape)
-        model: nn.Module = make_model(obs, self.action_space(size))
+        model: nn.Module = make_model(*self.env_spaces(**self.cfg.model))
         return model
 
-    def sizes(self) -> tuple[tuple[int, ...], int]:
-        """Return the shape of an observation, and the size of an action."""
-        shape, size = map(self.cfg.model.get, SIZES)
-        sides: Any = [shape] if isinstance(shape, int) else shape
-        if not isinstance(sides, Sequence) or not isinstance(size, int):
-            raise ValueError(
-                "config.model must hold obs_shape, a number or a list, and "
-                f"action_shape, a number, got {self.cfg.model}"
-            )
-        return tuple(sides), size
-
-    def action_space(self, size: int) -> Space:
-        """Return the space of so many actions, or of so many numbers."""
-        return spaces.Box(-1, 1, (size,)) if self.continuous else spaces.Discrete(size)
+    def env_spaces(self, obs_shape: Any, action_shape: int) -> tuple[spaces.Box, Space]:
+        """Return the space of observations, and that of actions."""
+        sides = [obs_shape] if isinstance(obs_shape, int) else obs_shape
+        seen = spaces.Box(-np.inf, np.inf, tuple(sides))
+        if self.continuous:
+            return seen, spaces.Box(-1, 1, (action_shape,))
+        return seen, spaces.Discrete(action_shape)
 
     def adapted(self, model: nn.Module) -> nn.Module:
         """Return a model of DI-engine's kind as a policy, and others as they are."""
         if "mode" not in inspect.signature(model.forward).parameters:
             return model
-        shape, size = self.sizes()
-        return Policy(ByMode(model, len(shape)), make_actions(self.action_space(size)))
-
-    def describe(self, rows: Tensor) -> Any:
-        """Turn a model's rows into logits, or into a mean and a deviation by name."""
-        if not self.continuous:
-            return rows
-        mu, log_sigma = rows.chunk(2, -1)
-        return {"mu": mu, "sigma": log_sigma.exp()}
+        seen, actions = self.env_spaces(*(self.cfg.model[name] for name in SIZES))
+        return Policy(ByMode(model, len(seen.shape)), make_actions(actions))
 
     # --- learn mode
 
@@ -330,14 +309,11 @@ class IMPALAPolicy:
             and ``obs_plus_1``, ``(T + 1, B, *)``. An entry that learning does not read
             is handed on as it came, in a list of what each sample had.
         """
-
-        def pick(sample: Any) -> Any:
-            if isinstance(sample, list):
-                return [pick(step) for step in sample]
-            return {key: sample[key] for key in FIELDS if sample.get(key) is not None}
-
-        # One call serves both forms: lists become time, samples stand side by side.
-        batch = collate([pick(sample) for sample in data], dim=1)
+        samples = [by_entry(sample) for sample in data]
+        # Lists become time, and samples stand side by side.
+        batch = collate(
+            [{key: s[key] for key in FIELDS if key in s} for s in samples], dim=1
+        )
         batch = map_nest(lambda x: x.to(self.device), batch)
         # Some environments give rewards of the shape (1,).
         shape = batch["reward"].shape[:2]
@@ -348,16 +324,16 @@ class IMPALAPolicy:
         weight = batch.get("weight", torch.ones_like(batch["reward"]))
         if self.cfg.priority_IS_weight:
             # One number for each sample weighs all of its steps.
-            heads = [x if isinstance(x, Mapping) else x[0] for x in data]
-            numbers = collate([head["IS"] for head in heads]).to(weight)
-            weight = weight * numbers.reshape(len(heads), -1)[:, 0]
+            numbers = collate([sample["IS"] for sample in samples]).to(weight)
+            weight = weight * numbers.reshape(len(samples), -1)[:, 0]
         batch["weight"] = weight.reshape(shape)
         batch["obs_plus_1"] = map_nest(
             lambda obs, next_obs: torch.cat([obs, next_obs[-1:]]).float(),
             batch["obs"],
             batch["next_obs"],
         )
-        return batch | unread(data)
+        unread = {key for sample in samples for key in sample} - {*FIELDS}
+        return batch | {key: [s.get(key) for s in samples] for key in unread}
 
     def forward_learn(self, data: Sequence[Any]) -> dict[str, Any]:
         """Take one step of the optimiser on samples.
@@ -461,12 +437,14 @@ class IMPALAPolicy:
         stacked = collate(list(data.values()))
         obs = map_nest(lambda x: x.float().to(self.device), stacked)
         with eval_mode(self.model):
-            row, noise = self.model(obs), 0.0
+            logit, noise = self.model(obs), 0.0
             if generator is not None:
-                noise = self.model.noise(1, len(row), generator)[0].to(self.device)
+                noise = self.model.noise(1, len(data), generator)[0].to(self.device)
             action = self.model.act(obs, noise)
-        output = {"logit": self.describe(row), "action": action}
-        output = map_nest(lambda x: x.cpu(), output)
+        if self.continuous:
+            mu, log_sigma = logit.chunk(2, -1)
+            logit = {"mu": mu, "sigma": log_sigma.exp()}
+        output = map_nest(lambda x: x.cpu(), {"logit": logit, "action": action})
         return {
             index: map_nest(lambda x, row=row: x[row], output)
             for row, index in enumerate(data)
@@ -546,16 +524,12 @@ def without_gaps(step: Mapping[str, Any]) -> dict[str, Any]:
     return {key: x for key, x in step.items() if x is not None} | flags
 
 
-def unread(samples: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the entries of samples that learning does not read, such as ``use``."""
-
-    def entry(sample: Any, key: str) -> Any:
-        steps = isinstance(sample, list)
-        return [step.get(key) for step in sample] if steps else sample.get(key)
-
-    heads = [sample[0] if isinstance(sample, list) else sample for sample in samples]
-    keys = {key for head in heads for key in head} - {*FIELDS}
-    return {key: [entry(sample, key) for sample in samples] for key in keys}
+def by_entry(sample: Any) -> dict[str, Any]:
+    """Return a sample as one dictionary, without the entries that are None."""
+    if isinstance(sample, Mapping):
+        return {key: x for key, x in sample.items() if x is not None}
+    first = by_entry(sample[0])
+    return {key: [step[key] for step in sample] for key in first}
 
 
 def tree(nest: Any) -> Any:
