@@ -252,11 +252,10 @@ print(CONTRACTS["RAINBOW"])
 # %% tags=["export"]
 def takes_action(probe: Probe) -> None:
     """Takes action (an actor with the default None)."""
-    given = probe.parameters.get("action")
-    if given is None:
-        demand(False, "must take an argument called action", "there is none")
-    elif probe.action == "action=None" and given.default is not None:
-        demand(False, "must take action=None", f"got {given}")
+    given: Any = probe.parameters.get("action")
+    demand(given is not None, "must take an argument called action", "there is none")
+    fits = probe.action == "action" or given.default is None
+    demand(fits, "must take action=None", f"got {given}")
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest 477c979a9b6bdfc1
+# Generated from chapters/a3c.py (edit there); digest c023c04010a5e824
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.v
     """
     weights = weights_of(policy)
     parts = [(n, weights[n].dtype, x.shape) for n, x in policy.named_parameters()]
+    steps = config.num_steps, config.num_envs
     result: list[Any] = [
         ("gradient", parts),
-        ("episode_return", np.float32, (config.num_steps, config.num_envs)),
+        ("episode_return", np.float32, steps),
         ("num_steps", np.int64),
         ("losses", [(name, np.float64) for name in a2c_loss._fields]),
     ]
     if normalizer := normalizer_of(policy, config.normalize_obs):
-        steps = (config.num_steps, config.num_envs)
         result += [("obs", np.float32, (*steps, *normalizer.mean.shape))]
         result += [("real", np.bool_, steps)]
     return layout_of(policy, result)

@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 4f4a77f83d9526ee
+# Generated from chapters/contracts.py (edit there); digest bafce60cbe6ef518
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ __all__ = [
 
 def takes_action(probe: Probe) -> None:
     """Takes action (an actor with the default None)."""
-    given = probe.parameters.get("action")
-    if given is None:
-        demand(False, "must take an argument called action", "there is none")
-    elif probe.action == "action=None" and given.default is not None:
-        demand(False, "must take action=None", f"got {given}")
+    given: Any = probe.parameters.get("action")
+    demand(given is not None, "must take an argument called action", "there is none")
+    fits = probe.action == "action" or given.default is None
+    demand(fits, "must take action=None", f"got {given}")
 
 
 def rows_apart(probe: Probe) -> None:
