@@ -1331,7 +1331,7 @@ def test_a_vector_environment_may_reset_a_step_later(name: str, tmp_path: Path) 
     edit(saved, total_steps=1000)
     with pytest.raises(SystemExit, match="<CartPoleVectorEnv of CartPole-v1>' in Pyt"):
         main([name, "--resume", str(saved)])
-    with pytest.raises(ValueError, match="num_envs must be 2, as many as env has"):
+    with pytest.raises(ValueError, match="envs must have 4 copies, got 2"):
         train(name, vectors(made_pole), resume=saved, progress=False)
     assert train(name, envs, resume=saved, progress=False).learner.step >= 1000
 
@@ -1339,7 +1339,7 @@ def test_a_vector_environment_may_reset_a_step_later(name: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_envs": 4}, "num_envs must be 2, as many as env has, got 4"),
+        ({"num_envs": 4}, "envs must have 4 copies, got 2"),
         ({"wrappers": ["ClipAction"]}, "wrappers must be left out with a vector"),
         ({"qnet": ThreeValues()}, "q_value must have shape"),
     ],

@@ -24,7 +24,7 @@ import sys
 import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import torch
 import tyro
@@ -119,15 +119,15 @@ class Command(Generic[Config]):
 
     def asked(self, algorithm: str) -> Asked:
         """Return what the command asks for."""
-        env, config = self.env, cast(Any, self.config)
-        directory = None
+        config: Any = self.config
+        env, directory = self.env, None
         if self.resume is None:
             env = DEFAULT_ENV if env is None else env
             new = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
             directory = run_directory(new if self.name is None else self.name)
         elif self.name is not None:
             raise ValueError(f"a resumed run keeps its name: leave out {self.name!r}")
-        given: dict[str, Any] = {name: getattr(self, name) for name in MODELS}
+        given = {name: getattr(self, name) for name in MODELS}
         if self.mask:
             rows = [[int(x) if x in "01" else x for x in row] for row in self.mask]
             given["mask"] = read_mask(rows)
@@ -156,7 +156,8 @@ class Command(Generic[Config]):
 # %% tags=["export"]
 def parse(word: str, arguments: list[str]) -> Command[Any]:
     """Read the command line. The defaults depend on the environment."""
-    row, prog = ALGORITHMS[algorithm_named(word)], f"literate-rl {word}"
+    row: Any = ALGORITHMS[algorithm_named(word)]
+    prog = f"literate-rl {word}"
     first = argparse.ArgumentParser(prog, add_help=False, allow_abbrev=False)
     first.add_argument("--env")
     env = first.parse_known_args(arguments)[0].env
@@ -169,14 +170,12 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
             if name in ONCE:
                 name = warn_once_named(name, "--")
                 option = as_typed(name, "--")
-                if option in {x.partition("=")[0] for x in arguments}:
-                    first.error(f"{option} was given twice, also by its old name")
             elif name not in known and (hint := about(name, known, "--")):
                 first.error(f"there is no option {option}{hint}")
             names.append(name)
         words.append(option + equals + value)
-    command: Any = Command[row.config]  # type: ignore[name-defined]
-    settings = cast(Any, row.settings)(DEFAULT_ENV if env is None else env)
+    command: Any = Command[row.config]
+    settings = row.settings(DEFAULT_ENV if env is None else env)
     default = Command(env=env, config=settings)
     parsed: Command[Any] = tyro.cli(command, prog=prog, args=words, default=default)
     # A value that was typed counts, also where it is the default.
@@ -220,7 +219,7 @@ def run_directory(name: str) -> Path:
 # %% tags=["export"]
 def report(word: str, training: Training, watch: bool) -> None:
     """Report how a run ended, and show the agent on request."""
-    run, learner, env = training.run, training.learner, cast(Any, training.world)
+    run, learner, env = training.run, training.learner, training.world
     print(f"checkpoint:    {run.checkpoint}", flush=True)
     if learner.step < learner.config.total_steps:
         print(f"go on with {training.again()}")

@@ -51,18 +51,21 @@ __all__ = [
 
 
 # %% tags=["export"]
+FOLDER = Path(str(files("literate_rl"))) / "programs"
+
+
 def program_names() -> list[str]:
     """Return the names of all programs: those of their chapters."""
-    folder = Path(str(files("literate_rl"))) / "programs"
-    return sorted(path.stem for path in folder.glob("*.py"))
+    return sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
 def program_path(name: str) -> Path:
     """Return the file of a program."""
-    if name not in program_names():
-        known = ", ".join(program_names())
-        raise ValueError(f"there is no program {name!r}, choose from {known}")
-    return Path(str(files("literate_rl"))) / "programs" / f"{name}.py"
+    if name not in (known := program_names()):
+        raise ValueError(
+            f"there is no program {name!r}, choose from {', '.join(known)}"
+        )
+    return FOLDER / f"{name}.py"
 
 
 # %%
@@ -87,17 +90,13 @@ def copied(name: str, **defaults: object) -> str:
     text = program_path(name).read_text("utf-8").partition("\n")[2]
     for option, value in defaults.items():
         flag = "--" + option.replace("_", "-")
-        start = (
-            f'"{flag}", default='
-            if option == "env"
-            else f'"{flag}", type=int, default='
-        )
         # It stands in the call that the first lines show, and where it is read.
-        for pattern, new in (
-            (rf"{flag} \S+", f"{flag} {value}"),
-            (rf"{start}.+\)", f"{start}{json.dumps(value)})"),
-        ):
-            text = text.replace(re.findall(pattern, text)[0], new)
+        text = re.sub(rf"{flag} \S+", f"{flag} {value}", text, count=1)
+        read, new = (
+            rf'("{flag}",.* default=).+\)',
+            json.dumps(value, ensure_ascii=False),
+        )
+        text = re.sub(read, rf"\g<1>{new})", text, count=1)
     return text
 
 
@@ -107,6 +106,7 @@ def main(arguments: list[str]) -> None:
         prog="literate-rl copy",
         description="Print an algorithm on one page, a script to keep and to change.",
         epilog="Example: literate-rl copy ppo --env Acrobot-v1 > my_ppo.py",
+        argument_default=argparse.SUPPRESS,
     )
     names = program_names()
     parser.add_argument(
@@ -125,9 +125,7 @@ def main(arguments: list[str]) -> None:
         choices=range(1, len(STEPS) + 1),
         help="how far the program of the first chapters has grown, for ppo",
     )
-    given = {
-        k: x for k, x in vars(parser.parse_args(arguments)).items() if x is not None
-    }
+    given = vars(parser.parse_args(arguments))
     if step := given.pop("step", None):
         if given["name"] != "ppo":
             parser.error(f"only ppo grows in steps, {given['name']} does not")
@@ -186,15 +184,15 @@ def run_program(
             raise ValueError(f"the program {name!r} has no setting {setting!r}")
         own += f"{setting} = {value!r}\n"
     code = compile(above + own + below, path, "exec")
-    options = {"--env": env, "--seed": seed, "--total-steps": total_steps}
-    given = [(flag, str(value)) for flag, value in options.items() if value is not None]
-    before, sys.argv = sys.argv, [str(path), *(word for pair in given for word in pair)]
+    options = {"env": env, "seed": seed, "total-steps": total_steps}
+    given = [f"--{name}={x}" for name, x in options.items() if x is not None]
     made: dict[str, Any] = {"__name__": "__main__"}
-    try:
-        with redirect_stdout(io.StringIO()), randomness_kept():
-            exec(code, made)
-    finally:
-        sys.argv = before
+    with (
+        mock.patch.object(sys, "argv", [str(path), *given]),
+        redirect_stdout(io.StringIO()),
+        randomness_kept(),
+    ):
+        exec(code, made)
     return made
 
 

@@ -32,9 +32,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace, field
 from difflib import get_close_matches
 from functools import partial
-from inspect import signature
+
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, cast
+from typing import Any, Literal, NamedTuple, Unpack
 from warnings import warn
 from importlib import import_module
 
@@ -48,9 +48,9 @@ from gymnasium.vector import (
     VectorEnv,
     VectorWrapper,
 )
-from gymnasium.vector.utils import batch_space, iterate
-from gymnasium.wrappers import FlattenObservation
-from numpy.typing import ArrayLike, NDArray
+
+from gymnasium.wrappers.vector import FlattenObservation
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from literate_rl.actors.a3c import A3C  # noqa: F401 (its row)
@@ -86,6 +86,7 @@ from literate_rl.data.episodes import (
     known_env,
     make_one,
     resets_later,
+    unflattened,
 )
 from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.nests import (
@@ -117,7 +118,6 @@ from literate_rl.runs.runs import (
     Run,
     about,
     agreed_env,
-    best_of,
     check_agreed,
     fit,
     is_command,
@@ -162,8 +162,9 @@ Device = Literal["auto", "cpu", "cuda"]
 Fast = Literal["auto", "plain", "by hand"]
 Models = dict[str, Any]
 Env = gym.Env[Any, Any]
-World = Make | VectorEnv[Any, Any, Any]
-Build = Callable[[], VectorEnv[Any, Any, Any]]
+Vectors = VectorEnv[Any, Any, Any]
+World = Make | Vectors
+Build = Callable[[], Vectors]
 
 
 def train(
@@ -394,13 +395,9 @@ def check_states(state: Tensor, space: spaces.Space[Any]) -> None:
     """Raise unless states have the shape of a space, or are rows of all its numbers."""
     flat = (spaces.flatdim(space),)
     shaped = space.shape if isinstance(space, spaces.Box) else flat
-    if not any(state.shape[state.ndim - len(x) :] == x for x in (flat, shaped)):
-        either = (
-            f"(B, {', '.join(map(str, x))})" for x in dict.fromkeys((shaped, flat))
-        )
-        wanted = " or ".join(either)
-        given = tuple(state.shape)
-        raise ValueError(f"states['state'] must have shape {wanted}, got {given}")
+    fits = any(state.shape[state.ndim - len(x) :] == x for x in (flat, shaped))
+    wanted, got = ", ".join(map(str, ("B", *shaped))), tuple(state.shape)
+    check_that(fits, f"states['state'] must have shape ({wanted}), got {got}")
 
 
 class Taught(NamedTuple):
@@ -446,9 +443,9 @@ class Agent:
             FileNotFoundError: If it was trained without ``eval_interval``.
         """
         best: Any = copy.deepcopy(self.policy)
-        state = load_checkpoint(best_of(self.folder))
+        state = load_checkpoint(self.folder / "best.pt")
         best.load_state_dict(state["policy"]["weights"])
-        return cast(PolicyLike, best)
+        return best
 
     @property
     def interrupted(self) -> bool:
@@ -520,8 +517,7 @@ class Agent:
         """
         with eval_mode(self.policy):
             results = self.results(states, mask)
-        alone: Tensor = results[0]
-        return results if len(results) > 1 else alone
+        return results if len(results) > 1 else results[0]
 
     def results(self, states: Mapping[str, Any], given: Any) -> tuple[Any, ...]:
         """Return what ``act`` returns, always as a tuple."""
@@ -539,12 +535,12 @@ class Agent:
                 policy.actions.choose(policy.legal(q, mask), 0.0).unsqueeze(-1),
                 *rest,
             )
-        if "state" not in states:
-            words = f"states must have the key 'state', got {[*states]}"
-            raise ValueError(f"{words}: predict takes observations as they are")
+        words = f"states must have the key 'state', got {[*states]}"
+        check_that(
+            "state" in states, f"{words}: predict takes observations as they are"
+        )
         state = torch.as_tensor(states["state"]).to(device_of(policy), torch.float32)
-        arguments: dict[str, Any] = getattr(policy, "recipe", ("", {}))[1]
-        if plain := arguments.get("observation_space"):
+        if plain := policy.recipe[1].get("observation_space"):
             check_states(state, as_space(plain))
         return (policy.act(state, 0.0, mask=mask),)
 
@@ -659,11 +655,6 @@ def chosen_device(device: Device, policy: Any, config: Any) -> tuple[torch.devic
 Place = Callable[[Any, Any], Any]  # from a policy and settings to the policy
 
 
-def stay(policy: Any, config: Any) -> Any:
-    """Leave a policy where it is."""
-    return policy
-
-
 @contextmanager
 @checked
 def placing(device: Device, tell: bool = True) -> Iterator[Place]:
@@ -727,7 +718,7 @@ def made(
     config: Any,
     models: Models,
     check: bool = True,
-    place: Place = stay,
+    place: Place = lambda policy, config: policy,
     fast: Fast = "auto",
     notes: Notes | None = None,
 ) -> tuple[Learner, dict[str, Any]]:
@@ -735,7 +726,7 @@ def made(
 
     Beside it are the fast forms that it was handed, by their slots.
     """
-    row = ALGORITHMS[algorithm]
+    row: Any = ALGORITHMS[algorithm]
     check_fast(fast, row)
     check_models(row, models, config)
     view, make = looked_at(env, config)
@@ -764,18 +755,18 @@ def made(
     policy = place(policy, config)
     forms = {slot: fast_form(slot, policy, fast) for slot in row.forms}
     if config.actors is None:
-        return cast(Any, row.learner)(policy, build(), config, **forms), forms
+        return row.learner(policy, build(), config, **forms), forms
     # The actors are on the CPU, and each makes a form of its own.
     act = fast_form("act", copy.deepcopy(policy).cpu(), fast) and numpy_act
-    arguments = policy, build, config, transport_of(config), act
-    return cast(Any, row.actors)(*arguments, **forms), {"act": act, **forms}
+    learner = row.actors(policy, build, config, transport_of(config), act, **forms)
+    return learner, {"act": act, **forms}
 
 
 @checked
 def check_fast(fast: Fast, row: Row) -> None:
     """Raise unless there is such a choice, and the algorithm has it."""
-    if fast == "by hand" and not BY_HAND.keys() & {*row.forms}:
-        able = [x for x, each in ALGORITHMS.items() if BY_HAND.keys() & {*each.forms}]
+    able = [key for key, each in ALGORITHMS.items() if "by_hand" in each.forms]
+    if fast == "by hand" and row.key not in able:
         raise ValueError(f"fast='by hand' is for {' and '.join(able)}, got {row.key}")
 
 
@@ -789,10 +780,9 @@ def check_models(row: Row, models: Models, config: Any) -> None:
         words = f"models of your own for {row.key} must be {wanted}"
         raise ValueError(f"{words}, got {given}")
     for role in own:
-        if isinstance(models[role], type):
-            got = models[role].__name__
-            words = f"{role} must be a torch.nn.Module, got the class {got}"
-            raise TypeError(f"{words}: hand over {got}(…)")
+        if isinstance(model := models[role], type):
+            words = f"{role} must be a torch.nn.Module, got the class"
+            raise TypeError(f"{words}: hand over {model.__name__}(…)")
     if own and config.normalize_obs:
         words = "normalize_obs must be False with models of your own, got True"
         raise ValueError(f"{words}: normalise inside of them")
@@ -800,7 +790,7 @@ def check_models(row: Row, models: Models, config: Any) -> None:
 
 # %% [markdown]
 # What an environment shows is looked at once, in one copy, which is closed again. A vector
-# environment is there already, and the learner gets it itself; only its observations are made flat.
+# environment is there already, and the learner gets it itself; Gymnasium makes its observations flat.
 # Actors make environments of their own, so they cannot have it. And if they live in other
 # processes, these must find whatever makes an environment: an id that was registered here may not
 # be known there, so what stands behind the id is sent.
@@ -832,9 +822,7 @@ def looked_at(env: World, config: Any) -> tuple[View, Build]:
             f"{kind}: hand over what makes it, so that there can be several"
         )
     with closing(flat_env(env)) as one:
-        # A wrapper of ours has flattened what was no row.
-        inner = one.env if isinstance(one, FlattenObservation) else one
-        space = inner.observation_space
+        space = unflattened(one).observation_space
         view = View(space, one.observation_space, one.action_space)
         tell_hidden_mask(one, space)
         tell_statistics(one, config)
@@ -843,17 +831,20 @@ def looked_at(env: World, config: Any) -> tuple[View, Build]:
     return view, partial(make_envs, partial(flat_env, env), config.num_envs)
 
 
+def layers(env: Any) -> Iterator[Any]:
+    """Yield the wrappers around an environment, the outer ones first."""
+    while isinstance(env, gym.Wrapper | VectorWrapper):
+        yield env
+        env = env.env
+
+
 def tell_hidden_mask(env: Env, seen: spaces.Space[Any]) -> None:
     """Warn if an environment has masks of actions where nobody looks for them."""
     shown = isinstance(seen, spaces.Dict) and "action_mask" in seen.spaces
     if not (shown or env.has_wrapper_attr("action_masks")):
         return
-    inner = env
-    while isinstance(inner, gym.Wrapper):
-        if isinstance(inner, WithoutMask):
-            return
-        inner = inner.env
-    if "action_mask" in env.reset()[1]:
+    unwanted = any(isinstance(layer, WithoutMask) for layer in layers(env))
+    if unwanted or "action_mask" in env.reset()[1]:
         return
     where = "its observation" if shown else "its method action_masks()"
     name = "MaskFromObservation" if shown else "MaskFromMethod"
@@ -879,21 +870,20 @@ def tell_statistics(env: Any, config: Any) -> None:
 
 def with_statistics(env: Any) -> Iterator[str]:
     """Yield the names of wrappers that keep statistics."""
-    while isinstance(env, gym.Wrapper | VectorWrapper):
-        for kept in vars(env).values():
-            # Gymnasium's class, and those of others, which have its name.
-            running = "RunningMeanStd" in (kind.__name__ for kind in type(kept).__mro__)
-            if running and getattr(env, "update_running_mean", True):
-                yield type(env).__name__
-        env = env.env
-    if isinstance(env, SyncVectorEnv):
-        yield from with_statistics(env.envs[0])
-    elif isinstance(env, AsyncVectorEnv):
-        with closing(env.env_fns[0]()) as one:
+    for layer in layers(env):
+        # Gymnasium's class, and those of others, which have its name.
+        kinds = (kind for kept in vars(layer).values() for kind in type(kept).__mro__)
+        running = "RunningMeanStd" in (kind.__name__ for kind in kinds)
+        if running and getattr(layer, "update_running_mean", True):
+            yield type(layer).__name__
+    if isinstance(inner := env.unwrapped, SyncVectorEnv):
+        yield from with_statistics(inner.envs[0])
+    elif isinstance(inner, AsyncVectorEnv):
+        with closing(inner.env_fns[0]()) as one:
             yield from with_statistics(one)
 
 
-def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, Build]:
+def looked_at_many(envs: Vectors, config: Any) -> tuple[View, Build]:
     """Do the same for a vector environment."""
     if config.actors is not None:
         kind = type(envs).__name__
@@ -903,13 +893,10 @@ def looked_at_many(envs: VectorEnv[Any, Any, Any], config: Any) -> tuple[View, B
         )
     resets_later(envs)  # refuses a mode that no learner understands
     tell_statistics(envs, config)
-    if envs.num_envs != config.num_envs:
-        words = f"num_envs must be {envs.num_envs}, as many as env has"
-        raise ValueError(f"{words}, got {config.num_envs}")
     seen, flat = envs.single_observation_space, envs
     if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
         check_flat(seen)
-        flat = Rows(envs)
+        flat = FlattenObservation(envs)
     rows = flat.single_observation_space
     return View(seen, rows, envs.single_action_space), lambda: flat
 
@@ -940,40 +927,6 @@ def check_sent(name: str, thing: Any, given: Any) -> None:
             'stands there (for an environment "mine:name" will do), or leave out '
             "transport, and the actors take turns in this process"
         ) from error
-
-
-class Rows(VectorWrapper[Any, Any, Any]):
-    """A vector environment with flat observations; Gymnasium's takes one mode only."""
-
-    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
-        super().__init__(envs)
-        self.autoreset_mode = getattr(envs, "autoreset_mode", None)
-        self.shaped = envs.single_observation_space
-        self.single_observation_space = spaces.flatten_space(self.shaped)
-        self.observation_space = batch_space(
-            self.single_observation_space, envs.num_envs
-        )
-
-    def rows(self, obs: Any) -> NDArray[Any]:
-        """Flatten the observations of all copies."""
-        each = iterate(self.env.observation_space, obs)
-        return np.stack([self.row(one) for one in each])
-
-    def row(self, obs: Any) -> NDArray[Any]:
-        """Flatten one observation."""
-        return np.asarray(spaces.flatten(self.shaped, obs))
-
-    def reset(self, **options: Any) -> Any:
-        """Begin episodes in all copies."""
-        obs, infos = self.env.reset(**options)
-        return self.rows(obs), infos
-
-    def step(self, actions: Any) -> Any:
-        """Step all copies; last observations are flattened too."""
-        obs, *rest, infos = self.env.step(actions)
-        for index in np.flatnonzero(infos.get("_final_obs", ())):
-            infos["final_obs"][index] = self.row(infos["final_obs"][index])
-        return self.rows(obs), *rest, infos
 
 
 class Glimpse(Env):
@@ -1054,27 +1007,20 @@ def act_in_list(policy: Any) -> Any:
     return numpy_act(policy)
 
 
-# What can fill a slot: the first that takes the policy.
-FORMS: dict[str, tuple[Callable[[Any], Any], ...]] = {
-    "act": (numpy_act,),
-    "act_in_list": (act_in_list,),
-    "error": (fused_q_error, fused_critic_error),
-}
-# What writes gradients by hand, and is used on request only.
-BY_HAND: dict[str, Callable[[Any], Any]] = {"by_hand": ByHand}
-WORDS = {
-    "act": "acting",
-    "act_in_list": "acting",
-    "error": "the error",
-    "by_hand": "learning by hand",
+# What a slot is for, and what can fill it: the first that takes the policy.
+FORMS: dict[str, tuple[str, tuple[Callable[[Any], Any], ...]]] = {
+    "act": ("acting", (numpy_act,)),
+    "act_in_list": ("acting", (act_in_list,)),
+    "error": ("the error", (fused_q_error, fused_critic_error)),
+    "by_hand": ("learning by hand", (ByHand,)),
 }
 
 
 def fast_form(slot: str, policy: Any, fast: Fast) -> Any:
     """Return what fills a slot, or None where nothing fits or nobody wants it."""
-    if slot in BY_HAND:
-        return BY_HAND[slot](policy) if fast == "by hand" else None
-    for form in FORMS[slot] if fast != "plain" else ():
+    if slot == "by_hand":
+        return ByHand(policy) if fast == "by hand" else None
+    for form in FORMS[slot][1] if fast != "plain" else ():
         with suppress(ValueError):
             return form(policy)
     return None
@@ -1094,7 +1040,7 @@ def runner_of(learner: Any) -> Any:
 
 def opening(learner: Any, forms: Mapping[str, Any]) -> str:
     """Return what is said when a training begins."""
-    names = [WORDS[slot] for slot, form in forms.items() if form]
+    names = [FORMS[slot][0] for slot, form in forms.items() if form]
     words = f"fast forms: {' and '.join(names) or 'none'}"
     each, total = learner.config.steps_per_iteration, learner.config.total_steps
     takes = learner.step + math.ceil(max(0, total - learner.step) / each) * each
@@ -1206,15 +1152,6 @@ class Asked:
     look: str = ""
     dash: str = ""
 
-    def __post_init__(self) -> None:
-        if self.callback is None:
-            return
-        try:
-            signature(self.callback).bind("learner", "metrics")
-        except TypeError as error:
-            words = "callback must take the learner and its metrics"
-            raise TypeError(f"{words}: {error}") from error
-
     @property
     def told(self) -> dict[str, Any]:
         """What the log gets beside metrics, as the settings of a run hold it."""
@@ -1236,7 +1173,7 @@ class Asked:
             if run is not None:
                 run.restore(learner)
             if self.look:  # better now than after the training
-                make_visible(cast(Any, world), self.look).close()
+                make_visible(world, self.look).close()
             if run is None:
                 stored = settings_of_run(self.algorithm, world, config, self.models)
                 folder = self.directory or tempfile.mkdtemp(prefix="literate_rl_")
@@ -1246,21 +1183,21 @@ class Asked:
                 raise
         return Training(self, run, learner, world, forms, notes)
 
-    def anew(self) -> tuple[Any, World, Models]:
+    def anew(self) -> tuple[Any, Any, Models]:
         """Return settings, environment and models of a new run."""
         changes, world = self.changes, known_env(self.env)
-        settings = cast(Any, ALGORITHMS[self.algorithm].settings)
-        default = settings(world if isinstance(world, str) else "")
+        row: Any = ALGORITHMS[self.algorithm]
+        default = row.settings(world if isinstance(world, str) else "")
         if isinstance(world, VectorEnv):
             if self.wrappers:
                 words = "wrappers must be left out with a vector environment"
                 raise ValueError(f"{words}: wrap what it is made of")
             changes = {"num_envs": world.num_envs} | changes
         else:
-            world = make_wrapped(cast(Make, world), self.wrappers)
+            world = make_wrapped(world, self.wrappers)
         return settings_with(default, changes), world, self.models
 
-    def agreed(self, run: Run) -> tuple[Any, World, Models]:
+    def agreed(self, run: Run) -> tuple[Any, Any, Models]:
         """Return those of a run that goes on, once what was asked for agrees."""
         stored, source = run.settings, run.directory / "settings.json"
         if (named := stored.get("algorithm")) != self.algorithm:
@@ -1319,7 +1256,7 @@ class Training:
     asked: Asked
     run: Run
     learner: Learner
-    world: World
+    world: Any
     forms: dict[str, Any]
     notes: Notes | None = None
 
@@ -1418,9 +1355,8 @@ class Noted(VectorWrapper[Any, Any, Any]):
         noted: Where to put the numbers, from row to row, by their names in the log.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], noted: Notes) -> None:
+    def __init__(self, envs: Vectors, noted: Notes) -> None:
         super().__init__(envs)
-        self.autoreset_mode = getattr(envs, "autoreset_mode", None)
         self.later, self.noted = resets_later(envs), noted
         self.steps = np.zeros(envs.num_envs, int)
         self.over = np.zeros(envs.num_envs, bool)
@@ -1439,45 +1375,36 @@ class Noted(VectorWrapper[Any, Any, Any]):
     def step(self, actions: Any) -> Any:
         """Step all copies."""
         result = self.env.step(actions)
-        self.steps += 1
-        done = result[2] | result[3]
-        if self.later and self.over.any():
-            # This step of theirs was a reset.
-            self.steps[self.over] = 0
-            done &= ~self.over
+        begun = self.over & self.later  # this step of theirs was a reset
+        self.steps = np.where(begun, 0, self.steps + 1)
+        self.over = done = (result[2] | result[3]) & ~begun
         if done.any():
             infos = result[4]
-            said = infos if self.later else infos.get("final_info", {})
-            for index in np.flatnonzero(done):
-                self.note(index, said)
+            self.note(done, infos if self.later else infos.get("final_info", {}))
             self.steps[done] = 0
-        self.over = done
         return result
 
-    def note(self, index: Any, said: Mapping[str, Any]) -> None:
-        """Note the end of an episode."""
+    def note(self, done: Any, said: Mapping[str, Any]) -> None:
+        """Note the ends of episodes."""
         for name, numbers in self.noted.items():
             key = name.removeprefix("infos/")
             if name == LENGTH:
-                numbers.append(float(self.steps[index]))
-            elif key in said and (f"_{key}" not in said or said[f"_{key}"][index]):
-                numbers.append(float(said[key][index]))
+                numbers += self.steps[done].tolist()
+            elif key in said:
+                known = done & said.get(f"_{key}", True)
+                numbers += np.asarray(said[key])[known].astype(float).tolist()
 
 
 LENGTH = "charts/episodic_length"
-
-
 Notes = dict[str, list[float]]
 
 
 def means_of(notes: Notes) -> dict[str, float]:
     """Return the means of what was noted since the last time, NaN of nothing."""
-    means: dict[str, float] = {
-        name: Mean(math.fsum(x) / len(x) if x else math.nan, len(x))
-        for name, x in notes.items()
-    }
-    for numbers in notes.values():
-        numbers.clear()
+    means: dict[str, float] = {}
+    for name, x in notes.items():
+        means[name] = Mean(math.fsum(x) / len(x) if x else math.nan, len(x))
+        x.clear()
     return means
 
 
@@ -1505,12 +1432,11 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
 def settings_with(config: Any, changes: dict[str, Any]) -> Any:
     """Return settings with some changes, or say which settings there are."""
     names = [field.name for field in fields(config)]
-    for name in changes:
-        if name not in names:
-            close = get_close_matches(name, names, n=1, cutoff=0.8)
-            hint = about(name, names) or "".join(f" (is it {x}?)" for x in close)
-            words = f"there is no setting {name!r}{hint}, but {', '.join(names)}"
-            raise TypeError(words)
+    for name in changes.keys() - names:
+        close = get_close_matches(name, names, n=1, cutoff=0.8)
+        hint = about(name, names) or "".join(f" (is it {x}?)" for x in close)
+        words = f"there is no setting {name!r}{hint}, but {', '.join(names)}"
+        raise TypeError(words)
     return replace(config, **changes)
 
 
@@ -1541,10 +1467,7 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
     """Build the settings that a file holds; their class checks the values."""
     known = {field.name for field in fields(config)}
     try:
-        values = todays_names(stored["config"], known)
-        for name in values.keys() - known:
-            raise ValueError(f"there is no setting {name!r}")
-        return config(**values)
+        return config(**todays_names(stored["config"], known))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
 
@@ -1554,8 +1477,7 @@ def read_mask(mask: Any) -> list[list[int]]:
     with suppress(TypeError, ValueError):  # rows of several lengths, or no numbers
         table = torch.as_tensor(mask)
         if table.ndim == 2 and ((table == 0) | (table == 1)).all():
-            numbers: list[list[int]] = table.int().tolist()
-            return numbers
+            return table.int().tolist()
     raise ValueError(f"mask must be a table of zeros and ones, got {mask!r}")
 
 

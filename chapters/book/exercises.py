@@ -21,7 +21,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -52,6 +51,19 @@ __all__ = ["grade"]
 
 
 # %% tags=["export"]
+def as_numbers(*values: Any) -> list[torch.Tensor] | None:
+    """Return values as tensors, or None if one of them is no array of numbers."""
+    try:
+        return [torch.as_tensor(x).cpu().double() for x in values]
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def apart(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Say where numbers differ by more than the order of a sum can explain."""
+    return ~got.isclose(wanted, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
 def agree(got: Any, wanted: Any) -> bool:
     """Say whether two results have the same shape and nearly the same numbers."""
     if isinstance(wanted, str):
@@ -62,12 +74,10 @@ def agree(got: Any, wanted: Any) -> bool:
         same_length = isinstance(got, tuple | list) and len(got) == len(wanted)
         return same_length and all(map(agree, got, wanted))
     # The rest are numbers, arrays and tensors. An empty answer is none of these.
-    try:
-        left, right = (torch.as_tensor(x).cpu().double() for x in (got, wanted))
-    except (TypeError, ValueError, RuntimeError):
+    pair = as_numbers(got, wanted)
+    if pair is None or pair[0].shape != pair[1].shape:
         return False
-    close = partial(torch.allclose, rtol=1e-4, atol=1e-6, equal_nan=True)
-    return left.shape == right.shape and close(left, right)
+    return not apart(*pair).any()
 
 
 # %%
@@ -97,26 +107,20 @@ def one_line(value: Any, width: int = 60) -> str:
 
 def difference(got: Any, wanted: Any) -> str:
     """Say in words how a result differs from the one that was expected."""
-    try:
-        given, sought = (torch.as_tensor(x).cpu().double() for x in (got, wanted))
-    except (TypeError, ValueError, RuntimeError):
-        return by_parts(got, wanted)
+    if (pair := as_numbers(got, wanted)) is None:
+        several = isinstance(got, tuple | list) and isinstance(wanted, tuple | list)
+        if not several or len(got) != len(wanted):
+            return whole(got, wanted)
+        place = [*map(agree, got, wanted)].index(False)
+        return f"{difference(got[place], wanted[place])} (result {place})"
+    given, sought = pair
     if given.shape != sought.shape or sought.numel() < 2:
         return whole(got, wanted)
-    apart = ~given.isclose(sought, rtol=1e-4, atol=1e-6, equal_nan=True)
-    where = apart.nonzero()[0].tolist()
+    differs = apart(given, sought)
+    where = differs.nonzero()[0].tolist()
     numbers = f"{given[tuple(where)]:.6g} instead of {sought[tuple(where)]:.6g}"
-    count = f"{int(apart.sum())} of {apart.numel()} entries"
+    count = f"{int(differs.sum())} of {differs.numel()} entries"
     return f"differs in {count}, first at {where}: {numbers}"
-
-
-def by_parts(got: Any, wanted: Any) -> str:
-    """Say which of several results differs first, and how."""
-    several = isinstance(got, tuple | list) and isinstance(wanted, tuple | list)
-    if not several or len(got) != len(wanted):
-        return whole(got, wanted)
-    place = [*map(agree, got, wanted)].index(False)
-    return f"{difference(got[place], wanted[place])} (result {place})"
 
 
 def whole(got: Any, wanted: Any) -> str:
@@ -144,11 +148,8 @@ def grade(
     if isinstance(first, dict):
         named = [(f"the answer to {name!r}", case) for name, case in first.items()]
     else:
-        calls = [", ".join(map(one_line, case)) for case in (first, *others)]
-        named = [
-            (f"answer({call})", x)
-            for call, x in zip(calls, (first, *others), strict=True)
-        ]
+        cases = first, *others
+        named = [(f"answer({', '.join(map(one_line, x))})", x) for x in cases]
     for call, case in named:
         wanted = expected(*case)
         # Whatever a learner's code does wrong is an answer that is not right yet.

@@ -147,6 +147,11 @@ def four_digits(number: float) -> float:
     return float(f"{number:.4g}")
 
 
+def in_digits(weight: Any) -> Any:
+    """Return a weight as lists of rounded numbers."""
+    return weight.detach().double().apply_(four_digits).tolist()
+
+
 @checked
 def rounded(network: nn.Module) -> nn.Module:
     """Return a copy of a network whose weights have four significant digits."""
@@ -163,7 +168,7 @@ def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
     Between two linear layers there must be a Tanh, and nothing else anywhere: no
     subclass, and no ``forward`` or hook of one's own.
     """
-    children = list(network.children())
+    children: list[Any] = list(network.children())
     wanted = [nn.Tanh if number % 2 else nn.Linear for number in range(len(children))]
     fits = (
         len(children) % 2 == 1
@@ -175,13 +180,7 @@ def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
     check_that(fits, words)
     for part in (network, *children):
         as_made(part, nn.Sequential, nn.Linear, nn.Tanh)
-    found = []
-    layer: Any
-    for layer in children[::2]:
-        weight, bias = layer.weight.tolist(), layer.bias.tolist()
-        weight = [[four_digits(number) for number in row] for row in weight]
-        found.append((weight, [four_digits(number) for number in bias]))
-    return found
+    return [(in_digits(x.weight), in_digits(x.bias)) for x in children[::2]]
 
 
 # %% [markdown]

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 from gymnasium.wrappers import TimeLimit
-from numpy.typing import NDArray
+
 from torch import Tensor
 
 from literate_rl.ground.signatures import Count, Positive, check_that, checked
@@ -54,7 +54,7 @@ __all__ = [
 
 
 # %% tags=["export"]
-class House(gym.Env[NDArray[np.float32], np.int64]):
+class House(gym.Env[Any, Any]):
     """Six rooms with nine states; learn in it with the discount 0.8.
 
     ``house`` puts the time limit around it that the room "lasts" needs.
@@ -64,17 +64,13 @@ class House(gym.Env[NDArray[np.float32], np.int64]):
     observation_space = gym.spaces.Box(0, 1, (9,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Begin an episode in one of the rooms."""
         super().reset(seed=seed)
         self.state = int(self.np_random.choice([0, 1, 2, 3, 5, 6, 7, 8]))
         return np.eye(9, dtype=np.float32)[self.state], {}
 
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         """Take one step; return observation, reward, two flags and an empty dict."""
         right = int(action)
         pays = [1, 1, -1, 0, 1, 1, right, right, 1 - right][self.state]

@@ -158,7 +158,7 @@ def maze_of(rows: Sequence[str], prizes: Mapping[str, int]) -> Maze:
         for (y, x), here in place.items()
     ]
     pays = [prizes.get(sign, 0) for sign in signs.values()]
-    return Maze(list(signs), leads, pays, list(signs.values()).index("s"))
+    return Maze([*signs], leads, pays, [*signs.values()].index("s"))
 
 
 ROWS = ("........", ".##.###.", "n.s.#.#f", ".##...#.", "...#....")
@@ -236,8 +236,7 @@ def learn_maze(
     draw, limit = uniform(seed), MAZE_SETTINGS["limit"]
     table = [[0.0] * 4 for _ in MAZE.next]
     state, length = MAZE.start, 0
-    returns: list[int] = []
-    run: list[tuple[int, float, int]] = []
+    returns, run = [], []
     for step in range(1, MAZE_TOTAL + 1):
         explore, values = next(draw) < exploration, table[state]
         top = max(values)
@@ -294,9 +293,10 @@ def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
             f"{words}</text>"
         )
     for row, signs in enumerate(ROWS):
-        for column in (k for k, sign in enumerate(signs) if sign == "#"):
-            corner = f"M{12 + CELL * column},{CELL * row}"
-            picture.path(f"{corner}h{CELL}v{CELL}h-{CELL}Z", "quiet", "wall")
+        for column, sign in enumerate(signs):
+            if sign == "#":
+                corner = f"M{12 + CELL * column},{CELL * row}"
+                picture.path(f"{corner}h{CELL}v{CELL}h-{CELL}Z", "quiet", "wall")
     x, y = PLACES[MAZE.start]
     picture.marks.append(
         f'<path class="lr-second lr-thick lr-moves" transform="translate({x} {y})" '

@@ -91,10 +91,9 @@ def make_one(env: Make, **arguments: Any) -> Env:
         arguments: Passed on to ``gym.make`` or to what makes it.
     """
     if isinstance(env, str):
-        module, _, name = from_file(with_name(env)).rpartition(":")
-        env = f"{module}:{name}" if module else name
-        found = import_module(module) if module else None
-        make = getattr(found, name, None)
+        env = from_file(with_name(env))
+        module, _, name = env.rpartition(":")
+        make = getattr(import_module(module), name, None) if module else None
         env = make if callable(make) and name not in gym.registry else env
     if isinstance(env, str | EnvSpec):
         return gym.make(env, **arguments)
@@ -190,12 +189,10 @@ def env_maker(
     def make() -> Env:
         with making(env):
             made = make_one(env)
-        if not isinstance(made, gym.Env):
-            raise TypeError(f"env must make a gymnasium.Env, got {type(made).__name__}")
-        # Once is enough: `flat_env` holds what it makes, then flattens.
-        inner = made.env if isinstance(made, FlattenObservation) else made
-        if not isinstance(inner, Held):
-            made = inner = Held(made)
+            # Once is enough: `flat_env` holds what it makes, then flattens.
+            inner = unflattened(made)
+            if not isinstance(inner, Held):
+                made = inner = Held(made)
         inner.copy = copy
         return made
 
@@ -245,9 +242,9 @@ def flat_env(env: Make, **arguments: Any) -> Env:
         The environment, wrapped in ``FlattenObservation`` where that is needed.
 
     Raises:
-        TypeError: If it makes nothing, such as a vector environment.
+        TypeError: If it makes nothing, such as a vector environment, or if one of its
+            spaces is no space.
         ValueError: If the id cannot be made, or its observations cannot be flattened.
-        TypeError: If one of its spaces is no space.
     """
     if not (isinstance(env, str | EnvSpec) or callable(env)):
         raise TypeError(
@@ -266,6 +263,11 @@ def flat_env(env: Make, **arguments: Any) -> Env:
         return made
     check_flat(space)
     return FlattenObservation(made)
+
+
+def unflattened(env: Env) -> Any:
+    """Return an environment that shows what it did before it was made flat."""
+    return env.env if isinstance(env, FlattenObservation) else env
 
 
 def known_env(env: Any) -> Any:
@@ -887,8 +889,7 @@ def plain_actions(envs: Envs, action: Tensor) -> NDArray[Any]:
     given, wanted = tuple(action.shape), envs.action_space.shape
     if given != wanted:
         raise ValueError(f"act must return shape {wanted}, got {given}")
-    array: NDArray[Any] = action.numpy()
-    return array
+    return action.numpy()
 
 
 # %% [markdown]
@@ -1067,15 +1068,13 @@ def warn_cut_off(*collectors: Any) -> bool:
         Whether there was a warning: one in a run is enough.
     """
     counters = [x.episodes for x in collectors if x.obs is not None]
-    unended = [x.unended for x in counters]
-    if not any(unended):
+    unended = sum(x.unended for x in counters)
+    if not unended:
         return False
-    steps, number = (
-        max(x.steps for x in counters),
-        sum(x.carried.shape[1] for x in counters),
-    )
+    steps = max(x.steps for x in counters)
+    number = sum(x.carried.shape[1] for x in counters)
     warnings.warn(
-        f"no episode ended within {steps} steps in {sum(unended)} of {number} "
+        f"no episode ended within {steps} steps in {unended} of {number} "
         "environments, and at each checkpoint all of them start anew; raise "
         "checkpoint_interval if episodes are longer, or give them a time limit",
         stacklevel=2,

@@ -40,33 +40,33 @@ import warnings
 import zipfile
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    closing,
-    contextmanager,
-    suppress,
-)
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
 from uuid import uuid4
 
-import gymnasium as gym
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+
 from gymnasium.vector import SyncVectorEnv, VectorEnv
-from gymnasium.wrappers import FlattenObservation
+
 from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
 from literate_rl.data.agents import make_envs
-from literate_rl.data.episodes import Make, Mean, flat_env, known_env, without_folder
+from literate_rl.data.episodes import (
+    Make,
+    Mean,
+    flat_env,
+    known_env,
+    unflattened,
+    without_folder,
+)
 from literate_rl.data.makers import Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
 from literate_rl.ground.nests import as_space, plain_space
@@ -474,6 +474,9 @@ print("mean of 20 new episodes:", np.mean(returns))
 
 
 # %% tags=["export"]
+State = dict[str, Any]  # what a file holds, by name
+
+
 class Run:
     """A directory that keeps the settings, metrics and checkpoints of one run.
 
@@ -488,6 +491,7 @@ class Run:
             stays as it is until ``begin``.
 
     Attributes:
+        metrics: Where the table is.
         saved: Step of the last checkpoint, 0 if there is none.
 
     Raises:
@@ -502,15 +506,16 @@ class Run:
     def __init__(
         self,
         directory: str | Path,
-        settings: dict[str, Any] | None = None,
+        settings: State | None = None,
         resume: bool = False,
     ) -> None:
         self.directory = Path(directory)
         self.checkpoint = self.directory / "checkpoint.pt"
+        self.metrics = self.directory / "metrics.csv"
         self.columns: list[str] = []  # of the table
         self.rows: list[str] = []
         self.gathered: dict[str, tuple[float, float]] = {}  # for the next row
-        self.state: dict[str, Any] | None = None
+        self.state: State | None = None
         self.held: ExitStack | None = None
         self.closed = False
         self.saved = self.logged = 0  # the last checkpoint's step, and rows so far
@@ -539,7 +544,7 @@ class Run:
                 f"{self.directory} holds a run: resume it or choose another name"
             )
 
-    def check_origin(self, state: dict[str, Any]) -> None:
+    def check_origin(self, state: State) -> None:
         """Raise unless the checkpoint comes from a run with these settings."""
         if "step" not in state:
             raise ValueError(f"{self.checkpoint} comes from no run")
@@ -587,11 +592,6 @@ class Run:
             self.events = events_from(self.directory, step)
             stack.callback(self.events.close)
             self.held = stack.pop_all()  # all went well: kept until `close`
-
-    @property
-    def metrics(self) -> Path:
-        """Where the metrics are."""
-        return self.directory / "metrics.csv"
 
     def rows_up_to(self, step: int, number: int) -> list[str]:
         """Return the table's header and its whole rows up to a step.
@@ -761,7 +761,7 @@ def events_from(directory: Path, step: int) -> Any:
 
 
 # %% tags=["export"]
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> State:
     """Read the settings of a run.
 
     Raises:
@@ -769,22 +769,20 @@ def read_settings(path: Path) -> dict[str, Any]:
         ValueError: If it holds no JSON.
     """
     try:
-        settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
-    return settings
 
 
 # %% [markdown]
 # A setting may get a better name, but files keep the old one. So the old names stand in a table,
 # with the new one and with what to tell somebody who types the old one; those of `ONCE` ({doc}`/chapters/ground/rows`)
-# still work. Names of other libraries stand there too, without words, because no file has them; which
+# still work. Names of other libraries stand in a second table, because no file has them; which
 # of several names of ours is meant depends on the algorithm. In files without `iteration_steps`, `log_interval` stands for it.
 
 
 # %% tags=["export"]
-SIZE = "PPO and its relatives have networks of their own: hand over others, with "
-RENAMED: dict[str, tuple[str, str]] = {
+RENAMED = {
     "alpha": (
         "priority_exponent",
         "priority_exponent is the replay buffer's alpha, temperature is SAC's",
@@ -794,9 +792,13 @@ RENAMED: dict[str, tuple[str, str]] = {
         "rmsprop_epsilon",
         "RMSProp's epsilon is rmsprop_epsilon, and no action is epsilon-greedy",
     ),
-    "hidden": ("", SIZE + "actor and critic, or as PPO(make_policy(…, hidden=64), …)"),
-} | {
-    name: (ours, "")
+}
+SIZE = (
+    "PPO and its relatives have networks of their own: hand over others, with actor "
+    "and critic, or as PPO(make_policy(…, hidden=64), …)"
+)
+ELSEWHERE = {
+    name: ours
     for ours, others in {
         "learning_rate": "lr actor_lr critic_lr lr_actor lr_critic step_size",
         "total_steps": "total_timesteps num_timesteps timesteps n_timesteps max_steps",
@@ -830,21 +832,14 @@ RENAMED: dict[str, tuple[str, str]] = {
 }
 
 
-def ours_of(name: str, known: Container[str]) -> str:
-    """Return what a setting is called here, or an empty text."""
-    names = RENAMED.get(name, ("", ""))[0].split()
-    return next((ours for ours in names if ours in known), "")
-
-
-def todays_names(values: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+def todays_names(values: Mapping[str, Any], known: Container[str]) -> State:
     """Return stored settings by the names that their class knows today."""
-
-    def name_of(old: str) -> str:
-        told = RENAMED.get(old, ("", ""))[1]
-        new = ONCE.get(old) or (ours_of(old, known) if told else "")
-        return new if new in known and old not in known and new not in values else old
-
-    today = {name_of(name): value for name, value in values.items()}
+    names = ONCE | {old: new for old, (new, _) in RENAMED.items()}
+    today = {}
+    for name, value in values.items():
+        new = names.get(name, "")
+        renamed = new in known and name not in known and new not in values
+        today[new if renamed else name] = value
     new, old = "iteration_steps", "log_interval"
     if new in known and new not in today and old in today:
         today[new] = today.pop(old)
@@ -862,13 +857,13 @@ def warn_once_named(name: str, dash: str = "") -> str:
 
 def about(name: str, known: Container[str], dash: str = "") -> str:
     """Return what to say of a setting that is not known: what it is called here."""
-    names, words = RENAMED.get(name, ("", ""))
-    ours = ours_of(name, known)
-    if names == "hidden" and not ours:
-        return about(names, known)
-    if names and not ours:
-        return ""
-    words = words or (f"is it {as_typed(ours, dash)}?" if ours else "")
+    names = ELSEWHERE.get(name, name).split()
+    ours = next((x for x in names if x in known), "")
+    words = f"is it {as_typed(ours, dash)}?" if ours else ""
+    if name in RENAMED and RENAMED[name][0] in known:
+        words = RENAMED[name][1]
+    elif not ours and names == ["hidden"]:
+        words = SIZE
     return f" ({words})" if words else ""
 
 
@@ -878,7 +873,7 @@ def as_typed(name: str, dash: str) -> str:
 
 
 # %% tags=["export", "hide-input"]
-def lock_of(directory: Path) -> AbstractContextManager[Any]:
+def lock_of(directory: Path) -> Any:
     """Take the lock of a directory, to hold it in a block.
 
     Raises:
@@ -987,7 +982,7 @@ def previous_of(path: Path) -> Path:
     return path.with_stem(path.stem + ".previous")
 
 
-def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
+def save_checkpoint(path: str | Path, state: State) -> None:
     """Write a checkpoint atomically.
 
     Args:
@@ -1018,7 +1013,7 @@ def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
         raise
 
 
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
+def load_checkpoint(path: str | Path) -> State:
     """Read a checkpoint without running any code from it.
 
     Args:
@@ -1047,7 +1042,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         ) from error
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> State:
     """Read and check one file, as ``load_checkpoint`` does."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
@@ -1116,46 +1111,37 @@ def load(
             holds no policy that it can build, or not with these models.
     """
     path = found(path)
-    last = path / "checkpoint.pt" if path.is_dir() else path
-    state = load_checkpoint(best_of(path) if best else last)
+    name = "best.pt" if best else "checkpoint.pt"
+    state = load_checkpoint(path / name if best or path.is_dir() else path)
     # What a model of one's own is cannot be read from a file: the user brings it.
     with built_from(path):
         saved = state["policy"]
         name, arguments = saved["recipe"]
-        wanted = arguments.get("models", {}).items()
+        wanted = dict(arguments.get("models", {}))
         rest = {key: x for key, x in arguments.items() if key != "models"}
     # Only functions that build policies may be called by a file.
     make = maker_named(name)
     if make is None:
         words = "which builds no policy here: import what registers its algorithm"
         raise ValueError(f"{path} wants {name!r}, {words}")
-    if models.keys() != dict(wanted).keys():
-        pass_ = ", ".join(f"{key}={model}(...)" for key, model in wanted) or "no models"
+    if models.keys() != wanted.keys():
+        pass_ = ", ".join(f"{x}={y}(...)" for x, y in wanted.items()) or "no models"
         given = ", ".join(models) or "none"
         raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
     with built_from(path):
         policy = make(**rest, **models)
         policy.load_state_dict(saved["weights"])
         know_world(policy, path, state)
-    loaded: PolicyLike = policy.eval()
-    return loaded
+    return policy.eval()
 
 
-def best_of(directory: Path) -> Path:
-    """Return the file of the policy that did best, or say that there is none."""
-    file = directory / "best.pt"
-    if not file.exists():
-        raise FileNotFoundError(f"{directory} has no best.pt: train with eval_interval")
-    return file
-
-
-def policy_state(policy: Any) -> dict[str, Any]:
+def policy_state(policy: Any) -> State:
     """Return what a checkpoint keeps of a policy, so that ``load`` can build it."""
     weights = policy.state_dict()
     return {"recipe": policy.recipe, "weights": weights, **world_of(policy)}
 
 
-def world_of(policy: Any) -> dict[str, Any]:
+def world_of(policy: Any) -> State:
     """Return what a checkpoint keeps of a policy's world beside the recipe."""
     shown = policy.recipe[1].get("observation_space")
     seen = getattr(policy, "observation_space", None)
@@ -1166,7 +1152,7 @@ def world_of(policy: Any) -> dict[str, Any]:
     }
 
 
-def know_world(policy: Any, path: Path, state: dict[str, Any]) -> None:
+def know_world(policy: Any, path: Path, state: State) -> None:
     """Tell a policy what its environment shows, and whether that has masks."""
     if "masked" in state["policy"]:
         masked, shown = state["policy"]["masked"], state["policy"]["observation_space"]
@@ -1180,9 +1166,7 @@ def know_world(policy: Any, path: Path, state: dict[str, Any]) -> None:
     policy.masked = bool(masked)
 
 
-def look_at_env(
-    path: Path, state: dict[str, Any]
-) -> tuple[spaces.Space[Any] | None, bool]:
+def look_at_env(path: Path, state: State) -> tuple[spaces.Space[Any] | None, bool]:
     """Return what the environment of an older run shows, and whether it has masks.
 
     It is None where the environment cannot be made, or not without code of others.
@@ -1192,9 +1176,8 @@ def look_at_env(
         file = path / "settings.json"
         settings = read_settings(file) if path.is_dir() else state["settings"]
         with closing(flat_env(agreed_env(settings))) as env:
-            inner = env.env if isinstance(env, FlattenObservation) else env
             masked = "action_mask" in env.reset(seed=0)[1]
-            return as_space(plain_space(inner.observation_space)), masked
+            return as_space(plain_space(unflattened(env).observation_space)), masked
     return None, False
 
 
@@ -1271,7 +1254,7 @@ def todays_form(state: Any) -> Any:
             key = re.sub(old, new, key)
         return key
 
-    whole: dict[str, Any] = moved(state)
+    whole = moved(state)
     if own:
         # Models of one's own have sizes of their own.
         rest = {x: arguments[x] for x in arguments if x not in ("hidden", "hold")}
@@ -1335,7 +1318,7 @@ def check_agreed(
 
 
 def agreed_env(
-    settings: dict[str, Any],
+    settings: State,
     env: Any = None,
     wrappers: Sequence[Wrapper] = (),
     dash: str = "",
@@ -1372,9 +1355,9 @@ def is_command(stored: str) -> bool:
 
 def load_env(
     path: str | Path,
-    env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    env: Make | None = None,
     wrappers: Sequence[Wrapper] = (),
-) -> str | EnvSpec | Callable[..., gym.Env[Any, Any]]:
+) -> Make:
     """Return the environment of a run, with its wrappers, for ``evaluate`` or ``show``.
 
     Args:
@@ -1390,9 +1373,7 @@ def load_env(
         ValueError: If the environment has to be named, or is not that of the run.
     """
     path = found(path)
-    settings = read_settings(path / "settings.json")
-    world: Make = agreed_env(settings, env, wrappers)
-    return world
+    return agreed_env(read_settings(path / "settings.json"), env, wrappers)
 
 
 # %% [markdown]
@@ -1473,7 +1454,7 @@ assert same, "the weights are those of the run that was left alone"
 @randomness_kept()
 def record_video(
     policy: Any,
-    env: str | Callable[..., gym.Env[Any, Any]],
+    env: Make,
     path: str | Path,
     seed: int = 0,
     max_episode_steps: Count = 3_000,
@@ -1514,9 +1495,7 @@ def has_screen() -> bool:
 
 
 @randomness_kept()
-def show(
-    policy: Any, env: str | Callable[..., gym.Env[Any, Any]], seed: int = 0
-) -> float:
+def show(policy: Any, env: Make, seed: int = 0) -> float:
     """Play one greedy episode in a window, and return its return.
 
     An episode without an end goes on until Ctrl-C, which closes the window.
@@ -1533,9 +1512,7 @@ def show(
         return float(play(policy, envs, seed, sys.maxsize)[0])
 
 
-def make_visible(
-    env: str | Callable[..., gym.Env[Any, Any]], mode: str
-) -> SyncVectorEnv:
+def make_visible(env: Make, mode: str) -> SyncVectorEnv:
     """Make one copy of an environment that draws itself."""
     envs = make_envs(partial(flat_env, env, render_mode=mode))
     if mode not in envs.metadata.get("render_modes", ()):
@@ -1641,6 +1618,9 @@ HTML(
 
 
 # %% tags=["export"]
+Numbers = NDArray[np.float64]
+
+
 class StoredRuns(NamedTuple):
     """Training runs of one kind that differ in their seed only.
 
@@ -1654,13 +1634,13 @@ class StoredRuns(NamedTuple):
         watched: Curves of what else was measured while training, by name.
     """
 
-    steps: NDArray[np.float64]
-    curves: NDArray[np.float64]
-    final: NDArray[np.float64]
-    area: NDArray[np.float64]
-    cpu_seconds: NDArray[np.float64]
-    judged: dict[str, NDArray[np.float64]]
-    watched: dict[str, NDArray[np.float64]]
+    steps: Numbers
+    curves: Numbers
+    final: Numbers
+    area: Numbers
+    cpu_seconds: Numbers
+    judged: dict[str, Numbers]
+    watched: dict[str, Numbers]
 
 
 def results_folder() -> Path:
@@ -1707,9 +1687,7 @@ def stored_runs(name: str, folder: Path | None = None) -> dict[str, StoredRuns]:
     return runs
 
 
-def columns_of(
-    rows: list[dict[str, str]], variant: str
-) -> dict[str, NDArray[np.float64]]:
+def columns_of(rows: list[dict[str, str]], variant: str) -> dict[str, Numbers]:
     """Return the numbers of a variant by name, one for each of its rows."""
     mine = [row for row in rows if row["variant"] == variant]
     names = [name for name in mine[0] if name not in ("variant", "seed")]
@@ -1718,10 +1696,6 @@ def columns_of(
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Read a stored table without the lines about its origin."""
-    if not path.exists():
-        raise FileNotFoundError(
-            f"no stored runs in {path}: they come with the book's repository"
-        )
     lines = path.read_text("utf-8").splitlines()
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 

@@ -1,9 +1,7 @@
-# Generated from chapters/book/growth.py (edit there); digest 674613672defde93
+# Generated from chapters/book/growth.py (edit there); digest 145d7c130c094987
 """Growth: the curves of the program that grows over the first pages."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 from literate_rl.apps.programs import STEPS
 from literate_rl.book.pictures import Axis, Mark, Picture, Tone, plot
@@ -37,27 +35,20 @@ def grown(upto: str, beside: str | None = None) -> Picture:
     """
     known = list(NAMES)
     earlier = [name for name in known[: known.index(upto)] if name in STEPS]
-    second = beside or earlier[-1]
-    names = list(dict.fromkeys([*earlier, second, upto]))
-    newest, marks, ends = runs_of(upto), [], []
+    tones: dict[str, Tone] = dict.fromkeys(earlier, "quiet")
+    tones |= {beside or earlier[-1]: "second", upto: "accent"}
+    newest, ends = runs_of(upto), []
     thousand = (newest.steps / 1000).tolist()
-    for seed in newest.curves:
-        marks.append(Mark("line", thousand, seed.tolist(), "faint"))
-    for name in names:
-        runs = runs_of(name)
-        tone: Tone = "quiet"
-        if name in (upto, second):
-            tone = "accent" if name == upto else "second"
-        kind = "line thick" if tone != "quiet" else "line"
-        mean = runs.curves.mean(0).tolist()
+    marks = [Mark("line", thousand, seed.tolist(), "faint") for seed in newest.curves]
+    for name, tone in tones.items():
+        mean = runs_of(name).curves.mean(0).tolist()
+        kind = "line" if tone == "quiet" else "line thick"
         marks.append(Mark(kind, thousand, mean, tone))
         ends.append((mean[-1], name, tone))
     # Names stand at the ends of their lines, and make room for each other.
-    places = sorted(ends)
-    heights = [max(8.0, min(488.0, end)) for end, _, _ in places]
-    for low, high in pairwise(range(len(heights))):
-        heights[high] = max(heights[high], heights[low] + 40)
-    for height, (_, name, tone) in zip(heights, places, strict=True):
+    height = -32.0
+    for end, name, tone in sorted(ends):
+        height = max(min(488.0, end), height + 40)
         marks.append(Mark("label", [57.5], [height], tone, words=NAMES[name]))
     return plot(
         "Mean return while it learns",

@@ -1,4 +1,4 @@
-# Generated from chapters/book/pictures.py (edit there); digest 5c35cd0f8a17b317
+# Generated from chapters/book/pictures.py (edit there); digest 8ecaa37ac604d47e
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -249,10 +249,10 @@ class Picture:
     def frame(self, boxes: Sequence[Box], words: str, tone: Tone = "quiet") -> Box:
         """Draw a dashed frame around boxes, with words above it."""
         # Twelve units of room on each side.
-        left = min(box.x - box.width / 2 for box in boxes) - 12
-        right = max(box.x + box.width / 2 for box in boxes) + 12
-        top = min(box.y - box.height / 2 for box in boxes) - 12
-        bottom = max(box.y + box.height / 2 for box in boxes) + 12
+        left = min(box.at(0, 0).x for box in boxes) - 12
+        right = max(box.at(1, 1).x for box in boxes) + 12
+        top = min(box.at(0, 0).y for box in boxes) - 12
+        bottom = max(box.at(1, 1).y for box in boxes) + 12
         self.reach(top, bottom + 1)
         self.path(
             f"M{left:.1f},{top:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z",
@@ -279,15 +279,12 @@ class Picture:
         ``side=-1`` on the right. With ``bend`` the arrow swings out to the side of its
         words by so many units.
         """
-        # Between boxes the arrow goes from the side that faces the other.
+        # Between boxes the arrow goes from the side that faces the other; a point is
+        # its own side. As complex numbers they are easy to add, and to turn: times -i
+        # is a quarter turn to the left, because heights count downwards.
         from_, to = Box(*start), Box(*end)
-        from_, to = (
-            from_.toward(to) if from_.width else from_,
-            to.toward(from_) if to.width else to,
-        )
-        # As complex numbers points are easy to add, and to turn: times -i is a quarter
-        # turn to the left, because heights count downwards.
-        a, b = complex(from_.x, from_.y), complex(to.x, to.y)
+        sides = from_.toward(to), to.toward(from_)
+        a, b = (complex(side.x, side.y) for side in sides)
         aside = (b - a) / abs(b - a) * -1j * side
         middle = (a + b) / 2 + bend * aside
         # A curve `Q` is pulled towards a point and gets half as far.
@@ -431,14 +428,15 @@ def plot(
             else {tick: f"{tick:g}" for tick in ticks}
         )
         for tick, words in names.items():
+            words = words.replace("-", "−")
             if axis is x:
                 at = x.place(tick, left, right)
                 picture.path(f"M{at:.1f},{bottom}v4", "faint")
-                picture.text(at, bottom + 14, words.replace("-", "−"), "quiet")
+                picture.text(at, bottom + 14, words, "quiet")
             else:
                 at = y.place(tick, bottom, top)
                 picture.path(f"M{left},{at:.1f}h-4", "faint")
-                picture.text(left - 7, at, words.replace("-", "−"), "quiet", "end")
+                picture.text(left - 7, at, words, "quiet", "end")
 
     def points(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
         pairs = zip(xs, ys, strict=True)
@@ -567,20 +565,16 @@ def dial(
             there are more than 2,000 settings.
     """
     rows, columns = grid or ((), ())
-    choices = [list(values) for values in sliders.values()]
-    switches = [[False, True]] * (len(rows) * len(columns))
-    sizes = [len(values) for values in choices + switches]
+    choices: list[Sequence[Any]] = [*sliders.values()]
+    sizes = [*map(len, choices), *[2] * (len(rows) * len(columns))]
     if prod(sizes) > 2000:
         raise ValueError(f"dial must have at most 2000 settings, got {prod(sizes)}")
-
-    def arguments(setting: Sequence[Any]) -> tuple[Any, ...]:
-        values, flat = setting[: len(choices)], setting[len(choices) :]
-        wide = len(columns)
-        table = tuple(tuple(flat[r * wide : (r + 1) * wide]) for r in range(len(rows)))
-        return (*values, table) if grid else tuple(values)
+    if grid:
+        row = [*product((False, True), repeat=len(columns))]
+        choices.append([*product(row, repeat=len(rows))])
 
     # Draw each setting. An SVG without its live strings is its skeleton.
-    settings = [arguments(setting) for setting in product(*choices, *switches)]
+    settings = [*product(*choices)]
     drawn, readouts, skeletons = [], [], set()
     for setting in settings:
         pictures, readout = frame(*setting)
@@ -601,7 +595,7 @@ def dial(
     number = settings.index(first)
     data = {
         "sizes": sizes,
-        "texts": [[str(value) for value in values] for values in choices],
+        "texts": [[*map(str, values)] for values in sliders.values()],
         "live": live,
         "frames": [[strings[i] for i in live] for strings in drawn],
         "readouts": readouts,

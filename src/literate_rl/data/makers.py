@@ -1,4 +1,4 @@
-# Generated from chapters/data/makers.py (edit there); digest 968c6d845d3cee5d
+# Generated from chapters/data/makers.py (edit there); digest 990770deb223bb53
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ def read_wrapper(text: str) -> tuple[Callable[..., Env], Sequence[Any], dict[str
         if not isinstance(getattr(call, "func", None), ast.Name):
             raise ValueError("something stands behind the bracket")
         args = [ast.literal_eval(x) for x in call.args]
-        named = {x.arg or "": ast.literal_eval(x.value) for x in call.keywords}
-        if "" in named:
-            raise ValueError("an argument has no name")
+        named = {x.arg: ast.literal_eval(x.value) for x in call.keywords}
         make = getattr(import_module(module) if module else gym.wrappers, name, None)
     except (SyntaxError, ValueError) as error:
         form = "Name, Name(4) or Name(key=4), with plain values"
@@ -49,16 +47,16 @@ def read_wrapper(text: str) -> tuple[Callable[..., Env], Sequence[Any], dict[str
         raise ValueError(words) from error
     if callable(make):
         return make, args, named
-    ours = {x: f"literate_rl:{x}" for x in OURS}
-    known = [] if module else [*gym.wrappers.__all__, *ours]
-    close = [ours.get(x, x) for x in get_close_matches(name, known, cutoff=0.5)]
+    known = [] if module else [*gym.wrappers.__all__, *OURS]
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; is it {close[0]}?" if close else ""
     words = "wrappers must be names of gymnasium.wrappers, or module:name"
     raise ValueError(f"{words}, got {where!r}{hint}")
 
 
 # Those of the chapter on masks.
-OURS = ("MaskFromMethod", "MaskFromObservation", "WithoutMask")
+MASKS = ("MaskFromMethod", "MaskFromObservation", "WithoutMask")
+OURS = [f"literate_rl:{name}" for name in MASKS]
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,10 +81,6 @@ class Wrapped:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
                 error.add_note(f"{words}: {told(error)}")
                 raise
-            if not isinstance(made, gym.Env):
-                kind = type(made).__name__
-                words = f"wrapper {name_of_maker(wrapper)} must return an environment"
-                raise TypeError(f"{words}, got {kind}")
         return made
 
     def __repr__(self) -> str:
@@ -106,7 +100,7 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
         A function that makes one, or ``env`` itself without wrappers.
 
     Raises:
-        TypeError: If a wrapper is neither a text nor a function.
+        TypeError: If the wrappers are no list.
         ValueError: If a text names no wrapper.
     """
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
@@ -114,9 +108,6 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
     for wrapper in wrappers:
         if isinstance(wrapper, str):
             read_wrapper(wrapper)  # better now than in each copy
-        elif not callable(wrapper):
-            kind = type(wrapper).__name__
-            raise TypeError(f"wrappers must hold texts or functions, got {kind}")
     return Wrapped(env, tuple(wrappers)) if wrappers else env
 
 
