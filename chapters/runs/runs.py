@@ -1137,16 +1137,13 @@ def load(
 
 def policy_state(policy: Any) -> State:
     """Return what a checkpoint keeps of a policy, so that ``load`` can build it."""
-    weights = policy.state_dict()
-    return {"recipe": policy.recipe, "weights": weights, **world_of(policy)}
-
-
-def world_of(policy: Any) -> State:
-    """Return what a checkpoint keeps of a policy's world beside the recipe."""
     shown = policy.recipe[1].get("observation_space")
     seen = getattr(policy, "observation_space", None)
     told = None if shown is None or seen is None else plain_space(seen)
     return {
+        "recipe": policy.recipe,
+        "weights": policy.state_dict(),
+        # What it knows of its world beside the recipe.
         "masked": bool(getattr(policy, "masked", False)),
         "observation_space": None if told == shown else told,
     }

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/doctor.py (edit there); digest 5559519c7d40f28f
+# Generated from chapters/apps/doctor.py (edit there); digest 852943cd195f301b
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
@@ -398,9 +398,7 @@ def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
         told = "Not looked for, as the run does not tell or is too short: "
         lines += [wrapped(f"{told}{'; '.join(left_out)}.")]
     known = replace(record, largest_reward=1.0)
-    if record.largest_reward is None and any(
-        can_judge(rule, known) and rule.name not in judged for rule in RULES
-    ):
+    if any(can_judge(rule, known) for rule in RULES if rule.name in left_out):
         lines += ["Add --largest-reward R, that of one step, to have values judged."]
     return "\n".join(lines)
 

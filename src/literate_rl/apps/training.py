@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest 4e1b55de0135f6b4
+# Generated from chapters/apps/training.py (edit there); digest ec65f474f8959da5
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from gymnasium.vector import (
     VectorWrapper,
 )
 
-from gymnasium.wrappers.vector import FlattenObservation
-from numpy.typing import ArrayLike
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.actors.a3c import A3C  # noqa: F401 (its row)
@@ -761,7 +761,7 @@ def looked_at_many(envs: Vectors, config: Any) -> tuple[View, Build]:
     seen, flat = envs.single_observation_space, envs
     if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
         check_flat(seen)
-        flat = FlattenObservation(envs)
+        flat = Rows(envs)
     rows = flat.single_observation_space
     return View(seen, rows, envs.single_action_space), lambda: flat
 
@@ -792,6 +792,39 @@ def check_sent(name: str, thing: Any, given: Any) -> None:
             'stands there (for an environment "mine:name" will do), or leave out '
             "transport, and the actors take turns in this process"
         ) from error
+
+
+class Rows(VectorWrapper[Any, Any, Any]):
+    """A vector environment with flat observations; Gymnasium's takes one mode only."""
+
+    def __init__(self, envs: Vectors) -> None:
+        super().__init__(envs)
+        self.autoreset_mode = getattr(envs, "autoreset_mode", None)
+        self.shaped = envs.single_observation_space
+        self.single_observation_space = spaces.flatten_space(self.shaped)
+        self.observation_space = batch_space(
+            self.single_observation_space, envs.num_envs
+        )
+
+    def rows(self, obs: Any) -> NDArray[Any]:
+        """Flatten the observations of all copies."""
+        return np.stack([*map(self.row, iterate(self.env.observation_space, obs))])
+
+    def row(self, obs: Any) -> NDArray[Any]:
+        """Flatten one observation."""
+        return np.asarray(spaces.flatten(self.shaped, obs))
+
+    def reset(self, **options: Any) -> Any:
+        """Begin episodes in all copies."""
+        obs, infos = self.env.reset(**options)
+        return self.rows(obs), infos
+
+    def step(self, actions: Any) -> Any:
+        """Step all copies; last observations are flattened too."""
+        obs, *rest, infos = self.env.step(actions)
+        for index in np.flatnonzero(infos.get("_final_obs", ())):
+            infos["final_obs"][index] = self.row(infos["final_obs"][index])
+        return self.rows(obs), *rest, infos
 
 
 class Glimpse(Env):
@@ -1001,8 +1034,8 @@ class Asked:
             for name, x in models.items()
         }
         notes = notes_for(self.told if run is None else run.settings, world, config)
-        arguments = self.algorithm, world, config, models, self.check, place, self.fast
-        learner, forms = made(*arguments, notes)
+        asked = self.algorithm, world, config, models, self.check, place, self.fast
+        learner, forms = made(*asked, notes)
         try:
             if run is not None:
                 run.restore(learner)
@@ -1042,9 +1075,10 @@ class Asked:
         wanted = settings_with(config, self.changes)
         mask = stored.get("mask")
         kept = names_of(stored) | {"mask": [str(mask)]}
-        kept |= {name: [str(getattr(config, name))] for name in self.changes}
         given: dict[str, Sequence[str]] = dict.fromkeys(MODELS, ())
-        given |= {name: [str(getattr(wanted, name))] for name in self.changes}
+        for name in self.changes:
+            kept[name] = [str(getattr(config, name))]
+            given[name] = [str(getattr(wanted, name))]
         if wanted.total_steps > config.total_steps:
             del given["total_steps"]  # a run may become longer
         for name, model in self.models.items():
@@ -1054,7 +1088,7 @@ class Asked:
         if address := getattr(config, "address", None):
             option = address_option(config) if self.dash else "address"
             kept[option] = [address]
-            given[option] = [x for name, x in self.changes.items() if name == "address"]
+            given[option] = given.get("address", ())
         check_agreed(kept, given, self.dash)
         run.settings |= self.told
         run.settings["config"] |= {"total_steps": wanted.total_steps}
