@@ -62,7 +62,7 @@ def test_a_maker_makes_a_new_environment_at_each_call():
     ("env", "error", "message"),
     [
         ("NoSuchTask-v0", ValueError, "env 'NoSuchTask-v0' cannot be made"),
-        (dict, AssertionError, "to be a `gymnasium.Env` but got <class 'dict'>"),
+        (dict, TypeError, "to be a `gymnasium.Env` but got <class 'dict'>"),
     ],
 )
 def test_what_cannot_be_made_is_named_when_it_is_made(env, error, message):
