@@ -193,12 +193,7 @@ PLACES = (
         "CategoricalActions.log_prob CategoricalActions.entropy "
         "CategoricalActions.kl GaussianActions.choose GaussianActions.log_prob "
         "GaussianActions.entropy GaussianActions.kl RunningMoments.update "
-        "RunningMoments.forward",
-        "policies",
-    ),
-    Place(
-        "nets.policies",
-        "RewardScaler.forward",
+        "RunningMoments.forward RewardScaler.forward",
         "policies",
     ),
     Place(

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Rollout
+from literate_rl.data.agents import Rollout, Runner
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
@@ -51,7 +51,7 @@ from literate_rl.ground.signatures import (
 )
 from literate_rl.maths.advantages import gae
 from literate_rl.maths.policy_gradient import policy_gradient_error
-from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
+from literate_rl.nets.parts import RewardScaler, normalizer_of, take_in
 
 __all__ = [
     "A2C",
@@ -530,7 +530,7 @@ class GradientLearner(Kept):
 # %% [markdown]
 # ### The loop
 #
-# `Runner` ({doc}`nets/policies`) lets a policy act for a rollout at a time, and `kept` names what a checkpoint
+# `Runner` ({doc}`data/agents`) lets a policy act for a rollout at a time, and `kept` names what a checkpoint
 # keeps ({doc}`ground/protocols`).
 
 

@@ -28,9 +28,10 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from literate_rl.data.agents import Rollout
+from literate_rl.data.agents import Rollout, Runner
 from literate_rl.data.episodes import check_num_envs, mean_return
-from literate_rl.data.memory import BufferConfig, UnrollBuffer, check_fits, distances
+from literate_rl.data.memory import BufferConfig, UnrollBuffer, distances
+from literate_rl.data.windows import check_fits
 from literate_rl.ground.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.ground.protocols import (
     ActorCriticLike,
@@ -52,7 +53,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.nets.policies import Runner, normalizer_of, take_in
+from literate_rl.nets.parts import normalizer_of, take_in
 from literate_rl.data.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [
@@ -723,7 +724,7 @@ class VTraceLearner(Kept):
 # %% [markdown]
 # ## The loop
 #
-# `IMPALA` is a `Runner` ({doc}`nets/policies`). One iteration collects an unroll from each environment, stores
+# `IMPALA` is a `Runner` ({doc}`data/agents`). One iteration collects an unroll from each environment, stores
 # each of them as a **sample**, and takes a few updates on batches of samples. The store
 # ({doc}`data/memory`) forgets the oldest samples and lets go of those that have been drawn
 # `max_use` times. With `priority` it prefers samples whose values are far from their targets.

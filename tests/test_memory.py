@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from literate_rl.apps.training import ALGORITHMS, train
-from literate_rl.data.memory import UnrollBuffer, check_fits, memory_left
+from literate_rl.data.memory import UnrollBuffer
+from literate_rl.data.windows import check_fits, memory_left
 
 
 @pytest.mark.equation("replay-priority")
@@ -205,7 +206,7 @@ def test_a_buffer_that_does_not_fit_is_refused_before_the_first_step(
         setting = "replay_buffer_size"
     # A thousand steps are 20 MB. 10**15 are more than any address space.
     size, left = (1000, 1e7) if free == "little" else (10**15, math.inf)
-    monkeypatch.setattr("literate_rl.data.memory.memory_left", lambda: left)
+    monkeypatch.setattr("literate_rl.data.windows.memory_left", lambda: left)
     options: Any = {setting: size, "progress": False}
     if "apex" in name:
         options["actors"] = 1
@@ -216,7 +217,7 @@ def test_a_buffer_that_does_not_fit_is_refused_before_the_first_step(
 
 def test_what_a_short_run_leaves_empty_takes_nothing(monkeypatch) -> None:
     space = Screen.observation_space
-    monkeypatch.setattr("literate_rl.data.memory.memory_left", lambda: 1e9)
+    monkeypatch.setattr("literate_rl.data.windows.memory_left", lambda: 1e9)
     check_fits("buffer_size", 10**6, 10**6, 40_000, space)
     with pytest.raises(ValueError, match=r"steps need 18\.7 GiB, and 0\.9 GiB are"):
         check_fits("buffer_size", 10**6, 10**6, 60_000, space)

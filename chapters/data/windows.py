@@ -17,16 +17,66 @@
 
 from __future__ import annotations
 
+import math
+import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from literate_rl.data.agents import Rollout
-from literate_rl.ground.signatures import Count, checked
+from literate_rl.ground.signatures import Count, check_that, checked
 
 __all__ = ["Rings"]
+
+# %% [markdown]
+# A memory that does not fit should say so before the first step, and not after a night. Operating
+# systems hand out memory that they do not have, so nothing fails when the arrays are made. But the
+# space of the observations tells how large they will be, and each step keeps two of them.
+
+
+# %% tags=["export"]
+def check_fits(
+    setting: str, size: int, steps: int, total: int, space: spaces.Space[Any]
+) -> None:
+    """Raise unless a memory fits into what this machine has left.
+
+    Args:
+        setting: Name of the setting that says how large it is.
+        size: Its value.
+        steps: Steps in the environments that the memory holds then.
+        total: How many steps there will be.
+        space: Space of the observations.
+    """
+    # Two observations, and a little for action, reward and flags.
+    each = 2 * math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize + 32
+    left = memory_left()
+    fits = min(steps, total) * each <= left
+    try:
+        np.empty(steps * each, np.uint8)  # nothing is written, so nothing is taken yet
+    except (MemoryError, ValueError):
+        fits = False
+    need, free = f"{steps * each / 2**30:,.1f} GiB", f"{left / 2**30:,.1f} GiB"
+    words = f"{setting} must be smaller, got {size}: {steps:,} steps need {need}"
+    check_that(fits, words + f", and {free} are free" * math.isfinite(left))
+
+
+def memory_left() -> float:
+    """Return how many bytes may still be taken, or infinity where nobody tells."""
+    left = [math.inf]
+    with suppress(OSError):
+        known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())
+        left += [1024 * int(known[1])] if known else []
+    # What a container allows, in either version of control groups.
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # there is none, or it is "max"
+            left.append(int(Path("/sys/fs/cgroup", file).read_text()))
+    return min(left)
+
 
 # %% [markdown]
 # Each field of a step is one array for all rings, row by row, and a row has one place for each

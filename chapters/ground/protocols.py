@@ -13,7 +13,7 @@
 # it is, a learner puts both to work. Each of them is a small object with a few methods. This page
 # lists them, so that your own can take their places: whatever has these methods will do.
 # Agents that learn from fresh rollouts, such as PPO, have no algorithm apart. They are learners, and what they
-# share is the `Runner` of {doc}`/chapters/nets/policies`.
+# share is the `Runner` of {doc}`/chapters/data/agents`.
 #
 # Nobody has to read this page to follow the book.
 

@@ -11,7 +11,7 @@
 #
 # **What changes from DQN to SAC, and what stays?** Seven agents of the book share this loop: DQN, Rainbow,
 # DDPG, HDDPG, TD3, SAC and discrete SAC. An eighth takes twenty lines. Agents that learn from fresh
-# rollouts share less, the `Runner` of {doc}`/chapters/nets/policies`.
+# rollouts share less, the `Runner` of {doc}`/chapters/data/agents`.
 
 # %% tags=["export", "hide-input"]
 """One loop for every agent that learns from remembered steps."""
@@ -28,9 +28,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from literate_rl.data.agents import Sampler
 from literate_rl.data.episodes import Mean, as_argument, check_num_envs, mean_return
-from literate_rl.data.memory import check_fits
 from literate_rl.data.replay import Batch, ReplayBuffer
+from literate_rl.data.windows import check_fits
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
     Act,
@@ -52,8 +53,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.dqn import td_target as td_target
-from literate_rl.nets.policies import Sampler, normalizer_of, take_in
-from literate_rl.nets.parts import RunningMoments
+from literate_rl.nets.parts import RunningMoments, normalizer_of, take_in
 
 __all__ = [
     "ActorCriticConfig",

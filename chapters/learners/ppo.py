@@ -26,7 +26,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Rollout
+from literate_rl.data.agents import Rollout, Runner
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
@@ -57,7 +57,7 @@ from literate_rl.maths.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
+from literate_rl.nets.parts import RewardScaler, normalizer_of, take_in
 
 __all__ = [
     "PPO",
@@ -102,8 +102,8 @@ class Samples(NamedTuple):
 
 # %% [markdown]
 # The class below has three parts, `collect`, `look_back` and `learn`; `update` runs the epochs
-# around `learn`. Its settings, `PPOConfig`, follow further down. From {doc}`/chapters/nets/policies` it has the
-# `Runner`, which acts for a rollout at a time, and the `RewardScaler`. `act` and `policy_error` may
+# around `learn`. Its settings, `PPOConfig`, follow further down. From {doc}`/chapters/data/agents` it has the
+# `Runner`, which acts for a rollout at a time, from {doc}`/chapters/policies` the `RewardScaler`. `act` and `policy_error` may
 # be replaced: by a faster way to act, or by another loss. `by_hand` takes the place of autograd:
 # {doc}`/chapters/ppo_by_hand` has the same gradient, sooner, and Adam's step with it. With `target_kl` the
 # epochs stop early.

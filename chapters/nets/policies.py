@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Policies for any task
 #
-# **How does a policy come from two spaces, and who lets it act?** The parts are those of
-# {doc}`/chapters/policies`.
+# **How does a policy come from two spaces?** The parts are those of {doc}`/chapters/policies`, and the
+# `Runner` of {doc}`/chapters/data/agents` lets it act.
 
 # %% tags=["export", "hide-input"]
 """Policies: a network, and an action distribution that knows what its output means."""
@@ -25,14 +25,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Collector, Rollout
-from literate_rl.data.episodes import (
-    as_argument,
-    as_masks,
-    as_rows,
-    env_seed,
-    warn_cut_off,
+from literate_rl.data.agents import (
+    Runner as Runner,
+    Sampler as Sampler,
+    kept_dtype as kept_dtype,
 )
+from literate_rl.data.episodes import as_argument, as_masks, as_rows
 from literate_rl.ground.nests import (
     action_box,
     as_space,
@@ -41,23 +39,8 @@ from literate_rl.ground.nests import (
     remembered,
 )
 from literate_rl.ground.networks import eval_mode, orthogonal
-from literate_rl.ground.protocols import (
-    Act,
-    ActionDistribution,
-    Envs,
-    Kept,
-    PolicyLike,
-    refuse_mask,
-)
-from literate_rl.ground.signatures import (
-    Bool,
-    Count,
-    Float,
-    check_finite,
-    check_that,
-    checked,
-)
-from literate_rl.maths.fast import reverse_scan
+from literate_rl.ground.protocols import ActionDistribution, PolicyLike, refuse_mask
+from literate_rl.ground.signatures import Count, check_that, checked
 from literate_rl.nets.choices import ChoiceActions, is_choices
 from literate_rl.nets.encoders import (
     OwnEncoder,
@@ -71,13 +54,16 @@ from literate_rl.nets.parts import (
     ActorCritic as ActorCritic,
     CategoricalActions as CategoricalActions,
     GaussianActions as GaussianActions,
+    RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
     WithDeviations,
     mlp as mlp,
+    normalizer_of as normalizer_of,
+    take_in as take_in,
 )
 from literate_rl.nets.pictures import Convolutions, PictureEncoder
 
-__all__ = ["Policy", "RewardScaler", "Runner", "Sampler", "make_actions", "make_policy"]
+__all__ = ["Policy", "make_actions", "make_policy"]
 
 
 # %% tags=["export"]
@@ -304,221 +290,6 @@ def make_policy(
     policy = Policy(ActorCritic(actor, critic, *first), actions)
     policy.reads_bytes = bool(front)
     return policy
-
-
-# %% [markdown]
-# ## A rollout at a time
-#
-# A `Runner` draws all noise of a rollout at once, from one generator, so that a run can be repeated. And it
-# takes fresh environments at each checkpoint, because a run that is resumed there has no others. So no
-# episode can last longer than `num_steps * checkpoint_interval` steps: raise the interval if yours do.
-
-
-# %% tags=["export"]
-def kept_dtype(policy: PolicyLike, envs: Envs) -> Any:
-    """Return NumPy's type in which a policy's rollouts keep observations."""
-    own = envs.single_observation_space.dtype
-    small = own is not None and own.itemsize == 1
-    return own if small and getattr(policy, "reads_bytes", False) else np.float32
-
-
-class Sampler(Kept):
-    """Steps environments so that a resumed run goes on with the same bits.
-
-    Args:
-        policy: The policy that acts, on any device.
-        envs: A vector environment.
-        seed: Seed of the noise and of the environments.
-        checkpoint_interval: Iterations between checkpoints, at which the environments
-            are reset.
-        act: A faster form of ``policy.act``, or None for that one.
-        dtype: As for ``Collector``.
-    """
-
-    kept: tuple[str, ...] = ("generator", "step", "iteration")
-
-    def __init__(
-        self,
-        policy: PolicyLike,
-        envs: Envs,
-        seed: int,
-        checkpoint_interval: int,
-        act: Act | None = None,
-        dtype: Any = None,
-    ) -> None:
-        self.policy, self.act = policy, act or policy.act
-        self.device = next(policy.parameters()).device
-        self.seed, self.checkpoint_interval = seed, checkpoint_interval
-        self.collector = Collector(envs, policy.to_env, dtype)
-        self.generator = torch.Generator().manual_seed(seed)
-        self.iteration, self.warned = 0, False
-
-    @property
-    def step(self) -> int:
-        """Steps taken so far, all environments together."""
-        return self.collector.step
-
-    @step.setter
-    def step(self, step: int) -> None:
-        # Who goes back to a step starts from there with fresh environments.
-        self.collector.step, self.collector.obs = step, None
-
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether a run that resumes here ends with the same bits."""
-        return self.iteration % self.checkpoint_interval == 0
-
-    @property
-    def starts_anew(self) -> bool:
-        """Whether the next iteration starts with fresh environments."""
-        return self.collector.obs is None or self.checkpoint_due
-
-    def start(self) -> None:
-        """Reset the environments where a resumed run would do so."""
-        if self.starts_anew:
-            self.warned = self.warned or warn_cut_off(self.collector)
-            self.collector.reset(env_seed(self.seed, self.step))
-
-
-class Runner(Sampler):
-    """Lets a policy act for a rollout at a time.
-
-    Args:
-        policy: The policy that acts, on any device.
-        envs: A vector environment.
-        num_steps: Steps of one rollout in each environment.
-        seed: Seed of the noise and of the environments.
-        checkpoint_interval: Rollouts between checkpoints. The environments are reset
-            at each of them, so an episode of more than ``num_steps *
-            checkpoint_interval`` steps never ends.
-        act: A faster form of ``policy.act``, or None for that one.
-
-    Attributes:
-        actor: Who acts, the policy unless a learner says otherwise.
-        scaler: Its running returns begin anew with fresh environments; or None.
-    """
-
-    scaler: RewardScaler | None = None
-
-    def __init__(
-        self,
-        policy: PolicyLike,
-        envs: Envs,
-        num_steps: int,
-        seed: int,
-        checkpoint_interval: int,
-        act: Act | None = None,
-    ) -> None:
-        dtype = kept_dtype(policy, envs)
-        super().__init__(policy, envs, seed, checkpoint_interval, act, dtype)
-        # With one step a rollout might hold a reset and nothing else.
-        fits = num_steps > 1 or not self.collector.resets_later
-        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
-        self.num_steps, self.actor = num_steps, policy
-
-    def noise(self) -> Tensor:
-        """Draw the noise of a rollout."""
-        num_envs = self.collector.envs.num_envs
-        return self.actor.noise(self.num_steps, num_envs, self.generator)
-
-    def collect(self) -> Rollout:
-        """Act for T steps with the policy as it is."""
-        # Fresh environments have no episodes under way whose rewards add up.
-        if self.scaler is not None and self.starts_anew:
-            self.scaler.carry.zero_()
-        self.start()
-        # Each step takes its share of the noise.
-        draws = iter(self.noise().to(self.device))
-        self.iteration += 1
-        with eval_mode(self.actor):
-            batch = self.collector.collect(
-                lambda obs, **mask: self.act(obs.to(self.device), next(draws), **mask),
-                self.num_steps,
-            )
-        return batch.to(self.device)
-
-
-# %% [markdown]
-# ## Normalisation
-#
-# One `RunningMoments` is the first layer of all networks of a policy, and it is saved with the weights.
-# On-policy agents let it take in a step after learning from it, because earlier it would move the policy
-# that acted; those with a memory before.
-
-
-# %% tags=["export"]
-def normalizer_of(policy: PolicyLike, wanted: bool) -> RunningMoments | None:
-    """Return what normalises a policy's observations, or None.
-
-    Raises:
-        ValueError: If the policy does not do what is wanted.
-    """
-    # What happens within a model of one's own is its own matter.
-    own = "models" in getattr(policy, "recipe", ("", {}))[1]
-    parts = policy.modules() if isinstance(policy, nn.Module) and not own else ()
-    found = next((x for x in parts if isinstance(x, RunningMoments)), None)
-    words = f"policy must normalise as normalize_obs says: {wanted}"
-    check_that(wanted == (found is not None), words)
-    return found
-
-
-def take_in(normalizer: RunningMoments | None, obs: Tensor, real: Tensor) -> None:
-    """Let a normaliser, if there is one, take in the observations of real steps."""
-    if normalizer is None or not real.any():
-        return
-    # Pictures may come flat.
-    seen = obs[real].reshape(-1, *normalizer.mean.shape)
-    normalizer.update(seen.to(normalizer.mean.device, torch.float32))
-
-
-# %% tags=["export"]
-class RewardScaler(nn.Module):
-    """Divides rewards by the standard deviation of the discounted return.
-
-    The mean is not subtracted: that would pay for a longer or a shorter life.
-
-    Args:
-        num_envs: Number of environments B.
-        gamma: Discount.
-    """
-
-    carry: Tensor
-
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        super().__init__()
-        self.gamma = gamma
-        self.moments = RunningMoments()
-        self.register_buffer("carry", torch.zeros(num_envs))
-
-    @checked
-    def forward(
-        self,
-        reward: Float[Tensor, "T B"],
-        done: Bool[Tensor, "T B"],
-        real: Bool[Tensor, "T B"],
-    ) -> Float[Tensor, "T B"]:
-        """Take in the rewards of a rollout's real steps; return all of them scaled."""
-        # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
-        # of {doc}`/chapters/advantages`.
-        wanted, given = len(self.carry), reward.shape[1]
-        check_that(given == wanted, f"reward must have B = {wanted}, got {given}")
-        increment = reward.clone()
-        increment[0] += self.carry
-        factor = torch.full_like(reward, self.gamma)
-        factor[1:].masked_fill_(done[:-1], 0.0)
-        so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
-        check_finite(so_far, reward=reward)
-
-        # What goes on in the next rollout, and what the scale is measured from.
-        self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
-        if real.any():
-            self.moments.update(so_far[real])
-        return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
-
-    def scaled(self, batch: Rollout) -> Rollout:
-        """Return a rollout with scaled rewards."""
-        done = batch.terminated | batch.truncated
-        return batch._replace(reward=self(batch.reward, done, batch.real))
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest e21c6f596a106412
+# Generated from chapters/*.py (edit there); digest d75ac3ca6ff5121a
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -160,6 +160,7 @@ from .data.memory import (
 from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
+    Runner as Runner,
     best_device as best_device,
     make_envs as make_envs,
     seed_everything as seed_everything,
@@ -178,7 +179,6 @@ from .nets.masks import (
 )
 from .nets.policies import (
     Policy as Policy,
-    Runner as Runner,
     make_policy as make_policy,
 )
 from .nets.hybrid_policy import (

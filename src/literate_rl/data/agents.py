@@ -1,4 +1,4 @@
-# Generated from chapters/data/agents.py (edit there); digest 686d18fbc3cf4bc0
+# Generated from chapters/data/agents.py (edit there); digest ec923e8e0cbb6893
 """Collectors: rollouts of an agent in many environments, seeds and devices."""
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from literate_rl.data.episodes import (
     check_experience,
     check_final,
     env_maker,
+    env_seed,
     follow_masks,
     on_cpu,
     plain_actions,
     read_masks,
     resets_later,
+    warn_cut_off,
 )
-from literate_rl.ground.signatures import Bool, Count, Float, checked
+from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.protocols import Act, Envs, Kept, PolicyLike
+from literate_rl.ground.signatures import Bool, Count, Float, check_that, checked
 
 # Here it was before, and here it is still looked for.
 from literate_rl.maths.returns import discounted_returns as discounted_returns
@@ -37,6 +41,8 @@ from literate_rl.maths.returns import discounted_returns as discounted_returns
 __all__ = [
     "Collector",
     "Rollout",
+    "Runner",
+    "Sampler",
     "best_device",
     "make_envs",
     "seed_everything",
@@ -233,3 +239,127 @@ def seed_everything(seed: Annotated[int, Ge(0), Lt(2**32)]) -> None:
 def best_device() -> torch.device:
     """Return the CUDA device if there is one, the CPU otherwise."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def kept_dtype(policy: PolicyLike, envs: Envs) -> Any:
+    """Return NumPy's type in which a policy's rollouts keep observations."""
+    own = envs.single_observation_space.dtype
+    small = own is not None and own.itemsize == 1
+    return own if small and getattr(policy, "reads_bytes", False) else np.float32
+
+
+class Sampler(Kept):
+    """Steps environments so that a resumed run goes on with the same bits.
+
+    Args:
+        policy: The policy that acts, on any device.
+        envs: A vector environment.
+        seed: Seed of the noise and of the environments.
+        checkpoint_interval: Iterations between checkpoints, at which the environments
+            are reset.
+        act: A faster form of ``policy.act``, or None for that one.
+        dtype: As for ``Collector``.
+    """
+
+    kept: tuple[str, ...] = ("generator", "step", "iteration")
+
+    def __init__(
+        self,
+        policy: PolicyLike,
+        envs: Envs,
+        seed: int,
+        checkpoint_interval: int,
+        act: Act | None = None,
+        dtype: Any = None,
+    ) -> None:
+        self.policy, self.act = policy, act or policy.act
+        self.device = next(policy.parameters()).device
+        self.seed, self.checkpoint_interval = seed, checkpoint_interval
+        self.collector = Collector(envs, policy.to_env, dtype)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.iteration, self.warned = 0, False
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far, all environments together."""
+        return self.collector.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        # Who goes back to a step starts from there with fresh environments.
+        self.collector.step, self.collector.obs = step, None
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a run that resumes here ends with the same bits."""
+        return self.iteration % self.checkpoint_interval == 0
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether the next iteration starts with fresh environments."""
+        return self.collector.obs is None or self.checkpoint_due
+
+    def start(self) -> None:
+        """Reset the environments where a resumed run would do so."""
+        if self.starts_anew:
+            self.warned = self.warned or warn_cut_off(self.collector)
+            self.collector.reset(env_seed(self.seed, self.step))
+
+
+class Runner(Sampler):
+    """Lets a policy act for a rollout at a time.
+
+    Args:
+        policy: The policy that acts, on any device.
+        envs: A vector environment.
+        num_steps: Steps of one rollout in each environment.
+        seed: Seed of the noise and of the environments.
+        checkpoint_interval: Rollouts between checkpoints. The environments are reset
+            at each of them, so an episode of more than ``num_steps *
+            checkpoint_interval`` steps never ends.
+        act: A faster form of ``policy.act``, or None for that one.
+
+    Attributes:
+        actor: Who acts, the policy unless a learner says otherwise.
+        scaler: A ``RewardScaler``, whose running returns begin anew with fresh
+            environments; or None.
+    """
+
+    scaler: Any = None
+
+    def __init__(
+        self,
+        policy: PolicyLike,
+        envs: Envs,
+        num_steps: int,
+        seed: int,
+        checkpoint_interval: int,
+        act: Act | None = None,
+    ) -> None:
+        dtype = kept_dtype(policy, envs)
+        super().__init__(policy, envs, seed, checkpoint_interval, act, dtype)
+        # With one step a rollout might hold a reset and nothing else.
+        fits = num_steps > 1 or not self.collector.resets_later
+        check_that(fits, "num_steps must be above 1 with autoreset mode NEXT_STEP")
+        self.num_steps, self.actor = num_steps, policy
+
+    def noise(self) -> Tensor:
+        """Draw the noise of a rollout."""
+        num_envs = self.collector.envs.num_envs
+        return self.actor.noise(self.num_steps, num_envs, self.generator)
+
+    def collect(self) -> Rollout:
+        """Act for T steps with the policy as it is."""
+        # Fresh environments have no episodes under way whose rewards add up.
+        if self.scaler is not None and self.starts_anew:
+            self.scaler.carry.zero_()
+        self.start()
+        # Each step takes its share of the noise.
+        draws = iter(self.noise().to(self.device))
+        self.iteration += 1
+        with eval_mode(self.actor):
+            batch = self.collector.collect(
+                lambda obs, **mask: self.act(obs.to(self.device), next(draws), **mask),
+                self.num_steps,
+            )
+        return batch.to(self.device)

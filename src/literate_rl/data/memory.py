@@ -1,20 +1,15 @@
-# Generated from chapters/data/memory.py (edit there); digest 129f08cd818976fc
+# Generated from chapters/data/memory.py (edit there); digest 37346baa4606f90f
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from literate_rl.ground.signatures import Count, NonNegative, check_that, checked
@@ -149,41 +144,3 @@ class BufferConfig:
     def __post_init__(self) -> None:
         fits = self.priority or not self.priority_IS_weight
         check_that(fits, "priority must be True if priority_IS_weight is True")
-
-
-def check_fits(
-    setting: str, size: int, steps: int, total: int, space: spaces.Space[Any]
-) -> None:
-    """Raise unless a memory fits into what this machine has left.
-
-    Args:
-        setting: Name of the setting that says how large it is.
-        size: Its value.
-        steps: Steps in the environments that the memory holds then.
-        total: How many steps there will be.
-        space: Space of the observations.
-    """
-    # Two observations, and a little for action, reward and flags.
-    each = 2 * math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize + 32
-    left = memory_left()
-    fits = min(steps, total) * each <= left
-    try:
-        np.empty(steps * each, np.uint8)  # nothing is written, so nothing is taken yet
-    except (MemoryError, ValueError):
-        fits = False
-    need, free = f"{steps * each / 2**30:,.1f} GiB", f"{left / 2**30:,.1f} GiB"
-    words = f"{setting} must be smaller, got {size}: {steps:,} steps need {need}"
-    check_that(fits, words + f", and {free} are free" * math.isfinite(left))
-
-
-def memory_left() -> float:
-    """Return how many bytes may still be taken, or infinity where nobody tells."""
-    left = [math.inf]
-    with suppress(OSError):
-        known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())
-        left += [1024 * int(known[1])] if known else []
-    # What a container allows, in either version of control groups.
-    for file in ("memory.max", "memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # there is none, or it is "max"
-            left.append(int(Path("/sys/fs/cgroup", file).read_text()))
-    return min(left)

@@ -1,18 +1,61 @@
-# Generated from chapters/data/windows.py (edit there); digest 6a4c8459dd70c441
+# Generated from chapters/data/windows.py (edit there); digest b1fd7277ecee49e5
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
 
+import math
+import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from literate_rl.data.agents import Rollout
-from literate_rl.ground.signatures import Count, checked
+from literate_rl.ground.signatures import Count, check_that, checked
 
 __all__ = ["Rings"]
+
+
+def check_fits(
+    setting: str, size: int, steps: int, total: int, space: spaces.Space[Any]
+) -> None:
+    """Raise unless a memory fits into what this machine has left.
+
+    Args:
+        setting: Name of the setting that says how large it is.
+        size: Its value.
+        steps: Steps in the environments that the memory holds then.
+        total: How many steps there will be.
+        space: Space of the observations.
+    """
+    # Two observations, and a little for action, reward and flags.
+    each = 2 * math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize + 32
+    left = memory_left()
+    fits = min(steps, total) * each <= left
+    try:
+        np.empty(steps * each, np.uint8)  # nothing is written, so nothing is taken yet
+    except (MemoryError, ValueError):
+        fits = False
+    need, free = f"{steps * each / 2**30:,.1f} GiB", f"{left / 2**30:,.1f} GiB"
+    words = f"{setting} must be smaller, got {size}: {steps:,} steps need {need}"
+    check_that(fits, words + f", and {free} are free" * math.isfinite(left))
+
+
+def memory_left() -> float:
+    """Return how many bytes may still be taken, or infinity where nobody tells."""
+    left = [math.inf]
+    with suppress(OSError):
+        known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())
+        left += [1024 * int(known[1])] if known else []
+    # What a container allows, in either version of control groups.
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # there is none, or it is "max"
+            left.append(int(Path("/sys/fs/cgroup", file).read_text()))
+    return min(left)
 
 
 # What the memory keeps of a step, the masks only where there are some.

@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 5a811e59cc11380e
+# Generated from chapters/a2c.py (edit there); digest 34b65e0bbd23bdf1
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Rollout
+from literate_rl.data.agents import Rollout, Runner
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
@@ -33,7 +33,7 @@ from literate_rl.ground.signatures import (
 )
 from literate_rl.maths.advantages import gae
 from literate_rl.maths.policy_gradient import policy_gradient_error
-from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
+from literate_rl.nets.parts import RewardScaler, normalizer_of, take_in
 
 __all__ = [
     "A2C",

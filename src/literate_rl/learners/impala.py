@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 8f02e5427a18e618
+# Generated from chapters/impala.py (edit there); digest 9a48904d95aa08c0
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from literate_rl.data.agents import Rollout
+from literate_rl.data.agents import Rollout, Runner
 from literate_rl.data.episodes import check_num_envs, mean_return
-from literate_rl.data.memory import BufferConfig, UnrollBuffer, check_fits, distances
+from literate_rl.data.memory import BufferConfig, UnrollBuffer, distances
+from literate_rl.data.windows import check_fits
 from literate_rl.ground.networks import ClipConfig, GradientClip, eval_mode
 from literate_rl.ground.protocols import (
     ActorCriticLike,
@@ -36,7 +37,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.off_policy import check_clips, vtrace_error_from_log_prob
-from literate_rl.nets.policies import Runner, normalizer_of, take_in
+from literate_rl.nets.parts import normalizer_of, take_in
 from literate_rl.data.worlds import ForceCartPole  # noqa: F401 (registered)
 
 __all__ = [

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/loop.py (edit there); digest eb02f7ee022ecb0b
+# Generated from chapters/learners/loop.py (edit there); digest 819572a2689de660
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from literate_rl.data.agents import Sampler
 from literate_rl.data.episodes import Mean, as_argument, check_num_envs, mean_return
-from literate_rl.data.memory import check_fits
 from literate_rl.data.replay import Batch, ReplayBuffer
+from literate_rl.data.windows import check_fits
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
     Act,
@@ -37,8 +38,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.dqn import td_target as td_target
-from literate_rl.nets.policies import Sampler, normalizer_of, take_in
-from literate_rl.nets.parts import RunningMoments
+from literate_rl.nets.parts import RunningMoments, normalizer_of, take_in
 
 __all__ = [
     "ActorCriticConfig",

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppo.py (edit there); digest 7787bfc80cd2e33b
+# Generated from chapters/learners/ppo.py (edit there); digest 31dca277fc8bf240
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Rollout
+from literate_rl.data.agents import Rollout, Runner
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
@@ -42,7 +42,7 @@ from literate_rl.maths.ppo_error import (
     ppo_value_data,
     ppo_value_error,
 )
-from literate_rl.nets.policies import RewardScaler, Runner, normalizer_of, take_in
+from literate_rl.nets.parts import RewardScaler, normalizer_of, take_in
 
 __all__ = [
     "PPO",

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 47780cf4a4000c1d
+# Generated from chapters/policies.py (edit there); digest e9371be1220c001c
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
@@ -17,11 +17,26 @@ from literate_rl.ground.networks import (
     orthogonal,
     race_noise,
 )
-from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
-from literate_rl.maths.fast import UNIT_ENTROPY
+from literate_rl.data.agents import Rollout
+from literate_rl.ground.protocols import PolicyLike
+from literate_rl.ground.signatures import (
+    Bool,
+    Float,
+    Int,
+    check_finite,
+    check_that,
+    checked,
+)
+from literate_rl.maths.fast import UNIT_ENTROPY, reverse_scan
 from literate_rl.nets.masking import legal
 
-__all__ = ["ActorCritic", "CategoricalActions", "GaussianActions", "RunningMoments"]
+__all__ = [
+    "ActorCritic",
+    "CategoricalActions",
+    "GaussianActions",
+    "RewardScaler",
+    "RunningMoments",
+]
 
 
 class CategoricalActions:
@@ -252,3 +267,76 @@ class RunningMoments(nn.Module):
         wanted, given = self.mean.shape, items.shape
         fits = given[len(given) - len(wanted) :] == wanted
         check_that(fits, f"items must end in {tuple(wanted)}, got {tuple(given)}")
+
+
+def normalizer_of(policy: PolicyLike, wanted: bool) -> RunningMoments | None:
+    """Return what normalises a policy's observations, or None.
+
+    Raises:
+        ValueError: If the policy does not do what is wanted.
+    """
+    # What happens within a model of one's own is its own matter.
+    own = "models" in getattr(policy, "recipe", ("", {}))[1]
+    parts = policy.modules() if isinstance(policy, nn.Module) and not own else ()
+    found = next((x for x in parts if isinstance(x, RunningMoments)), None)
+    words = f"policy must normalise as normalize_obs says: {wanted}"
+    check_that(wanted == (found is not None), words)
+    return found
+
+
+def take_in(normalizer: RunningMoments | None, obs: Tensor, real: Tensor) -> None:
+    """Let a normaliser, if there is one, take in the observations of real steps."""
+    if normalizer is None or not real.any():
+        return
+    # Pictures may come flat.
+    seen = obs[real].reshape(-1, *normalizer.mean.shape)
+    normalizer.update(seen.to(normalizer.mean.device, torch.float32))
+
+
+class RewardScaler(nn.Module):
+    """Divides rewards by the standard deviation of the discounted return.
+
+    The mean is not subtracted: that would pay for a longer or a shorter life.
+
+    Args:
+        num_envs: Number of environments B.
+        gamma: Discount.
+    """
+
+    carry: Tensor
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.moments = RunningMoments()
+        self.register_buffer("carry", torch.zeros(num_envs))
+
+    @checked
+    def forward(
+        self,
+        reward: Float[Tensor, "T B"],
+        done: Bool[Tensor, "T B"],
+        real: Bool[Tensor, "T B"],
+    ) -> Float[Tensor, "T B"]:
+        """Take in the rewards of a rollout's real steps; return all of them scaled."""
+        # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
+        # of {doc}`/chapters/advantages`.
+        wanted, given = len(self.carry), reward.shape[1]
+        check_that(given == wanted, f"reward must have B = {wanted}, got {given}")
+        increment = reward.clone()
+        increment[0] += self.carry
+        factor = torch.full_like(reward, self.gamma)
+        factor[1:].masked_fill_(done[:-1], 0.0)
+        so_far = reverse_scan(increment.flip(0), factor.flip(0)).flip(0)
+        check_finite(so_far, reward=reward)
+
+        # What goes on in the next rollout, and what the scale is measured from.
+        self.carry.copy_(self.gamma * so_far[-1].masked_fill(done[-1], 0.0))
+        if real.any():
+            self.moments.update(so_far[real])
+        return reward / (self.moments.var + 1e-8).sqrt().to(reward.dtype)
+
+    def scaled(self, batch: Rollout) -> Rollout:
+        """Return a rollout with scaled rewards."""
+        done = batch.terminated | batch.truncated
+        return batch._replace(reward=self(batch.reward, done, batch.real))
