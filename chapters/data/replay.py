@@ -159,7 +159,8 @@ class ReplayBuffer:
         Raises:
             ValueError: If the buffer is empty.
         """
-        check_that(len(self) > 0, "the buffer must hold a step, got an empty one")
+        words = "the buffer must hold a step, got an empty one"
+        check_that(self.rings.count.any(), words)
         weight: Any = np.ones(batch_size)
         if self.tree is None:
             place = self.rings.draw(batch_size, generator)

@@ -213,7 +213,9 @@ def squashed_log_prob(
 
     Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
     """
-    gaussian = normal_log_prob(u, mu, log_sigma)
+    # The logarithm of the Gaussian's density, as `normal_log_prob` has it.
+    distance = (u - mu) * (-log_sigma).exp()
+    gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
     # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
     jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
     # The density of the whole action is a product, its logarithm a sum,

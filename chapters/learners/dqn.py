@@ -295,12 +295,18 @@ class QLearning(Exploring):
             chooser = self.policy.legal(chooser, batch.next_mask)
             target = double_q_target(batch.reward, batch.discount, next_q, chooser)
         # The current value of the action that was taken.
-        row = self.policy(batch.obs)
-        q = row.gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
-        # A parabola near zero, straight lines further out: {eq}`huber`.
-        loss = smooth_l1_loss(q, target, reduction="none")
-        value = q.detach()
-        return QError(loss, target - value, value)
+        return huber_error(chosen(self.policy(batch.obs), batch.action), target)
+
+
+def huber_error(q: Tensor, target: Tensor) -> QError:
+    """Compare values ``(N,)`` with their targets; outliers pull no harder than others.
+
+    Source: Mnih et al. 2015, who clip the error.
+    """
+    # A parabola near zero, straight lines further out: {eq}`huber`.
+    loss = smooth_l1_loss(q, target, reduction="none")
+    value = q.detach()
+    return QError(loss, target - value, value)
 
 
 DQN = learner_of(QLearning)

@@ -26,11 +26,11 @@ import torch
 from annotated_types import Ge
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn.functional import relu, smooth_l1_loss
+from torch.nn.functional import relu
 
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, as_vectors, remembered
-from literate_rl.ground.networks import eval_mode
+from literate_rl.ground.networks import chosen, eval_mode
 from literate_rl.ground.protocols import ActionDistribution, settings_of
 from literate_rl.ground.rows import LISTED, Row, by_settings, register
 from literate_rl.ground.signatures import (
@@ -42,8 +42,13 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, Exploring
-from literate_rl.maths.dqn import q_target
+from literate_rl.learners.dqn import (
+    DQNConfig,
+    EpsilonGreedy,
+    Exploring,
+    huber_error,
+)
+from literate_rl.maths.dqn import td_target
 from literate_rl.learners.loop import QError, TargetNetwork, learner_of
 from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
 from literate_rl.nets.encoders import (
@@ -337,11 +342,8 @@ class DistributionalQLearning(Exploring):
 
         # Without distributions this is the error of DQN.
         if not policy.distributional:
-            best_q = next_q.gather(-1, best.unsqueeze(-1))
-            target = q_target(batch.reward, batch.discount, best_q)
-            q = taken.squeeze(-1)
-            loss = smooth_l1_loss(q, target, reduction="none")
-            return QError(loss, (target - q).detach(), q.detach())
+            target = td_target(batch.reward, batch.discount, chosen(next_q, best))
+            return huber_error(taken.squeeze(-1), target)
 
         # The returns that follow are moved and projected, {eq}`rainbow-target`. The
         # error is also the priority, because it says how much there is to learn.

@@ -1,4 +1,4 @@
-# Generated from chapters/data/replay.py (edit there); digest b6bfde5f7b58797c
+# Generated from chapters/data/replay.py (edit there); digest 0cbc8510a893fbac
 """Replay: a buffer of windows, with priorities if they are wanted."""
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class ReplayBuffer:
         Raises:
             ValueError: If the buffer is empty.
         """
-        check_that(len(self) > 0, "the buffer must hold a step, got an empty one")
+        words = "the buffer must hold a step, got an empty one"
+        check_that(self.rings.count.any(), words)
         weight: Any = np.ones(batch_size)
         if self.tree is None:
             place = self.rings.draw(batch_size, generator)

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/loop.py (edit there); digest 819572a2689de660
+# Generated from chapters/learners/loop.py (edit there); digest 63603b03edfd1c9e
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from literate_rl.data.agents import Sampler
-from literate_rl.data.episodes import Mean, as_argument, check_num_envs, mean_return
+from literate_rl.data.episodes import Mean, check_num_envs, mean_return
 from literate_rl.data.replay import Batch, ReplayBuffer
 from literate_rl.data.windows import check_fits
 from literate_rl.ground.networks import eval_mode
@@ -379,7 +379,9 @@ class OffPolicy(Sampler):
 
     def climb(self, obs: Tensor, mask: Tensor | None = None) -> None:
         """Take one step of the optimiser on the actor, if there is one."""
-        loss = self.algorithm.ascent(obs, self.generator, **as_argument(mask))
+        # Many algorithms know no masks.
+        legal = {} if mask is None else {"mask": mask}
+        loss = self.algorithm.ascent(obs, self.generator, **legal)
         if loss is None:
             return
         # The gradient goes through the values, but they get none themselves, so the
