@@ -297,20 +297,15 @@ def vtrace(
     return target, adv
 
 
+@cache
 def check_clips(rho: float | None, c: float | None) -> None:
     """Warn if the bound of c is above that of rho, once for each pair."""
     if not (rho is None or math.isinf(rho) or (c is not None and c <= rho)):
-        warn_clips(rho, c)
-
-
-@cache
-def warn_clips(rho: float, c: float | None) -> None:
-    """Say what is given up with a bound of c above that of rho."""
-    warn(
-        f"c_clip_ratio is above rho_clip_ratio, {c} and {rho}: V-trace's values are "
-        "not proven to converge then",
-        stacklevel=3,
-    )
+        warn(
+            f"c_clip_ratio is above rho_clip_ratio, {c} and {rho}: V-trace's values "
+            "are not proven to converge then",
+            stacklevel=2,
+        )
 
 
 # %% [markdown]

@@ -34,9 +34,9 @@ from literate_rl.learners.impala import (
     to_unroll,
 )
 from literate_rl.maths.off_policy import (
+    check_clips,
     vtrace_data,
     vtrace_error_discrete_action,
-    warn_clips,
 )
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
 from literate_rl.nets.parts import ActorCritic, CategoricalActions
@@ -112,7 +112,7 @@ def test_illegal_settings_are_named(changes, message) -> None:
 
 @pytest.mark.parametrize("changes", [{"c_clip_ratio": 3.0}, {"rho_clip_ratio": 0.3}])
 def test_a_bound_of_c_above_that_of_rho_trains_and_warns_once(changes) -> None:
-    warn_clips.cache_clear()
+    check_clips.cache_clear()
     small = {"num_envs": 2, "num_steps": 4, "batch_size": 2, "total_steps": 64}
     with pytest.warns(UserWarning, match="c_clip_ratio is above rho_clip") as caught:
         agent = train("IMPALA", "CartPole-v1", progress=False, **small, **changes)
@@ -121,7 +121,7 @@ def test_a_bound_of_c_above_that_of_rho_trains_and_warns_once(changes) -> None:
 
 
 def test_the_settings_alone_warn_of_a_bound_of_c_above_that_of_rho() -> None:
-    warn_clips.cache_clear()
+    check_clips.cache_clear()
     with pytest.warns(UserWarning, match="c_clip_ratio is above rho_clip"):
         IMPALAConfig(c_clip_ratio=3.0)
 

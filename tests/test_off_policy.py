@@ -22,6 +22,7 @@ from literate_rl.data.exact_values import tabular_values
 from literate_rl.maths.advantages import gae
 from literate_rl.maths.fast import reverse_scan
 from literate_rl.maths.off_policy import (
+    check_clips,
     clipped_policy,
     vtrace,
     vtrace_data,
@@ -30,7 +31,6 @@ from literate_rl.maths.off_policy import (
     vtrace_error_from_log_prob,
     vtrace_loop,
     vtrace_loss,
-    warn_clips,
 )
 
 Batch = dict[str, Tensor]
@@ -653,7 +653,7 @@ def test_a_bound_of_c_above_that_of_rho_is_computed_and_warns_once(c) -> None:
     batch["log_ratio"] = torch.full((3, 2), 5.0)
     batch["reward"][2] = 1.0
     flags = dict.fromkeys(("terminated", "truncated"), torch.zeros(3, 2).bool())
-    warn_clips.cache_clear()
+    check_clips.cache_clear()
     settings = {"gamma": 1.0, "lambda_": 1.0, "c_clip_ratio": c}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

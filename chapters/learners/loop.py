@@ -52,7 +52,6 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.maths.dqn import td_target as td_target
 from literate_rl.nets.parts import RunningMoments, normalizer_of, take_in
 
 __all__ = [

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_discrete, as_space, as_vectors, remembered
+from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.networks import chosen, eval_mode
 from literate_rl.ground.protocols import ActionDistribution, settings_of
 from literate_rl.ground.rows import LISTED, Row, by_settings, register
@@ -55,7 +55,6 @@ from literate_rl.nets.encoders import (
     ConvolutionalEncodingNetwork,
     OwnEncoder,
     entrance,
-    has_pictures,
 )
 from literate_rl.nets.policies import Policy, normalizing
 
@@ -92,16 +91,6 @@ class PictureLayer(nn.Module):
         """Return features of pictures."""
         features: Tensor = self.encoder(obs)[0]
         return features
-
-
-def picture_layer(
-    space: spaces.Space[Any], outputs: int, encoder: OwnEncoder | None = None
-) -> nn.Module:
-    """Return a first layer for pictures, or with an encoder of your own."""
-    if encoder is None and isinstance(space, spaces.Box) and len(space.shape) == 3:
-        return PictureLayer(space, outputs)
-    front, size = entrance(space, encoder=encoder)
-    return nn.Sequential(*front, nn.Linear(size, outputs))
 
 
 # %% tags=["export"]
@@ -283,13 +272,14 @@ def make_rainbow_policy(
     """
     seen, discrete = as_space(observation_space), as_discrete(action_space)
     num_actions = int(discrete.n)
-    pictures = len(seen.shape or ()) == 3 or has_pictures(seen)
-    if pictures or encoder is not None:
-        inputs: Any = picture_layer(seen, hidden, encoder)
+    first = normalizing(normalize, seen, encoder)
+    inputs: Any
+    if encoder is None and isinstance(seen, spaces.Box) and len(seen.shape) == 3:
+        inputs = PictureLayer(seen, hidden)
     else:
-        inputs = as_vectors(seen).shape[0]
-    if first := normalizing(normalize, seen, encoder):
-        inputs = nn.Sequential(*first, nn.Linear(inputs, hidden))
+        encoders, inputs = entrance(seen, encoder=encoder)
+        if front := first + encoders:
+            inputs = nn.Sequential(*front, nn.Linear(inputs, hidden))
     network = RainbowNetwork(
         inputs, num_actions, num_atoms, hidden, dueling, noisy, sigma
     )

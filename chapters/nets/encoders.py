@@ -41,12 +41,11 @@ from literate_rl.ground.signatures import Count, check_that, checked
 from literate_rl.nets.pictures import (
     MINATAR_LAYERS as MINATAR_LAYERS,
     NATURE_LAYERS as NATURE_LAYERS,
-    Convolutions as Convolutions,
+    Convolutions,
     Layers as Layers,
     PictureEncoder as PictureEncoder,
     front,
     read_planes,
-    side_after as side_after,
 )
 
 __all__ = [

@@ -57,7 +57,7 @@ from literate_rl.nets.parts import (
     RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
     WithDeviations,
-    mlp as mlp,
+    mlp,
     normalizer_of as normalizer_of,
     take_in as take_in,
 )
@@ -175,7 +175,11 @@ def predicted(policy: PolicyLike, obs: Any, mask: Any, greedy: bool) -> Any:
     check_that(known, f"{words}, which make_policy and train set")
     rows, alone = as_rows(seen, obs)
     if mask is None:
-        ask_for_mask(policy)
+        # Once, if the policy has been told before which actions are legal.
+        if getattr(policy, "masked", False) and "has_asked" not in vars(policy):
+            vars(policy)["has_asked"] = True
+            words = "this policy has learned with masks of legal actions and got none"
+            warnings.warn(f'{words}: pass mask=infos["action_mask"]', stacklevel=4)
     else:
         mask = as_masks([mask] if alone else mask, "mask")
         words = f"mask must have {len(rows)} rows, as many as obs, got {len(mask)}"
@@ -193,14 +197,6 @@ def predicted(policy: PolicyLike, obs: Any, mask: Any, greedy: bool) -> Any:
         action = policy.act(state, noise, **as_argument(mask)).cpu()
     actions = policy.to_env(action)
     return first_row(done, actions) if alone else actions
-
-
-def ask_for_mask(policy: PolicyLike) -> None:
-    """Warn once if a policy has been told before which actions are legal."""
-    if getattr(policy, "masked", False) and "has_asked" not in vars(policy):
-        vars(policy)["has_asked"] = True
-        words = "this policy has learned with masks of legal actions and got none"
-        warnings.warn(f'{words}: pass mask=infos["action_mask"]', stacklevel=5)
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/loop.py (edit there); digest 63603b03edfd1c9e
+# Generated from chapters/learners/loop.py (edit there); digest b8a4bb09e1cb2fe6
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.maths.dqn import td_target as td_target
 from literate_rl.nets.parts import RunningMoments, normalizer_of, take_in
 
 __all__ = [

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 9e127df3da6a47fb
+# Generated from chapters/off_policy.py (edit there); digest 6a8c864890b3e059
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -110,20 +110,15 @@ def vtrace(
     return target, adv
 
 
+@cache
 def check_clips(rho: float | None, c: float | None) -> None:
     """Warn if the bound of c is above that of rho, once for each pair."""
     if not (rho is None or math.isinf(rho) or (c is not None and c <= rho)):
-        warn_clips(rho, c)
-
-
-@cache
-def warn_clips(rho: float, c: float | None) -> None:
-    """Say what is given up with a bound of c above that of rho."""
-    warn(
-        f"c_clip_ratio is above rho_clip_ratio, {c} and {rho}: V-trace's values are "
-        "not proven to converge then",
-        stacklevel=3,
-    )
+        warn(
+            f"c_clip_ratio is above rho_clip_ratio, {c} and {rho}: V-trace's values "
+            "are not proven to converge then",
+            stacklevel=2,
+        )
 
 
 @checked

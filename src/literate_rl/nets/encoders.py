@@ -1,4 +1,4 @@
-# Generated from chapters/nets/encoders.py (edit there); digest 7d95ba5b708e63f4
+# Generated from chapters/nets/encoders.py (edit there); digest cb27a4ffcb876858
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from literate_rl.ground.signatures import Count, check_that, checked
 from literate_rl.nets.pictures import (
     MINATAR_LAYERS as MINATAR_LAYERS,
     NATURE_LAYERS as NATURE_LAYERS,
-    Convolutions as Convolutions,
+    Convolutions,
     Layers as Layers,
     PictureEncoder as PictureEncoder,
     front,
     read_planes,
-    side_after as side_after,
 )
 
 __all__ = [
