@@ -1,4 +1,4 @@
-# Generated from chapters/apps/cli.py (edit there); digest f9108dfb97ae92c9
+# Generated from chapters/apps/cli.py (edit there); digest 61d6d18569725171
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -141,6 +141,8 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
             if name in ONCE:
                 name = warn_once_named(name, "--")
                 option = as_typed(name, "--")
+                if option in {x.partition("=")[0] for x in arguments}:
+                    first.error(f"{option} was given twice, also by its old name")
             elif name not in known and (hint := about(name, known, "--")):
                 first.error(f"there is no option {option}{hint}")
             names.append(name)
