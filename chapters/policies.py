@@ -585,7 +585,7 @@ def take_in(normalizer: RunningMoments | None, obs: Tensor, real: Tensor) -> Non
 # $$ (reward-scale)
 
 
-# %% tags=["export", "hide-input"]
+# %% tags=["export"]
 class RewardScaler(nn.Module):
     """Divides rewards by the standard deviation of the discounted return.
 
