@@ -371,10 +371,10 @@ def lambda_returns(
 
 
 # %% [markdown]
-# The folded cell has {eq}`n-step-return` in code.
+# And {eq}`n-step-return`:
 
 
-# %% tags=["export", "hide-input"]
+# %% tags=["export"]
 @checked
 def n_step_returns(
     reward: Float[Tensor, "T B"],

@@ -528,7 +528,7 @@ LISTING = DRAWING._replace(
 # A **contract** says, for continuous and for discrete actions, which networks a family has and in
 # which roles. Where two roles are listed, a network may play either.
 
-# %% tags=["export", "hide-input"]
+# %% tags=["export"]
 Parts = dict[str, tuple[Role, ...]]
 
 
