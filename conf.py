@@ -139,7 +139,7 @@ nitpick_ignore_regex = [
     ),
     (
         "py:class",
-        r"(Spec|Convolutions|OwnEncoder|OmitArgPrefixes|Suppress|Fixed|ClipType|States)",
+        r"(Spec|Convolutions|OwnEncoder|OmitArgPrefixes|Suppress|Fixed|ClipType|States|Numbers)",
     ),
     ("py:class", r"(finite|below|at_least|one_each)"),
     (

@@ -52,7 +52,7 @@ def test_make_envs_resets_in_the_same_step(env):
         ("NoSuchTask-v0", 1, ValueError, "env 'NoSuchTask-v0' cannot be made"),
         (Ring(), 1, TypeError, "env must be a str or callable, got Ring"),
         (None, 1, TypeError, "env must be a str or callable, got NoneType"),
-        (dict, 1, TypeError, "env must make a gymnasium.Env, got dict"),
+        (dict, 1, TypeError, "to be a `gymnasium.Env` but got <class 'dict'>"),
         (
             partial(dict.get, {0: Ring()}, 0),
             2,
