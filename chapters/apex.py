@@ -789,7 +789,7 @@ def apex_settings(
 
 
 # %% tags=["export", "hide-input"]
-def many(row: Row, config: type[ApexConfig]) -> Row:
+def many(row: Row, config: type[ApexConfig]) -> None:
     """Register an algorithm with many actors and one memory beside the one without."""
     alone: Any = row.learner
 
@@ -798,7 +798,7 @@ def many(row: Row, config: type[ApexConfig]) -> Row:
     ) -> Apex:
         return Apex(alone(policy, build(), config, **forms), build, *of_actors)
 
-    return register(
+    register(
         replace(
             row,
             name=f"{row.name}Apex",

@@ -403,7 +403,8 @@ def fill(part: Any, arrays: Mapping[str, Any]) -> None:
 
 def tensors_in(part: Any, kind: Any, device: Any = "cpu") -> Any:
     """Return a part of a slot as a named tuple of tensors, on the CPU views."""
-    there = [name for name in kind._fields if name in part.dtype.names]
+    names = part if isinstance(part, Mapping) else part.dtype.names
+    there = [name for name in kind._fields if name in names]
     return kind(*(torch.from_numpy(part[name]).to(device) for name in there))
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/actors/actors.py (edit there); digest 7e9402bcb7228c71
+# Generated from chapters/actors/actors.py (edit there); digest 4ca98233d4f8b38c
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -356,7 +356,8 @@ def fill(part: Any, arrays: Mapping[str, Any]) -> None:
 
 def tensors_in(part: Any, kind: Any, device: Any = "cpu") -> Any:
     """Return a part of a slot as a named tuple of tensors, on the CPU views."""
-    there = [name for name in kind._fields if name in part.dtype.names]
+    names = part if isinstance(part, Mapping) else part.dtype.names
+    there = [name for name in kind._fields if name in names]
     return kind(*(torch.from_numpy(part[name]).to(device) for name in there))
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 7b05c6af2ff663b2
+# Generated from chapters/apex.py (edit there); digest 1dd8fd1f4f1ff614
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -407,7 +407,7 @@ def apex_settings(
     return config
 
 
-def many(row: Row, config: type[ApexConfig]) -> Row:
+def many(row: Row, config: type[ApexConfig]) -> None:
     """Register an algorithm with many actors and one memory beside the one without."""
     alone: Any = row.learner
 
@@ -416,7 +416,7 @@ def many(row: Row, config: type[ApexConfig]) -> Row:
     ) -> Apex:
         return Apex(alone(policy, build(), config, **forms), build, *of_actors)
 
-    return register(
+    register(
         replace(
             row,
             name=f"{row.name}Apex",
