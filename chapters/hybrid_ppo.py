@@ -155,7 +155,7 @@ from torch.distributions import Normal
 from literate_rl.maths.advantages import gae
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
-from literate_rl.nets.parts import mlp
+from literate_rl.nets.policies import mlp
 from literate_rl.nets.hybrid_policy import HybridActions
 
 torch.set_num_threads(1)  # the networks are too small to be shared out

@@ -57,7 +57,7 @@ from literate_rl.nets.parts import (
     RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
     WithDeviations,
-    mlp,
+    mlp as mlp,
     normalizer_of as normalizer_of,
     take_in as take_in,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/nets/policies.py (edit there); digest ab90fa92e954df68
+# Generated from chapters/nets/policies.py (edit there); digest 478d8c3ec791ceec
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from literate_rl.nets.parts import (
     RewardScaler as RewardScaler,
     RunningMoments as RunningMoments,
     WithDeviations,
-    mlp,
+    mlp as mlp,
     normalizer_of as normalizer_of,
     take_in as take_in,
 )

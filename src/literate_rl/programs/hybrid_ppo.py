@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_ppo.py (edit there); digest d54bdfbf9f3d150a
+# Generated from chapters/hybrid_ppo.py (edit there); digest 07e6f5d377c9bfb5
 """Hybrid PPO on one page, from the chapter hybrid_ppo.
 
 Copy it and make it yours:
@@ -15,7 +15,7 @@ from torch.distributions import Normal
 from literate_rl.maths.advantages import gae
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
-from literate_rl.nets.parts import mlp
+from literate_rl.nets.policies import mlp
 from literate_rl.nets.hybrid_policy import HybridActions
 
 torch.set_num_threads(1)  # the networks are too small to be shared out
