@@ -52,7 +52,7 @@ from literate_rl.learners.a2c import (
     named,
     returned,
 )
-from literate_rl.nets.policies import normalizer_of, take_in
+from literate_rl.nets.parts import normalizer_of, take_in
 
 __all__ = [
     "A3C",

@@ -81,7 +81,8 @@ from literate_rl.learners.rainbow import (
     SETTINGS as RAINBOW_SETTINGS,
     RainbowConfig,
 )
-from literate_rl.nets.policies import Policy, take_in
+from literate_rl.nets.parts import take_in
+from literate_rl.nets.policies import Policy
 
 __all__ = [
     "Apex",

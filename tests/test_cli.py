@@ -1281,9 +1281,3 @@ class Unseen(CartPoleEnv):
 
     def __init__(self, render_mode: None = None) -> None:
         super().__init__()
-
-
-def test_an_old_and_a_new_name_of_one_setting_do_not_go_together(capsys):
-    with pytest.raises(SystemExit), pytest.warns(DeprecationWarning, match="gamma"):
-        main(["impala", "--gamma=0.9", "--discount-factor=0.99"])
-    assert "--gamma was given twice" in capsys.readouterr().err

@@ -105,6 +105,8 @@ def test_what_is_no_wrapper_is_refused(
 def test_wrappers_come_in_a_list(wrappers: Any) -> None:
     with pytest.raises(TypeError, match="wrappers must be a list"):
         make_wrapped("CartPole-v1", wrappers)
+    with pytest.raises(TypeError, match="texts or functions, got int"):
+        make_wrapped("CartPole-v1", [3])  # type: ignore[list-item]
 
 
 def test_without_wrappers_nothing_changes() -> None:
@@ -133,6 +135,8 @@ def test_a_wrapper_that_does_not_fit_is_named() -> None:
         flat_env(make_wrapped("CartPole-v1", ["RescaleAction(-1, 1)"]))
     (note,) = refusal.value.__notes__
     assert note.startswith("wrapper RescaleAction(-1, 1) does not fit 'CartPole-v1'")
+    with pytest.raises(TypeError, match="must return an environment, got int"):
+        make_wrapped("CartPole-v1", [lambda env: 3])()  # type: ignore[list-item,return-value]
 
 
 def test_render_modes_reach_the_environment_and_processes_get_it() -> None:

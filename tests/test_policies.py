@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from literate_rl.by_hand.fast_forms import numpy_act
-from literate_rl.data.agents import Collector, Rollout, make_envs
+from literate_rl.data.agents import Collector, Rollout, kept_dtype, make_envs
 from literate_rl.data.episodes import env_seed
 from literate_rl.nets.encoders import make_encoder
 from literate_rl.nets.parts import CategoricalActions, GaussianActions, RunningMoments
@@ -31,7 +31,6 @@ from literate_rl.nets.policies import (
     Policy,
     RewardScaler,
     Runner,
-    kept_dtype,
     make_actions,
     make_policy,
 )

@@ -240,7 +240,9 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> 
     with (kept / "metrics.csv").open() as file:
         cells = [row["charts/eval_return"] for row in csv.DictReader(file)]
     assert [x == "" for x in cells] == [True, False] * 6
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*best\.pt"):
+    with pytest.raises(
+        FileNotFoundError, match=r"has no best\.pt: train with eval_interval"
+    ):
         load(plain.save(tmp_path / "plain"), best=True)
 
 
@@ -252,6 +254,7 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> 
         ({"log_infos": "is_success"}, "log_infos must be a Sequence, got str"),
         ({"log_infos": [3]}, r"log_infos\[0\] must be a str, got int"),
         ({"callback": 3}, "callback must be callable or None, got int"),
+        ({"callback": lambda learner: None}, "callback must take the learner and its"),
         (
             {"eval_interval": "1000"},
             "eval_interval must be an integer or None, got str",
@@ -439,3 +442,5 @@ def test_what_would_be_ignored_is_refused() -> None:
         train("PPO", CARTPOLE, eval_episodes=5)
     with pytest.raises(TypeError, match="num_steps was given twice"), pytest.warns():
         train("IMPALA", CARTPOLE, unroll_len=8, num_steps=16)
+    with pytest.raises(SystemExit), pytest.warns():
+        command(["impala", "--unroll-len=8", "--num-steps", "16"])

@@ -66,6 +66,7 @@ from literate_rl.book.contract_models import (
 )
 from literate_rl.check.contracts import ContractError
 from literate_rl.check.own_models import make_qnet_policy
+from literate_rl.data import agents
 from literate_rl.data.agents import make_envs
 from literate_rl.data.episodes import env_maker
 from literate_rl.data.worlds import Moving
@@ -74,7 +75,6 @@ from literate_rl.ground.networks import eval_mode
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.ppg import PPGAlgorithm
 from literate_rl.learners.ppo import PPO, PPOConfig
-from literate_rl.nets import policies
 from literate_rl.nets.encoders import PartsEncoder, ShapedEncoder
 from literate_rl.nets.pictures import PictureEncoder
 from literate_rl.nets.policies import make_policy
@@ -631,7 +631,7 @@ def test_bytes_are_kept_as_bytes_which_changes_nothing(
     monkeypatch.setattr(PictureEncoder, "project", note)
     for as_floats in (False, True):
         if as_floats:
-            for module in (policies, actors):
+            for module in (agents, actors):
                 monkeypatch.setattr(module, "kept_dtype", lambda *_: np.float32)
         with small_learner(name, env) as learner:
             got.clear()
@@ -1331,7 +1331,7 @@ def test_a_vector_environment_may_reset_a_step_later(name: str, tmp_path: Path) 
     edit(saved, total_steps=1000)
     with pytest.raises(SystemExit, match="<CartPoleVectorEnv of CartPole-v1>' in Pyt"):
         main([name, "--resume", str(saved)])
-    with pytest.raises(ValueError, match="envs must have 4 copies, got 2"):
+    with pytest.raises(ValueError, match="num_envs must be 2, as many as env has"):
         train(name, vectors(made_pole), resume=saved, progress=False)
     assert train(name, envs, resume=saved, progress=False).learner.step >= 1000
 
@@ -1339,7 +1339,7 @@ def test_a_vector_environment_may_reset_a_step_later(name: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_envs": 4}, "envs must have 4 copies, got 2"),
+        ({"num_envs": 4}, "num_envs must be 2, as many as env has, got 4"),
         ({"wrappers": ["ClipAction"]}, "wrappers must be left out with a vector"),
         ({"qnet": ThreeValues()}, "q_value must have shape"),
     ],

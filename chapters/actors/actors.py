@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from literate_rl.data.agents import Collector, Rollout
+from literate_rl.data.agents import Collector, Rollout, kept_dtype
 from literate_rl.data.episodes import (
     check_num_envs,
     env_seed,
@@ -56,7 +56,7 @@ from literate_rl.learners.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.nets.policies import kept_dtype, take_in
+from literate_rl.nets.parts import take_in
 
 __all__ = [
     "Actor",

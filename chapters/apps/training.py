@@ -32,7 +32,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace, field
 from difflib import get_close_matches
 from functools import partial
-
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 from warnings import warn
@@ -48,7 +48,6 @@ from gymnasium.vector import (
     VectorEnv,
     VectorWrapper,
 )
-
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
@@ -893,6 +892,8 @@ def looked_at_many(envs: Vectors, config: Any) -> tuple[View, Build]:
         )
     resets_later(envs)  # refuses a mode that no learner understands
     tell_statistics(envs, config)
+    words = f"num_envs must be {envs.num_envs}, as many as env has"
+    check_that(envs.num_envs == config.num_envs, f"{words}, got {config.num_envs}")
     seen, flat = envs.single_observation_space, envs
     if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
         check_flat(seen)
@@ -1185,6 +1186,15 @@ class Asked:
     look: str = ""
     dash: str = ""
 
+    def __post_init__(self) -> None:
+        if self.callback is None:
+            return
+        try:
+            signature(self.callback).bind("learner", "metrics")
+        except TypeError as error:
+            words = "callback must take the learner and its metrics"
+            raise TypeError(f"{words}: {error}") from error
+
     @property
     def told(self) -> dict[str, Any]:
         """What the log gets beside metrics, as the settings of a run hold it."""
@@ -1466,7 +1476,7 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
 def settings_with(config: Any, changes: dict[str, Any]) -> Any:
     """Return settings with some changes, or say which settings there are."""
     names = [field.name for field in fields(config)]
-    for name in changes.keys() - names:
+    for name in (x for x in changes if x not in names):
         close = get_close_matches(name, names, n=1, cutoff=0.8)
         hint = about(name, names) or "".join(f" (is it {x}?)" for x in close)
         words = f"there is no setting {name!r}{hint}, but {', '.join(names)}"

@@ -116,6 +116,9 @@ class Wrapped:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
                 error.add_note(f"{words}: {told(error)}")
                 raise
+            if not isinstance(made, gym.Env):
+                words = f"wrapper {name_of_maker(wrapper)} must return an environment"
+                raise TypeError(f"{words}, got {type(made).__name__}")
         return made
 
     def __repr__(self) -> str:
@@ -135,7 +138,7 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
         A function that makes one, or ``env`` itself without wrappers.
 
     Raises:
-        TypeError: If the wrappers are no list.
+        TypeError: If a wrapper is neither a text nor a function.
         ValueError: If a text names no wrapper.
     """
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
@@ -143,6 +146,9 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
     for wrapper in wrappers:
         if isinstance(wrapper, str):
             read_wrapper(wrapper)  # better now than in each copy
+        elif not callable(wrapper):
+            kind = type(wrapper).__name__
+            raise TypeError(f"wrappers must hold texts or functions, got {kind}")
     return Wrapped(env, tuple(wrappers)) if wrappers else env
 
 

@@ -57,7 +57,6 @@ from literate_rl.nets.encoders import (
     entrance,
 )
 from literate_rl.nets.policies import Policy, normalizing
-
 from literate_rl.maths.noisy import (
     NoisyLinear,
     factorised_noise,

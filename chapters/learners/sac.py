@@ -60,7 +60,6 @@ from literate_rl.maths.dqn import td_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.nets.policies import Policy, normalizing
 from literate_rl.nets.parts import GaussianActions
-
 from literate_rl.maths.sac import (
     soft_value,
     temperature_error,

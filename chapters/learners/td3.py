@@ -37,7 +37,6 @@ from literate_rl.learners.ddpg import (
 )
 from literate_rl.learners.loop import QError, learner_of, squared_error
 from literate_rl.nets.policies import Policy
-
 from literate_rl.maths.td3 import (
     clipped_double_target,
     smoothed_action,

@@ -25,7 +25,6 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from literate_rl.ground.signatures import check_that
-
 from literate_rl.nets.masking import (
     legal as legal,
 )

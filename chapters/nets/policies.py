@@ -25,11 +25,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.data.agents import (
-    Runner as Runner,
-    Sampler as Sampler,
-    kept_dtype as kept_dtype,
-)
+from literate_rl.data.agents import Runner as Runner, Sampler as Sampler
 from literate_rl.data.episodes import as_argument, as_masks, as_rows
 from literate_rl.ground.nests import (
     action_box,

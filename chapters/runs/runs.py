@@ -51,9 +51,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from gymnasium import spaces
-
 from gymnasium.vector import SyncVectorEnv, VectorEnv
-
 from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
@@ -1111,6 +1109,9 @@ def load(
             holds no policy that it can build, or not with these models.
     """
     path = found(path)
+    if best and not (path / "best.pt").exists():
+        words = f"{path} has no best.pt: train with eval_interval"
+        raise FileNotFoundError(words)
     name = "best.pt" if best else "checkpoint.pt"
     state = load_checkpoint(path / name if best or path.is_dir() else path)
     # What a model of one's own is cannot be read from a file: the user brings it.

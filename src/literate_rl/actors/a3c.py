@@ -1,4 +1,4 @@
-# Generated from chapters/a3c.py (edit there); digest c023c04010a5e824
+# Generated from chapters/a3c.py (edit there); digest bed64b694c231a36
 """A3C: workers that send gradients, and a learner that takes the steps."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from literate_rl.learners.a2c import (
     named,
     returned,
 )
-from literate_rl.nets.policies import normalizer_of, take_in
+from literate_rl.nets.parts import normalizer_of, take_in
 
 __all__ = [
     "A3C",

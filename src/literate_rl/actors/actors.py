@@ -1,4 +1,4 @@
-# Generated from chapters/actors/actors.py (edit there); digest 4ca98233d4f8b38c
+# Generated from chapters/actors/actors.py (edit there); digest 35fe19fac01442ad
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from literate_rl.data.agents import Collector, Rollout
+from literate_rl.data.agents import Collector, Rollout, kept_dtype
 from literate_rl.data.episodes import (
     check_num_envs,
     env_seed,
@@ -41,7 +41,7 @@ from literate_rl.learners.impala import (
     impala_settings,
     to_unroll,
 )
-from literate_rl.nets.policies import kept_dtype, take_in
+from literate_rl.nets.parts import take_in
 
 __all__ = [
     "Actor",

@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 1dd8fd1f4f1ff614
+# Generated from chapters/apex.py (edit there); digest bc6e4994bbfdf186
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ from literate_rl.learners.rainbow import (
     SETTINGS as RAINBOW_SETTINGS,
     RainbowConfig,
 )
-from literate_rl.nets.policies import Policy, take_in
+from literate_rl.nets.parts import take_in
+from literate_rl.nets.policies import Policy
 
 __all__ = [
     "Apex",

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/programs.py (edit there); digest 883265e052e0c03d
+# Generated from chapters/apps/programs.py (edit there); digest 62560bcfa5283e08
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def copied(name: str, **defaults: object) -> str:
     for option, value in defaults.items():
         flag = "--" + option.replace("_", "-")
         # It stands in the call that the first lines show, and where it is read.
-        text = re.sub(rf"{flag} \S+", f"{flag} {value}", text, count=1)
-        read, new = (
-            rf'("{flag}",.* default=).+\)',
-            json.dumps(value, ensure_ascii=False),
-        )
-        text = re.sub(read, rf"\g<1>{new})", text, count=1)
+        for before, after, new in (
+            (rf"{flag} ", r"\S+", str(value)),
+            (rf'"{flag}",.* default=', r".+(?=\))", json.dumps(value)),
+        ):
+            old = re.findall(before + after, text)[0]
+            text = text.replace(old, re.findall(before, old)[0] + new)
     return text
 
 

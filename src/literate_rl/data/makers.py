@@ -1,4 +1,4 @@
-# Generated from chapters/data/makers.py (edit there); digest 990770deb223bb53
+# Generated from chapters/data/makers.py (edit there); digest b03e62a17e2c3b27
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
@@ -81,6 +81,9 @@ class Wrapped:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
                 error.add_note(f"{words}: {told(error)}")
                 raise
+            if not isinstance(made, gym.Env):
+                words = f"wrapper {name_of_maker(wrapper)} must return an environment"
+                raise TypeError(f"{words}, got {type(made).__name__}")
         return made
 
     def __repr__(self) -> str:
@@ -100,7 +103,7 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
         A function that makes one, or ``env`` itself without wrappers.
 
     Raises:
-        TypeError: If the wrappers are no list.
+        TypeError: If a wrapper is neither a text nor a function.
         ValueError: If a text names no wrapper.
     """
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
@@ -108,6 +111,9 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
     for wrapper in wrappers:
         if isinstance(wrapper, str):
             read_wrapper(wrapper)  # better now than in each copy
+        elif not callable(wrapper):
+            kind = type(wrapper).__name__
+            raise TypeError(f"wrappers must hold texts or functions, got {kind}")
     return Wrapped(env, tuple(wrappers)) if wrappers else env
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/rainbow.py (edit there); digest 6036c85dc9a8e235
+# Generated from chapters/learners/rainbow.py (edit there); digest 937897c5848fe83d
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from literate_rl.nets.encoders import (
     entrance,
 )
 from literate_rl.nets.policies import Policy, normalizing
-
 from literate_rl.maths.noisy import (
     NoisyLinear,
     factorised_noise,

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/sac.py (edit there); digest 9baf3e379dc774ae
+# Generated from chapters/learners/sac.py (edit there); digest 856987030b308dfd
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from literate_rl.maths.dqn import td_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.nets.policies import Policy, normalizing
 from literate_rl.nets.parts import GaussianActions
-
 from literate_rl.maths.sac import (
     soft_value,
     temperature_error,

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/td3.py (edit there); digest 6b2bbf16e9b5faea
+# Generated from chapters/learners/td3.py (edit there); digest a906a92007448ec6
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from literate_rl.learners.ddpg import (
 )
 from literate_rl.learners.loop import QError, learner_of, squared_error
 from literate_rl.nets.policies import Policy
-
 from literate_rl.maths.td3 import (
     clipped_double_target,
     smoothed_action,

@@ -1,4 +1,4 @@
-# Generated from chapters/nets/masks.py (edit there); digest 8d553c5063f2effb
+# Generated from chapters/nets/masks.py (edit there); digest 2d46b6a468d280f4
 """Legal actions: adapters for those who say it in another way."""
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from literate_rl.ground.signatures import check_that
-
 from literate_rl.nets.masking import (
     legal as legal,
 )

@@ -1,4 +1,4 @@
-# Generated from chapters/nets/policies.py (edit there); digest 478d8c3ec791ceec
+# Generated from chapters/nets/policies.py (edit there); digest 4dd6b161678dacd9
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.data.agents import (
-    Runner as Runner,
-    Sampler as Sampler,
-    kept_dtype as kept_dtype,
-)
+from literate_rl.data.agents import Runner as Runner, Sampler as Sampler
 from literate_rl.data.episodes import as_argument, as_masks, as_rows
 from literate_rl.ground.nests import (
     action_box,

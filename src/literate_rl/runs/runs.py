@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest f2244441ed74faa2
+# Generated from chapters/runs/runs.py (edit there); digest 1346b53b0b08d12c
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from gymnasium import spaces
-
 from gymnasium.vector import SyncVectorEnv, VectorEnv
-
 from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
@@ -818,6 +816,9 @@ def load(
             holds no policy that it can build, or not with these models.
     """
     path = found(path)
+    if best and not (path / "best.pt").exists():
+        words = f"{path} has no best.pt: train with eval_interval"
+        raise FileNotFoundError(words)
     name = "best.pt" if best else "checkpoint.pt"
     state = load_checkpoint(path / name if best or path.is_dir() else path)
     # What a model of one's own is cannot be read from a file: the user brings it.
