@@ -572,8 +572,8 @@ assert abs(settled["attached"] - prob @ q_value - entropy) < 1e-6
 #
 # - The TD error is what one step teaches. With an exact critic its mean is the advantage.
 # - $\lambda$ averages over returns of all lengths: 0 relies on the critic's next value
-# (bias), 1 on the rewards (variance). 0.95 is where people start, the program has 0.8, and
-# {doc}`ppo_evidence` tries 0 and 1.
+#   (bias), 1 on the rewards (variance). 0.95 is where people start, the program has 0.8, and
+#   {doc}`ppo_evidence` tries 0 and 1.
 # - The average is a recursion from the last step to the first: `gae`.
 # - `terminated` removes the future, `terminated or truncated` cuts the recursion.
 # - Advantages weight the policy's loss. Added to the values, they are the critic's targets.

@@ -543,9 +543,9 @@ class RunningMoments(nn.Module):
 
 
 # %% [markdown]
-# They are the first layer of all networks of a policy, and are saved with the weights. On-policy agents let
-# them take in a step after learning from it, because earlier it would move the policy that acted; those with
-# a memory before.
+# `RunningMoments` is the first layer of all networks of a policy, and is saved with the weights. On-policy
+# agents let it take in a step after learning from it, because earlier it would move the policy that acted;
+# those with a memory before.
 
 
 # %% tags=["export", "hide-input"]

@@ -372,6 +372,9 @@ for task, total, seconds, goal in (
     assert runs.steps[-1] == total
     assert round(runs.cpu_seconds.mean()) == seconds, "CPU seconds"
     assert runs.final.mean() > goal, "solved"
+swings = stored_runs("arc_pendulum")
+assert swings["PPO"].final.min() > -400, "it learned"
+assert swings["A2C"].final.max() < -800, "with one update it did not"
 for env_name, *first in (
     ("CartPole-v1", 2e-3, 32, 0.98),
     ("Pendulum-v1", 3e-3, 200, 0.9),

@@ -863,10 +863,10 @@ while collector.step < total_steps:
 grown("ppo_error", beside="ppo_error_without_clip")
 
 # %% [markdown]
-# **Notice** that at this rate one number brings the falling runs back. At the package's lower rate none fell
-# without it ({doc}`ppo_evidence`). With the clip the agent gets 158 points more over the whole run (79 to
-# 237, {doc}`evaluation` says how sure that is). Thirteen of twenty runs end above 475, and one ends as low as
-# chance.
+# **Notice** that at this rate one number brings the falling runs back. At the package's lower rate none of
+# five fell without it ({doc}`ppo_evidence`). With the clip the agent gets 158 points more over the whole run
+# (79 to 237, {doc}`evaluation` says how sure that is). Thirteen of twenty runs end above 475, and one ends as
+# low as chance.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import paired_difference
