@@ -231,6 +231,8 @@ def play(
     # All play until the last of the first episodes is over.
     returns, playing = np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
     mask = read_masks(infos, playing)
+    forget = getattr(policy, "reset", lambda *over: None)
+    forget()
     generator = torch.Generator().manual_seed(env_seed(seed, 1))
     for _ in range(max_episode_steps):
         look()
@@ -240,7 +242,8 @@ def play(
         mask, _ = follow_masks(mask, infos, terminated, truncated)
         # An environment that is done starts another episode, which does not count.
         returns += np.where(playing, reward, 0.0)
-        playing &= ~(terminated | truncated)
+        forget(over := terminated | truncated)
+        playing &= ~over
         if not playing.any():
             return returns
     warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=5)

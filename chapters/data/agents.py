@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -58,9 +59,11 @@ __all__ = [
     "Rollout",
     "Runner",
     "Sampler",
+    "Window",
     "best_device",
     "make_envs",
     "seed_everything",
+    "seen_by",
     "true_successors",
 ]
 
@@ -199,6 +202,7 @@ class Rollout(NamedTuple):
         episode_length: Likewise, the number of steps of the episode.
         mask: Which actions were legal, ``(T, B, N)``, or None where nobody says so.
         next_mask: Which are legal in ``next_obs``; all of them after a termination.
+        state: What a policy that remembers knew before the first step, ``(B, S)``.
     """
 
     obs: Tensor
@@ -212,6 +216,7 @@ class Rollout(NamedTuple):
     episode_length: Float[Tensor, "T B"]
     mask: Bool[Tensor, "T B N"] | None = None
     next_mask: Bool[Tensor, "T B N"] | None = None
+    state: Float[Tensor, "B S"] | None = None
 
     def to(self, device: torch.device) -> Rollout:
         """Return the rollout on a device."""
@@ -224,7 +229,9 @@ class Rollout(NamedTuple):
 # because it has to remember where the environments are when the next rollout begins. The agent is
 # any function from observations to actions. `to_env` is for agents whose actions need translating
 # ({doc}`/chapters/policies`). Some environments say with each observation which actions are legal. Then the
-# agent gets this `mask` too, and {doc}`/chapters/masks` tells what it does with it.
+# agent gets this `mask` too, and {doc}`/chapters/masks` tells what it does with it. And an agent may
+# remember ({doc}`/chapters/recurrent`). Then it gets its `state` and returns the next one beside its
+# actions. The loop keeps it, and wipes it where an episode ends.
 
 
 # %% tags=["export"]
@@ -236,10 +243,13 @@ class Collector:
         to_env: Turns the agent's actions into what ``envs.step`` takes. The default
             takes tensors that fit the action space.
         dtype: NumPy's type for the stored observations; the environment's own if None.
+        start: Function from the number of copies to the state of an agent that
+            remembers, ``(B, S)``; or None.
 
     Attributes:
         obs: Observations from which to continue, None before the first ``reset``.
         mask: Which actions are legal there, ``(B, N)``, or None.
+        state: What the agent remembers there, ``(B, S)``, or None.
         step: Steps taken so far, all environments together.
     """
 
@@ -249,8 +259,9 @@ class Collector:
         envs: VectorEnv[Any, Any, Any],
         to_env: Callable[[Tensor], Any] | None = None,
         dtype: Any = None,
+        start: Callable[[int], Tensor] | None = None,
     ) -> None:
-        self.envs, self.dtype = envs, dtype
+        self.envs, self.dtype, self.new_state = envs, dtype, start
         self.to_env = to_env or partial(plain_actions, envs)
         self.resets_later = resets_later(envs)
         self.obs: Any = None
@@ -263,14 +274,16 @@ class Collector:
         self.ended = np.zeros(self.envs.num_envs, dtype=bool)
         self.mask = read_masks(infos, ~self.ended)
         self.episodes = EpisodeCounter(self.envs.num_envs)
+        self.state = self.new_state(self.envs.num_envs) if self.new_state else None
 
     @torch.no_grad()
     @checked
-    def collect(self, act: Callable[..., Tensor], num_steps: Count) -> Rollout:
+    def collect(self, act: Callable[..., Any], num_steps: Count) -> Rollout:
         """Let an agent act for T steps, without gradient.
 
         It gets observations ``(B, *)`` on the CPU and returns actions ``(B, *)``. Where
-        the environments say which actions are legal, it gets them as ``mask``.
+        the environments say which actions are legal, it gets them as ``mask``. One that
+        remembers gets ``state`` too, and returns actions and the next state.
 
         Raises:
             ValueError: If ``reset`` was not called before, if the environments answer
@@ -278,6 +291,7 @@ class Collector:
         """
         if self.obs is None:
             raise ValueError("collect needs a start: call reset first")
+        state = self.state
         # Step by step, then one array for each field, with time first.
         rows = [self.take_step(act) for _ in range(num_steps)]
         obs, action, reward, next_obs, *flags = map(np.stack, zip(*rows, strict=True))
@@ -289,9 +303,9 @@ class Collector:
         terminated, truncated, real, *masks = flags
         ended = self.episodes.add(reward, terminated | truncated, real)
         fields = (obs, action, reward, next_obs, *flags[:3], *ended, *masks)
-        return Rollout(*map(torch.from_numpy, fields))
+        return Rollout(*map(torch.from_numpy, fields))._replace(state=state)
 
-    def take_step(self, act: Callable[..., Tensor]) -> tuple[NDArray[Any], ...]:
+    def take_step(self, act: Callable[..., Any]) -> tuple[NDArray[Any], ...]:
         """Go round the loop once; return a row of each field up to ``real``.
 
         Where there are masks, they come last.
@@ -300,7 +314,13 @@ class Collector:
         # own, which they may write to and use again.
         obs, mask = np.array(self.obs, self.dtype), self.mask
         # The agent looks and acts.
-        action = on_cpu(act(torch.from_numpy(obs.copy()), **as_argument(mask)))
+        told = as_argument(mask)
+        if self.state is None:
+            action = act(torch.from_numpy(obs.copy()), **told)
+        else:
+            told["state"] = self.state
+            action, self.state = act(torch.from_numpy(obs.copy()), **told)
+        action = on_cpu(action)
         taken = action.numpy().copy()
         # The environments answer.
         self.obs, reward, terminated, truncated, infos = self.envs.step(
@@ -317,6 +337,8 @@ class Collector:
             # At an end `obs` belongs to the next episode already.
             next_obs = true_successors(self.obs, infos)
 
+        if self.state is not None and (over := done | ~real).any():
+            self.state = without(self.state, torch.from_numpy(over))
         reward = np.array(reward, np.float32)
         next_obs = np.array(next_obs, obs.dtype)
         flags = terminated.copy(), truncated.copy(), real
@@ -443,10 +465,12 @@ class Sampler(Kept):
         act: Act | None = None,
         dtype: Any = None,
     ) -> None:
-        self.policy, self.act = policy, act or policy.act
+        # A policy that remembers has a step, which takes its state and returns the next.
+        self.policy, self.act = policy, act or getattr(policy, "step", policy.act)
         self.device = next(policy.parameters()).device
         self.seed, self.checkpoint_interval = seed, checkpoint_interval
-        self.collector = Collector(envs, policy.to_env, dtype)
+        start = getattr(policy, "start", None)
+        self.collector = Collector(envs, policy.to_env, dtype, start)
         self.generator = torch.Generator().manual_seed(seed)
         self.iteration, self.warned = 0, False
 
@@ -534,6 +558,71 @@ class Runner(Sampler):
                 self.num_steps,
             )
         return batch.to(self.device)
+
+
+# %% [markdown]
+# ## What a policy reads of a rollout
+#
+# A policy without a memory judges each observation by itself, in any order. One that remembers has to
+# read them in the order in which they came, from the state that it had at the start, and it has to forget
+# where an episode ends. What it needs for that is a `Window`. It is indexed by environments, because time
+# must stay whole.
+
+
+# %% tags=["export"]
+def without(state: Tensor, over: Tensor) -> Tensor:
+    """Return states ``(B, S)`` that are zero where an episode is over, ``(B,)``."""
+    return state.masked_fill(over.to(state.device).unsqueeze(-1), 0.0)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a policy that remembers reads: steps in a row, and what it knew before.
+
+    Attributes:
+        obs: What the agent saw, ``(T, B, *)``.
+        state: What it knew before the first step, ``(B, S)``.
+        over: Whether an episode ended right before a step, ``(T, B)``. With None each
+            step stands alone, and each has a state of its own, ``(T, B, S)``.
+        real: Which steps count, ``(T, B)``. The numbers of a window are those of these
+            steps, in a row. None is all steps, and their form is kept.
+    """
+
+    obs: Tensor
+    state: Tensor
+    over: Tensor | None = None
+    real: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return the number of environments."""
+        return self.obs.shape[1]
+
+    def rows(self, envs: Tensor) -> Tensor:
+        """Return which of the steps that count belong to some environments."""
+        chosen = torch.zeros(len(self), dtype=torch.bool, device=envs.device)
+        chosen[envs] = True
+        return chosen.expand_as(self.real)[self.real]
+
+    def __getitem__(self, chosen: Tensor) -> Window:
+        """Return the window of some environments, or of the steps that a mask names."""
+        if chosen.dtype == torch.bool:
+            return replace(self, real=chosen)
+        envs = chosen.sort().values  # as `rows` has them
+        timed = (x if x is None else x[:, envs] for x in (self.over, self.real))
+        return Window(self.obs[:, envs], self.state[envs], *timed)
+
+
+def seen_by(policy: PolicyLike, batch: Rollout) -> tuple[Any, Any]:
+    """Return what a policy reads of a rollout's steps, and of where they led."""
+    remembers = getattr(policy, "states", None)
+    if remembers is None:
+        return batch.obs, batch.next_obs
+    # A step after an end begins a new episode, and so does one after a phantom row.
+    over = batch.terminated | batch.truncated | ~batch.real
+    over = torch.cat([torch.zeros_like(over[:1]), over[:-1]])
+    now = Window(batch.obs, batch.state, over)
+    with torch.no_grad(), eval_mode(policy):
+        return now, Window(batch.next_obs, remembers(now))
 
 
 # %% [markdown]

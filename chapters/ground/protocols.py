@@ -25,7 +25,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
 import torch
 from annotated_types import Ge
@@ -45,6 +45,7 @@ __all__ = [
     "Kept",
     "Learner",
     "PolicyLike",
+    "RecurrentConfig",
     "RunConfig",
     "Settings",
     "Stateful",
@@ -389,6 +390,21 @@ class RunConfig(Sizes):
         """Return the learning rate at a step of the run."""
         left = max(0.0, 1 - step / self.total_steps) if self.anneal else 1.0
         return self.learning_rate * left
+
+
+@checked
+@dataclass(frozen=True)
+class RecurrentConfig(RunConfig):
+    """Settings of learners whose policy may remember.
+
+    Attributes:
+        recurrent: What remembers, or none for a policy that sees one observation at a
+            time. The policy has to be built so, as ``train`` does.
+        recurrent_size: Number of its outputs.
+    """
+
+    recurrent: Literal["gru", "lstm"] | None = None
+    recurrent_size: Count = 64
 
 
 Config = TypeVar("Config", bound=RunConfig)

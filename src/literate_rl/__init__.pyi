@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest d75ac3ca6ff5121a
+# Generated from chapters/*.py (edit there); digest 254333e43a5360d2
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -34,6 +34,13 @@ from .nets.parts import (
 )
 from .nets.pictures import (
     PictureEncoder as PictureEncoder,
+)
+from .nets.recurrent import (
+    Memory as Memory,
+    RecurrentPolicy as RecurrentPolicy,
+    gru_step as gru_step,
+    lstm_step as lstm_step,
+    make_recurrent_policy as make_recurrent_policy,
 )
 from .nets.choices import (
     ChoiceActions as ChoiceActions,
@@ -124,6 +131,7 @@ from .ground.protocols import (
     Algorithm as Algorithm,
     Learner as Learner,
     PolicyLike as PolicyLike,
+    RecurrentConfig as RecurrentConfig,
 )
 from .ground.rows import (
     register as register,
@@ -161,9 +169,11 @@ from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
     Runner as Runner,
+    Window as Window,
     best_device as best_device,
     make_envs as make_envs,
     seed_everything as seed_everything,
+    seen_by as seen_by,
 )
 from .data.replay import (
     ReplayBuffer as ReplayBuffer,

@@ -23,7 +23,7 @@ FLOORS = {
     "data": "hybrid_space episodes makers worlds memory agents windows sum_tree "
     "replay exact_values",
     "nets": "pictures encoders masking masks choices parts policies "
-    "disjoint_network hybrid_action hybrid_policy hybrid_ppo",
+    "disjoint_network hybrid_action hybrid_policy recurrent hybrid_ppo",
     "learners": "loop dqn rainbow ddpg td3 sac discrete_sac a2c ppo ppg_learner ppg "
     "impala",
     "actors": "actors processes a3c apex",

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/protocols.py (edit there); digest a7ea8bbfbba31221
+# Generated from chapters/ground/protocols.py (edit there); digest 924fa63ea3473374
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
 import torch
 from annotated_types import Ge
@@ -26,6 +26,7 @@ __all__ = [
     "Kept",
     "Learner",
     "PolicyLike",
+    "RecurrentConfig",
     "RunConfig",
     "Settings",
     "Stateful",
@@ -321,6 +322,21 @@ class RunConfig(Sizes):
         """Return the learning rate at a step of the run."""
         left = max(0.0, 1 - step / self.total_steps) if self.anneal else 1.0
         return self.learning_rate * left
+
+
+@checked
+@dataclass(frozen=True)
+class RecurrentConfig(RunConfig):
+    """Settings of learners whose policy may remember.
+
+    Attributes:
+        recurrent: What remembers, or none for a policy that sees one observation at a
+            time. The policy has to be built so, as ``train`` does.
+        recurrent_size: Number of its outputs.
+    """
+
+    recurrent: Literal["gru", "lstm"] | None = None
+    recurrent_size: Count = 64
 
 
 Config = TypeVar("Config", bound=RunConfig)

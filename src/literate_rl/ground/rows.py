@@ -1,4 +1,4 @@
-# Generated from chapters/ground/rows.py (edit there); digest a5582f6dea92f0b8
+# Generated from chapters/ground/rows.py (edit there); digest 70d0171dd39e090a
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ ALGORITHMS: dict[str, Row] = {}
 MAKERS = {
     "make_policy": "literate_rl.nets.policies",
     "make_hybrid_policy": "literate_rl.nets.hybrid_policy",
+    "make_recurrent_policy": "literate_rl.nets.recurrent",
     "make_phasic_policy": "literate_rl.learners.ppg",
     "make_q_policy": "literate_rl.learners.dqn",
     "make_rainbow_policy": "literate_rl.learners.rainbow",
@@ -172,5 +173,8 @@ def actor_critic(seen: Any, actions: Any, config: Any, **models: Any) -> Any:
 
     The maker is found by its name: who reads PPO need not load hybrid actions.
     """
-    make = maker_named("make_hybrid_policy" if is_hybrid(actions) else "make_policy")
+    name = "make_hybrid_policy" if is_hybrid(actions) else "make_policy"
+    if config.recurrent:
+        name = "make_recurrent_policy"
+    make = maker_named(name)
     return by_settings(cast(Any, make))(seen, actions, config, **models)

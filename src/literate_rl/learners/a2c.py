@@ -1,4 +1,4 @@
-# Generated from chapters/a2c.py (edit there); digest 34b65e0bbd23bdf1
+# Generated from chapters/a2c.py (edit there); digest 12549d157bac0e73
 """A2C: one step on each rollout, without a clip."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Rollout, Runner
+from literate_rl.data.agents import Rollout, Runner, seen_by
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
@@ -17,7 +17,7 @@ from literate_rl.ground.protocols import (
     ActorCriticLike,
     Envs,
     Kept,
-    RunConfig,
+    RecurrentConfig,
     settings_of,
 )
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
@@ -85,7 +85,7 @@ def a2c_error(
 
 @checked
 @dataclass(frozen=True)
-class GradientConfig(RunConfig):
+class GradientConfig(RecurrentConfig):
     """Settings of A2C and A3C. The defaults suit small tasks such as CartPole.
 
     Attributes:
@@ -151,18 +151,17 @@ def a2c_gradient(
 ) -> tuple[tuple[Tensor, ...], dict[str, float]]:
     """Return the gradient of a policy's loss on a rollout, and the three terms."""
     # The critic's values of the states, and of the states that the steps led to.
-    value = policy.value(batch.obs)
+    obs, next_obs = seen_by(policy, batch)
+    value = policy.value(obs)
     with torch.no_grad(), eval_mode(policy):
-        next_value = policy.value(batch.next_obs)
+        next_value = policy.value(next_obs)
 
     # Advantages and targets. With lambda 1 a target is {eq}`a2c-target`.
     ends = batch.terminated, batch.truncated
     reward = batch.reward * config.reward_scale
     adv = gae(reward, value, next_value, *ends, config.gamma, config.lambda_)
     # How likely the actions were, and how random the policy is.
-    log_prob, entropy = policy.evaluate_actions(
-        batch.obs, batch.action, mask=batch.mask
-    )
+    log_prob, entropy = policy.evaluate_actions(obs, batch.action, mask=batch.mask)
 
     # Leave out rows that some environments add after an episode and that are no step.
     columns = (log_prob, entropy, value, adv, adv + value)

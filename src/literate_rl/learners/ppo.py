@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppo.py (edit there); digest 31dca277fc8bf240
+# Generated from chapters/learners/ppo.py (edit there); digest 802a0258d8d02d47
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Rollout, Runner
+from literate_rl.data.agents import Rollout, Runner, Window, seen_by
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
@@ -19,7 +19,7 @@ from literate_rl.ground.protocols import (
     ActorCriticLike,
     ByHandLike,
     Envs,
-    RunConfig,
+    RecurrentConfig,
     settings_of,
 )
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
@@ -56,7 +56,7 @@ class Samples(NamedTuple):
     """What PPO learns from: real steps in any order, or a minibatch of them.
 
     Attributes:
-        obs: What the agent saw.
+        obs: What the agent saw; for a policy that remembers a ``Window`` of it.
         action: What it did.
         log_prob: How likely that was under the policy that did it.
         adv: Advantage estimates.
@@ -65,7 +65,7 @@ class Samples(NamedTuple):
         mask: Which actions were legal, or None where nobody says so.
     """
 
-    obs: Tensor
+    obs: Any
     action: Tensor
     log_prob: Tensor
     adv: Tensor
@@ -74,9 +74,11 @@ class Samples(NamedTuple):
     mask: Tensor | None = None
 
     def take(self, rows: Tensor) -> Samples:
-        """Return some of the samples."""
-        fields: Any = [x if x is None else x[rows] for x in self]
-        return Samples(*fields)
+        """Return some of the samples; of a window those of some environments."""
+        obs, *fields = self
+        whole = isinstance(obs, Window) and rows.dtype != torch.bool
+        flat = obs.rows(rows) if whole else rows
+        return Samples(obs[rows], *(x if x is None else x[flat] for x in fields))
 
 
 class PPO(Runner):
@@ -144,10 +146,9 @@ class PPO(Runner):
         # One pass over the whole rollout says what the old policy and the old values
         # were. So nothing of this had to be computed while acting.
         with eval_mode(self.policy):
-            log_prob, _ = judge.evaluate_actions(
-                batch.obs, batch.action, mask=batch.mask
-            )
-            value, next_value = judge.value(batch.obs), judge.value(batch.next_obs)
+            obs, next_obs = seen_by(self.policy, batch)
+            log_prob, _ = judge.evaluate_actions(obs, batch.action, mask=batch.mask)
+            value, next_value = judge.value(obs), judge.value(next_obs)
 
         # The advantages, {eq}`gae`, with a flag for each kind of end.
         if config.scale_reward:
@@ -161,7 +162,7 @@ class PPO(Runner):
 
         # From here on time plays no role. Phantom rows, which some environments put
         # behind each episode ({doc}`/chapters/exact_values`), are left out.
-        columns = (batch.obs, batch.action, log_prob, adv, adv + value, value)
+        columns = (obs, batch.action, log_prob, adv, adv + value, value)
         return Samples(*columns, batch.mask).take(batch.real)
 
     def update(self, batch: Rollout) -> dict[str, float]:
@@ -172,7 +173,7 @@ class PPO(Runner):
         config, samples = self.config, self.look_back(batch)
         for _ in range(config.num_epochs):
             # Each epoch shuffles the samples and deals them out in minibatches.
-            order = torch.randperm(len(samples.adv), generator=self.generator)
+            order = torch.randperm(len(samples.obs), generator=self.generator)
             for rows in order.to(self.device).tensor_split(config.num_minibatches):
                 losses = self.learn(samples.take(rows))
             # A policy that has moved far enough has learned enough from this rollout.
@@ -259,7 +260,7 @@ class PPO(Runner):
 
 @checked
 @dataclass(frozen=True)
-class PPOConfig(RunConfig):
+class PPOConfig(RecurrentConfig):
     """Settings of PPO. The defaults suit small tasks such as CartPole.
 
     Attributes:
@@ -310,6 +311,8 @@ class PPOConfig(RunConfig):
         most, parts = self.num_envs * self.num_steps // least, self.num_minibatches
         words = "num_envs * num_steps must be at least 2 for normalize_advantage"
         check_that(most > 0, words)
+        if self.recurrent:  # a minibatch has whole environments
+            most = self.num_envs
         words = f"num_minibatches must be at most {most}, got {parts}"
         check_that(parts <= most, words)
 

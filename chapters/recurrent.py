@@ -1,0 +1,301 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Policies that remember
+#
+# **What if one observation is not enough?**
+
+# %% tags=["export", "hide-input"]
+"""Policies that remember: a GRU or an LSTM between what is seen and what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from gymnasium import spaces
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from literate_rl.data.agents import Window, without
+from literate_rl.ground.nests import as_space, is_hybrid, remembered
+from literate_rl.ground.networks import orthogonal
+from literate_rl.ground.protocols import ActionDistribution
+from literate_rl.ground.signatures import Count, Float, check_that, checked
+from literate_rl.nets.encoders import OwnEncoder, check_shared, entrance
+from literate_rl.nets.hybrid_action import HybridPolicyNetwork
+from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
+from literate_rl.nets.parts import GaussianActions, WithDeviations
+from literate_rl.nets.policies import Policy, make_actions, normalizing
+
+__all__ = ["Memory", "RecurrentPolicy", "gru_step", "lstm_step", "make_recurrent_policy"]
+
+
+# %% tags=["export"]
+@checked
+def gru_step(
+    inputs: Float[Tensor, "*B 3*H"],
+    state: Float[Tensor, "*B H"],
+    weight: Float[Tensor, "3*H H"],
+    bias: Float[Tensor, "3*H"],
+) -> Float[Tensor, "*B H"]:
+    """Return the next state of a GRU.
+
+    Args:
+        inputs: What the observation adds to the two gates and to the candidate.
+        state: The state so far.
+        weight: Matrix of the state, for the same three.
+        bias: What is added to them.
+
+    Source: Cho et al. 2014, with the reset gate of PyTorch and cuDNN.
+    """
+    from_obs = inputs.chunk(3, -1)
+    from_state = nn.functional.linear(state, weight, bias).chunk(3, -1)
+    # How much of the state the candidate sees, and how much of it stays.
+    reset = (from_obs[0] + from_state[0]).sigmoid()
+    stay = (from_obs[1] + from_state[1]).sigmoid()
+    candidate = (from_obs[2] + reset * from_state[2]).tanh()
+    return candidate + stay * (state - candidate)
+
+
+@checked
+def lstm_step(
+    inputs: Float[Tensor, "*B 4*H"],
+    state: Float[Tensor, "*B 2*H"],
+    weight: Float[Tensor, "4*H H"],
+    bias: Float[Tensor, "4*H"],
+) -> Float[Tensor, "*B 2*H"]:
+    """Return the next state of an LSTM: its output, and behind it its cell.
+
+    Args:
+        inputs: What the observation adds to the input and the forget gate, the
+            candidate and the output gate.
+        state: The state so far.
+        weight: Matrix of the output so far, for the same four.
+        bias: What is added to them.
+
+    Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.
+    """
+    output, cell = state.chunk(2, -1)
+    gates = inputs + nn.functional.linear(output, weight, bias)
+    enter, stay, candidate, leave = gates.chunk(4, -1)
+    cell = stay.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    return torch.cat([leave.sigmoid() * cell.tanh(), cell], -1)
+
+
+# %% tags=["export"]
+STEPS = {"gru": (3, 1, gru_step), "lstm": (4, 2, lstm_step)}
+
+
+class Memory(nn.Module):
+    """A GRU or an LSTM behind an encoder; it reads a ``Window``.
+
+    Args:
+        front: What observations go through first.
+        features: Number of features that come out of it.
+        size: Number of its outputs H.
+        kind: ``"gru"`` or ``"lstm"``.
+
+    Attributes:
+        state_size: Numbers of its state, of which the first H are its output.
+    """
+
+    def __init__(
+        self, front: Sequence[nn.Module], features: int, size: int, kind: str
+    ) -> None:
+        super().__init__()
+        gates, parts, self.advance = STEPS[kind]
+        self.size, self.state_size = size, parts * size
+        self.front = nn.Sequential(*front)
+        self.inputs = orthogonal(nn.Linear(features, gates * size), 1.0)
+        self.recurrent = orthogonal(nn.Linear(size, gates * size), 1.0)
+
+    def step(self, inputs: Tensor, state: Tensor) -> Tensor:
+        """Return the next states of inputs and states, ``(*B, S)``."""
+        layer = self.recurrent
+        result: Tensor = self.advance(inputs, state, layer.weight, layer.bias)
+        return result
+
+    def forward(self, seen: Window) -> Tensor:
+        """Return the states behind all steps, ``(T, B, S)``."""
+        # The products with the observations need no state: one call for all steps.
+        inputs, state = self.inputs(self.front(seen.obs)), seen.state
+        if seen.over is None:
+            return self.step(inputs, state)
+        states = []
+        for row, over in zip(inputs, seen.over, strict=True):
+            state = self.step(row, without(state, over))
+            states.append(state)
+        return torch.stack(states)
+
+
+class RecurrentNetwork(nn.Module):
+    """Networks of actor and critic, each behind a memory, or both behind one.
+
+    Args:
+        memories: The memory of the actor and that of the critic, or one for both.
+        actor: From outputs of the memory to rows.
+        critic: From outputs of the memory to values, with a last dimension of 1.
+        normalizer: What observations go through first.
+    """
+
+    def __init__(
+        self,
+        memories: Sequence[Memory],
+        actor: nn.Module,
+        critic: nn.Module,
+        normalizer: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.normalizer = normalizer or nn.Identity()
+        self.memories = nn.ModuleList(memories)
+        self.actor, self.critic = actor, critic
+        self.sizes = [memory.state_size for memory in memories]
+
+    def each(self, seen: Window) -> list[Window]:
+        """Return what each memory reads."""
+        obs, states = self.normalizer(seen.obs), seen.state.split(self.sizes, -1)
+        return [replace(seen, obs=obs, state=state) for state in states]
+
+    def states(self, seen: Window) -> Tensor:
+        """Return the states of all memories behind all steps, ``(T, B, S)``."""
+        pairs = zip(self.memories, self.each(seen), strict=True)
+        return torch.cat([memory(part) for memory, part in pairs], -1)
+
+    def output(self, seen: Window, which: int) -> Tensor:
+        """Return what the actor's (0) or the critic's (-1) memory says of each step."""
+        memory: Any = self.memories[which]
+        result: Tensor = memory(self.each(seen)[which])[..., : memory.size]
+        return result if seen.real is None else result[seen.real]
+
+    def forward(self, seen: Window) -> Tensor:
+        """Return the rows of a window."""
+        rows: Tensor = self.actor(self.output(seen, 0))
+        return rows
+
+    def value(self, seen: Window) -> Tensor:
+        """Return the values of a window."""
+        value: Tensor = self.critic(self.output(seen, -1)).squeeze(-1)
+        return value
+
+    def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows and the next states of observations and states."""
+        states = self.states(Window(obs, state))
+        return self.actor(states[..., : self.memories[0].size]), states
+
+
+class RecurrentPolicy(Policy):
+    """A policy with a state: what it does depends on what it saw before.
+
+    ``evaluate_actions`` and ``value`` read a ``Window``. ``step`` takes a state and
+    returns the next one. ``act`` and ``predict`` keep the state from call to call, and
+    ``reset`` wipes it.
+
+    Args:
+        network: A ``RecurrentNetwork``, or what has its methods.
+        actions: The action distribution.
+    """
+
+    def __init__(self, network: nn.Module, actions: ActionDistribution) -> None:
+        super().__init__(network, actions)
+        self.state: Tensor | None = None
+
+    def start(self, num_envs: int) -> Tensor:
+        """Return the states at the start of episodes, ``(B, S)``."""
+        weight = next(self.parameters())
+        return weight.new_zeros(num_envs, sum(self.network.sizes))
+
+    def states(self, seen: Window) -> Tensor:
+        """Return the states behind the steps of a window, ``(T, B, S)``."""
+        result: Tensor = self.network.states(seen)
+        return result
+
+    def step(
+        self,
+        obs: Tensor,
+        noise: Tensor | float,
+        *,
+        mask: Tensor | None = None,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the actions and the next states of observations and states."""
+        row, state = self.network.step(obs, state)
+        return self.actions.choose(self.legal(row, mask), noise), state
+
+    def act(
+        self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the actions that follow from all observations since ``reset``."""
+        if self.state is None:
+            self.state = self.start(len(obs))
+        count = len(self.state)
+        words = f"obs must have {count} rows, as at the start of the episode, or reset"
+        check_that(len(obs) == count, f"{words} must be called; got {len(obs)}")
+        action, self.state = self.step(obs, noise, mask=mask, state=self.state)
+        return action
+
+    def reset(self, over: ArrayLike | Tensor | None = None) -> None:
+        """Forget everything, or what was seen where an episode is over, ``(B,)``."""
+        if over is None or self.state is None:
+            self.state = None
+        else:
+            self.state = without(self.state, torch.as_tensor(over, dtype=torch.bool))
+
+
+@checked
+@remembered
+def make_recurrent_policy(
+    observation_space: spaces.Space[Any] | dict[str, Any],
+    action_space: spaces.Space[Any] | dict[str, Any],
+    recurrent: Literal["gru", "lstm"] = "gru",
+    recurrent_size: Count = 64,
+    normalize: bool = False,
+    *,
+    share_encoder: bool = False,
+    mask: ArrayLike | None = None,
+    encoder: OwnEncoder | None = None,
+) -> RecurrentPolicy:
+    """Build a policy that remembers, for any actions.
+
+    Args:
+        observation_space: As in ``make_policy``.
+        action_space: One that ``make_actions`` takes, or a hybrid one.
+        recurrent: What remembers.
+        recurrent_size: Number of its outputs.
+        normalize: Whether the policy normalises its observations; vectors only.
+        share_encoder: Whether actor and critic share encoder and memory.
+        mask: Which type of a hybrid action uses which argument, as in
+            ``HybridActions.from_space``.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
+    """
+    seen, space = as_space(observation_space), as_space(action_space)
+    first = normalizing(normalize, seen, encoder)
+    memories = []
+    for _ in range(1 if share_encoder else 2):
+        front, features = entrance(seen, encoder=encoder)
+        memories.append(Memory(front, features, recurrent_size, recurrent))
+    if is_hybrid(space):
+        actions: Any = HybridActions.from_space(space, mask)
+        network = HybridPolicyNetwork(recurrent_size, actions.action_shape)
+        actor: nn.Module = HybridRows(network)
+    else:
+        check_that(mask is None, f"mask must be None without hybrid actions, got {space}")
+        actions = make_actions(space)
+        outputs = actions.noise(0, 1, torch.Generator()).shape[-1]
+        actor = orthogonal(nn.Linear(recurrent_size, outputs), 0.01)
+        if isinstance(actions, GaussianActions):
+            actor = WithDeviations(actor, outputs)
+    critic = orthogonal(nn.Linear(recurrent_size, 1), 1.0)
+    policy = RecurrentPolicy(RecurrentNetwork(memories, actor, critic, *first), actions)
+    policy.reads_bytes = bool(front)
+    if is_hybrid(space):
+        policy.recipe = "", {"mask": actions.mask.tolist()}
+    return policy
