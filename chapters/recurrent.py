@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -127,10 +126,10 @@ class Memory(nn.Module):
     def forward(self, seen: Window) -> Tensor:
         """Return the states behind all steps, ``(T, B, S)``."""
         # The products with the observations need no state: one call for all steps.
-        inputs, state = self.inputs(self.front(seen.obs)), seen.state
-        if seen.over is None:
-            return self.step(inputs, state)
-        states = []
+        inputs = self.inputs(self.front(seen.obs))
+        if not isinstance(seen.over, Tensor):
+            return self.step(inputs, seen.state)
+        state, states = seen.state[0], []
         for row, over in zip(inputs, seen.over, strict=True):
             state = self.step(row, without(state, over))
             states.append(state)
@@ -163,7 +162,7 @@ class RecurrentNetwork(nn.Module):
     def each(self, seen: Window) -> list[Window]:
         """Return what each memory reads."""
         obs, states = self.normalizer(seen.obs), seen.state.split(self.sizes, -1)
-        return [replace(seen, obs=obs, state=state) for state in states]
+        return [seen._replace(obs=obs, state=state) for state in states]
 
     def states(self, seen: Window) -> Tensor:
         """Return the states of all memories behind all steps, ``(T, B, S)``."""
@@ -174,7 +173,7 @@ class RecurrentNetwork(nn.Module):
         """Return what the actor's (0) or the critic's (-1) memory says of each step."""
         memory: Any = self.memories[which]
         result: Tensor = memory(self.each(seen)[which])[..., : memory.size]
-        return result if seen.real is None else result[seen.real]
+        return result[seen.real] if isinstance(seen.real, Tensor) else result
 
     def forward(self, seen: Window) -> Tensor:
         """Return the rows of a window."""

@@ -29,7 +29,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from literate_rl.data.agents import Collector, Rollout, kept_dtype
+from literate_rl.data.agents import (
+    Collector,
+    Rollout,
+    collector_for,
+    kept_dtype,
+    step_of,
+)
 from literate_rl.data.episodes import (
     check_num_envs,
     env_seed,
@@ -159,12 +165,12 @@ def weights_of(policy: PolicyLike) -> dict[str, NDArray[Any]]:
 
 def one_step(policy: PolicyLike, envs: Envs, dtype: Any) -> Rollout:
     """Take a greedy step, to see what the rollouts of a policy look like."""
-    collector = Collector(envs, policy.to_env, dtype)
+    collector, act = collector_for(policy, envs, dtype), step_of(policy)
     device = next(policy.parameters()).device
     collector.reset(0)
     with eval_mode(policy):
         return collector.collect(
-            lambda obs, **mask: policy.act(obs.float().to(device), 0.0, **mask), 1
+            lambda obs, **told: act(obs.float().to(device), 0.0, **told), 1
         )
 
 
@@ -232,9 +238,10 @@ class Actor:
         self.policy: Any = copy.deepcopy(policy).eval()
         envs = make_envs()
         self.weights = weights_of(self.policy)
-        self.act = make_act(self.policy) if make_act else self.policy.act
+        self.act = make_act(self.policy) if make_act else step_of(self.policy)
         self.generator = torch.Generator().manual_seed(seed)
-        self.collector = Collector(envs, policy.to_env, kept_dtype(policy, envs))
+        dtype = kept_dtype(policy, envs)
+        self.collector = collector_for(self.policy, envs, dtype)
         self.collector.reset(env_seed(seed, 0))
 
     def work(self, weights: Weights, out: Any) -> None:
@@ -258,7 +265,7 @@ class Actor:
         num_envs = self.collector.envs.num_envs
         noise = iter(self.policy.noise(num_steps, num_envs, self.generator))
         return self.collector.collect(
-            lambda obs, **mask: self.act(obs, next(noise), **mask), num_steps
+            lambda obs, **told: self.act(obs, next(noise), **told), num_steps
         )
 
     def close(self) -> None:
@@ -405,7 +412,7 @@ def tensors_in(part: Any, kind: Any, device: Any = "cpu") -> Any:
     """Return a part of a slot as a named tuple of tensors, on the CPU views."""
     names = part if isinstance(part, Mapping) else part.dtype.names
     there = [name for name in kind._fields if name in names]
-    return kind(*(torch.from_numpy(part[name]).to(device) for name in there))
+    return kind(**{name: torch.from_numpy(part[name]).to(device) for name in there})
 
 
 # %% [markdown]

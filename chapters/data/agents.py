@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -202,7 +201,7 @@ class Rollout(NamedTuple):
         episode_length: Likewise, the number of steps of the episode.
         mask: Which actions were legal, ``(T, B, N)``, or None where nobody says so.
         next_mask: Which are legal in ``next_obs``; all of them after a termination.
-        state: What a policy that remembers knew before the first step, ``(B, S)``.
+        state: What a policy that remembers knew before each step, or None.
     """
 
     obs: Tensor
@@ -216,7 +215,7 @@ class Rollout(NamedTuple):
     episode_length: Float[Tensor, "T B"]
     mask: Bool[Tensor, "T B N"] | None = None
     next_mask: Bool[Tensor, "T B N"] | None = None
-    state: Float[Tensor, "B S"] | None = None
+    state: Float[Tensor, "T B S"] | None = None
 
     def to(self, device: torch.device) -> Rollout:
         """Return the rollout on a device."""
@@ -291,33 +290,31 @@ class Collector:
         """
         if self.obs is None:
             raise ValueError("collect needs a start: call reset first")
-        state = self.state
         # Step by step, then one array for each field, with time first.
         rows = [self.take_step(act) for _ in range(num_steps)]
-        obs, action, reward, next_obs, *flags = map(np.stack, zip(*rows, strict=True))
+        steps = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         # An environment that breaks should say so here, not in a loss an hour later.
-        check_experience(self.step, obs=obs, reward=reward, next_obs=next_obs)
-        self.step += reward.size
+        seen = {name: steps[name] for name in ("obs", "reward", "next_obs")}
+        check_experience(self.step, **seen)
+        self.step += steps["reward"].size
 
         # Which episodes ended, what they were paid in all, and how long they were.
-        terminated, truncated, real, *masks = flags
-        ended = self.episodes.add(reward, terminated | truncated, real)
-        fields = (obs, action, reward, next_obs, *flags[:3], *ended, *masks)
-        return Rollout(*map(torch.from_numpy, fields))._replace(state=state)
+        done = steps["terminated"] | steps["truncated"]
+        ended = self.episodes.add(steps["reward"], done, steps["real"])
+        steps["episode_return"], steps["episode_length"] = ended
+        return Rollout(**{name: torch.from_numpy(x) for name, x in steps.items()})
 
-    def take_step(self, act: Callable[..., Any]) -> tuple[NDArray[Any], ...]:
-        """Go round the loop once; return a row of each field up to ``real``.
-
-        Where there are masks, they come last.
-        """
+    def take_step(self, act: Callable[..., Any]) -> dict[str, NDArray[Any]]:
+        """Go round the loop once; return a row of each field of the rollout."""
         # What is written down is copied: agents and environments have arrays of their
         # own, which they may write to and use again.
         obs, mask = np.array(self.obs, self.dtype), self.mask
         # The agent looks and acts.
-        told = as_argument(mask)
+        told, more = as_argument(mask), {}
         if self.state is None:
             action = act(torch.from_numpy(obs.copy()), **told)
         else:
+            more["state"] = self.state.cpu().numpy()
             told["state"] = self.state
             action, self.state = act(torch.from_numpy(obs.copy()), **told)
         action = on_cpu(action)
@@ -341,12 +338,21 @@ class Collector:
             self.state = without(self.state, torch.from_numpy(over))
         reward = np.array(reward, np.float32)
         next_obs = np.array(next_obs, obs.dtype)
-        flags = terminated.copy(), truncated.copy(), real
         # Which actions are legal next, and which are where the step led.
         ends = terminated, truncated, self.resets_later
         self.mask, next_mask = follow_masks(mask, infos, *ends)
-        masks = () if mask is None else (mask, next_mask)
-        return obs, taken, reward, next_obs, *flags, *masks
+        if mask is not None:
+            more |= {"mask": mask, "next_mask": next_mask}
+        return {
+            "obs": obs,
+            "action": taken,
+            "reward": reward,
+            "next_obs": next_obs,
+            "terminated": terminated.copy(),
+            "truncated": truncated.copy(),
+            "real": real,
+            **more,
+        }
 
 
 # %% [markdown]
@@ -441,6 +447,16 @@ def kept_dtype(policy: PolicyLike, envs: Envs) -> Any:
     return own if small and getattr(policy, "reads_bytes", False) else np.float32
 
 
+def collector_for(policy: PolicyLike, envs: Envs, dtype: Any) -> Collector:
+    """Return what collects for a policy, and keeps its state if it remembers."""
+    return Collector(envs, policy.to_env, dtype, getattr(policy, "start", None))
+
+
+def step_of(policy: PolicyLike) -> Any:
+    """Return how a policy acts: one that remembers takes a state, returns the next."""
+    return getattr(policy, "step", policy.act)
+
+
 class Sampler(Kept):
     """Steps environments so that a resumed run goes on with the same bits.
 
@@ -465,12 +481,10 @@ class Sampler(Kept):
         act: Act | None = None,
         dtype: Any = None,
     ) -> None:
-        # A policy that remembers has a step, which takes its state and returns the next.
-        self.policy, self.act = policy, act or getattr(policy, "step", policy.act)
+        self.policy, self.act = policy, act or step_of(policy)
         self.device = next(policy.parameters()).device
         self.seed, self.checkpoint_interval = seed, checkpoint_interval
-        start = getattr(policy, "start", None)
-        self.collector = Collector(envs, policy.to_env, dtype, start)
+        self.collector = collector_for(policy, envs, dtype)
         self.generator = torch.Generator().manual_seed(seed)
         self.iteration, self.warned = 0, False
 
@@ -554,7 +568,7 @@ class Runner(Sampler):
         self.iteration += 1
         with eval_mode(self.actor):
             batch = self.collector.collect(
-                lambda obs, **mask: self.act(obs.to(self.device), next(draws), **mask),
+                lambda obs, **told: self.act(obs.to(self.device), next(draws), **told),
                 self.num_steps,
             )
         return batch.to(self.device)
@@ -565,8 +579,8 @@ class Runner(Sampler):
 #
 # A policy without a memory judges each observation by itself, in any order. One that remembers has to
 # read them in the order in which they came, from the state that it had at the start, and it has to forget
-# where an episode ends. What it needs for that is a `Window`. It is indexed by environments, because time
-# must stay whole.
+# where an episode ends. What it needs for that is a `Window`. Parts of it are whole environments, because
+# time must not be torn.
 
 
 # %% tags=["export"]
@@ -575,54 +589,65 @@ def without(state: Tensor, over: Tensor) -> Tensor:
     return state.masked_fill(over.to(state.device).unsqueeze(-1), 0.0)
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """What a policy that remembers reads: steps in a row, and what it knew before.
 
     Attributes:
         obs: What the agent saw, ``(T, B, *)``.
-        state: What it knew before the first step, ``(B, S)``.
-        over: Whether an episode ended right before a step, ``(T, B)``. With None each
-            step stands alone, and each has a state of its own, ``(T, B, S)``.
-        real: Which steps count, ``(T, B)``. The numbers of a window are those of these
-            steps, in a row. None is all steps, and their form is kept.
+        state: What it knew before each step, ``(T, B, S)``. Only the first row is read.
+        over: Whether an episode ended right before a step, ``(T, B)``. With () each
+            step stands alone, and each row of ``state`` is read.
+        real: Which steps count, ``(T, B)``. What a policy says of a window is about
+            these, in a row. With () it is about all steps, and their form is kept.
     """
 
     obs: Tensor
     state: Tensor
-    over: Tensor | None = None
-    real: Tensor | None = None
+    over: Any = ()
+    real: Any = ()
 
-    def __len__(self) -> int:
-        """Return the number of environments."""
-        return self.obs.shape[1]
+    def take(self, chosen: Tensor) -> tuple[Window, Tensor]:
+        """Return a part, and which of the steps that counted so far count in it.
 
-    def rows(self, envs: Tensor) -> Tensor:
-        """Return which of the steps that count belong to some environments."""
-        chosen = torch.zeros(len(self), dtype=torch.bool, device=envs.device)
-        chosen[envs] = True
-        return chosen.expand_as(self.real)[self.real]
-
-    def __getitem__(self, chosen: Tensor) -> Window:
-        """Return the window of some environments, or of the steps that a mask names."""
+        Args:
+            chosen: Numbers of environments, or which steps count from now on.
+        """
         if chosen.dtype == torch.bool:
-            return replace(self, real=chosen)
-        envs = chosen.sort().values  # as `rows` has them
-        timed = (x if x is None else x[:, envs] for x in (self.over, self.real))
-        return Window(self.obs[:, envs], self.state[envs], *timed)
+            return self._replace(real=chosen), chosen
+        mine = torch.zeros_like(self.real[0])
+        mine[chosen] = True
+        part = Window(*(x[:, mine] for x in self))
+        return part, mine.expand_as(self.real)[self.real]
+
+
+def as_read(
+    obs: Tensor,
+    state: Tensor | None,
+    terminated: Tensor,
+    truncated: Tensor,
+    real: Tensor,
+) -> Any:
+    """Return observations in a row as their policy reads them.
+
+    With states before each step they are a ``Window``, else they stay what they are.
+    ``obs`` may have a row more than the rest, where the last step led.
+    """
+    if state is None:
+        return obs
+    # A step behind an end begins an episode, and so does one behind a phantom row.
+    ends = (terminated | truncated | ~real)[: len(obs) - 1]
+    return Window(obs, state, torch.cat([torch.zeros_like(real[:1]), ends]))
 
 
 def seen_by(policy: PolicyLike, batch: Rollout) -> tuple[Any, Any]:
     """Return what a policy reads of a rollout's steps, and of where they led."""
-    remembers = getattr(policy, "states", None)
-    if remembers is None:
-        return batch.obs, batch.next_obs
-    # A step after an end begins a new episode, and so does one after a phantom row.
-    over = batch.terminated | batch.truncated | ~batch.real
-    over = torch.cat([torch.zeros_like(over[:1]), over[:-1]])
-    now = Window(batch.obs, batch.state, over)
+    flags = batch.terminated, batch.truncated, batch.real
+    obs = as_read(batch.obs, batch.state, *flags)
+    if batch.state is None:
+        return obs, batch.next_obs
+    remembers: Any = policy
     with torch.no_grad(), eval_mode(policy):
-        return now, Window(batch.next_obs, remembers(now))
+        return obs, Window(batch.next_obs, remembers.states(obs))
 
 
 # %% [markdown]

@@ -97,9 +97,14 @@ class Samples(NamedTuple):
     def take(self, rows: Tensor) -> Samples:
         """Return some of the samples; of a window those of some environments."""
         obs, *fields = self
-        whole = isinstance(obs, Window) and rows.dtype != torch.bool
-        flat = obs.rows(rows) if whole else rows
-        return Samples(obs[rows], *(x if x is None else x[flat] for x in fields))
+        obs, rows = obs.take(rows) if isinstance(obs, Window) else (obs[rows], rows)
+        return Samples(obs, *(x if x is None else x[rows] for x in fields))
+
+    @property
+    def count(self) -> int:
+        """How many samples there are to deal out; of a window its environments."""
+        obs = self.obs
+        return obs.obs.shape[1] if isinstance(obs, Window) else len(obs)
 
 
 # %% [markdown]
@@ -208,7 +213,7 @@ class PPO(Runner):
         config, samples = self.config, self.look_back(batch)
         for _ in range(config.num_epochs):
             # Each epoch shuffles the samples and deals them out in minibatches.
-            order = torch.randperm(len(samples.obs), generator=self.generator)
+            order = torch.randperm(samples.count, generator=self.generator)
             for rows in order.to(self.device).tensor_split(config.num_minibatches):
                 losses = self.learn(samples.take(rows))
             # A policy that has moved far enough has learned enough from this rollout.

@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 9a48904d95aa08c0
+# Generated from chapters/impala.py (edit there); digest 02869027416f6b09
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -6,13 +6,21 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from literate_rl.data.agents import Rollout, Runner
+from literate_rl.data.agents import (
+    Rollout,
+    Runner,
+    Window,
+    as_read,
+    seen_by,
+    step_of,
+)
 from literate_rl.data.episodes import check_num_envs, mean_return
 from literate_rl.data.memory import BufferConfig, UnrollBuffer, distances
 from literate_rl.data.windows import check_fits
@@ -22,7 +30,7 @@ from literate_rl.ground.protocols import (
     Envs,
     Kept,
     PolicyLike,
-    RunConfig,
+    RecurrentConfig,
     settings_of,
 )
 from literate_rl.ground.signatures import (
@@ -63,6 +71,7 @@ class Unroll(NamedTuple):
         truncated: Whether the episode was cut off after this step.
         weight: One factor for each step; 0 for a step that does not count.
         mask: Which actions were legal, or None where nobody says so.
+        state: What an actor that remembers knew before each step, or None.
     """
 
     obs_plus_1: Any
@@ -74,6 +83,13 @@ class Unroll(NamedTuple):
     truncated: Bool[Tensor, "T B"]
     weight: Float[Tensor, "T B"]
     mask: Bool[Tensor, "T B N"] | None = None
+    state: Float[Tensor, "T B S"] | None = None
+
+    def as_read(self, obs: Any) -> Any:
+        """Return observations of its steps as a policy reads them."""
+        return as_read(
+            obs, self.state, self.terminated, self.truncated, self.weight > 0
+        )
 
 
 @torch.no_grad()
@@ -84,7 +100,8 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
     # whole rollout says how likely each of its actions was. (`real` is False for rows
     # that some environments add after an end; they weigh nothing.)
     with eval_mode(actor):
-        log_prob, _ = actor.evaluate_actions(batch.obs, batch.action, mask=batch.mask)
+        obs, _ = seen_by(actor, batch)
+        log_prob, _ = actor.evaluate_actions(obs, batch.action, mask=batch.mask)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
         next_obs=batch.next_obs,
@@ -95,6 +112,7 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
         truncated=batch.truncated,
         weight=batch.real.to(batch.reward),
         mask=batch.mask,
+        state=batch.state,
     )
 
 
@@ -140,9 +158,9 @@ class VTraceLearner(Kept):
         # How likely are the actor's actions now, how random is the policy, and what are
         # the states worth?
         log_prob, entropy = policy.evaluate_actions(
-            unroll.obs_plus_1[:-1], unroll.action, mask=unroll.mask
+            unroll.as_read(unroll.obs_plus_1[:-1]), unroll.action, mask=unroll.mask
         )
-        value = policy.value(unroll.obs_plus_1)
+        value = policy.value(unroll.as_read(unroll.obs_plus_1))
 
         # Targets, advantages and the three losses of {doc}`/chapters/off_policy`.
         loss = self.vtrace_error(
@@ -183,8 +201,17 @@ class VTraceLearner(Kept):
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
             with eval_mode(self.policy):
-                next_value[cut] = self.policy.value(unroll.next_obs[cut])
+                next_value[cut] = self.policy.value(self.behind(unroll, cut)).flatten()
         return next_value
+
+    def behind(self, unroll: Unroll, cut: Tensor) -> Any:
+        """Return what a policy reads of where some of the steps led."""
+        obs = unroll.next_obs[cut]
+        if unroll.state is None:
+            return obs
+        policy: Any = self.policy
+        states = policy.states(unroll.as_read(unroll.obs_plus_1[:-1]))
+        return Window(obs[None], states[cut][None])
 
     def anneal(self, step: int) -> None:
         """Set the learning rate of a step of the run, if it falls."""
@@ -236,7 +263,7 @@ class IMPALA(Runner):
         # An actor that never falls behind is the policy itself.
         if config.lag:
             self.actor = copy.deepcopy(policy)
-            self.act = self.actor.act
+            self.act = step_of(self.actor)
         preference = 0.6 if config.priority else 0.0
         self.memory = UnrollBuffer(size, config.max_use, preference)
 
@@ -276,9 +303,10 @@ class IMPALA(Runner):
         if config.on_policy:
             self.memory.entries.clear()
         # Copies: a view would keep the whole unroll in memory for one sample of it.
+        columns = [x if x is None else x.cpu() for x in unroll]
         self.memory.push(
             [
-                tuple(x[:, b].to("cpu", copy=True) for x in unroll if x is not None)
+                tuple(x if x is None else x[:, b].clone() for x in columns)
                 for b in range(config.num_envs)
             ]
         )
@@ -286,8 +314,14 @@ class IMPALA(Runner):
 
     def batch(self, entries: list[dict[str, Any]]) -> Unroll:
         """Put stored samples side by side."""
-        columns = zip(*(entry["sample"] for entry in entries), strict=True)
-        unroll = Unroll(*(torch.stack(x, 1).to(self.device) for x in columns))
+        # Samples of an older version lack the fields that came last.
+        columns = zip_longest(*(entry["sample"] for entry in entries))
+        unroll = Unroll(
+            *(
+                None if x[0] is None else torch.stack(x, 1).to(self.device)
+                for x in columns
+            )
+        )
         if self.config.priority_IS_weight:
             unroll.weight.mul_(unroll.weight.new_tensor([e["IS"] for e in entries]))
         return unroll
@@ -295,7 +329,7 @@ class IMPALA(Runner):
 
 @checked
 @dataclass(frozen=True)
-class IMPALAConfig(BufferConfig, ClipConfig, RunConfig):
+class IMPALAConfig(BufferConfig, ClipConfig, RecurrentConfig):
     """Settings of IMPALA, with DI-engine's defaults.
 
     Those of the buffer and of the clip of the gradient are inherited.
