@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Rollout
+from literate_rl.data.agents import Rollout, Window, as_read, seen_by
 from literate_rl.ground.nests import map_nest
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Envs, Kept
@@ -463,8 +463,10 @@ class AuxiliaryPhase(Kept):
         )
         length = config.aux_batch_length or config.num_steps
         masks = () if batch.mask is None else (batch.mask,)
-        steps = (batch.obs, target, row, *masks)
-        self.buffer.append(Chunks(*(in_chunks(x, length) for x in steps)))
+        flags = batch.terminated, batch.truncated, batch.real
+        obs = as_read(batch.obs, batch.state, *flags)
+        steps = Chunks(obs, target, row, *masks)
+        self.buffer.append(map_nest(lambda x: in_chunks(x, length), steps))
 
     def run(self) -> dict[str, float]:
         """Run one auxiliary phase, empty the buffer, and return metrics."""
@@ -528,14 +530,22 @@ class AuxiliaryPhase(Kept):
     # What follows is for checkpoints ({doc}`runs/runs`).
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, the policy's weights aside."""
-        return super().state_dict() | {"buffer": [tuple(x) for x in self.buffer]}
+        # A file holds plain tuples; a window is one too.
+        plain = [
+            (tuple(obs) if isinstance(obs, Window) else obs, *rest)
+            for obs, *rest in self.buffer
+        ]
+        return super().state_dict() | {"buffer": plain}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
         super().load_state_dict(state)
         device = self.parameters[0].device
         moved = map_nest(lambda x: x.to(device), tuple(state["buffer"]))
-        self.buffer = [Chunks(*chunks) for chunks in moved]
+        self.buffer = [
+            Chunks(Window(*obs) if isinstance(obs, tuple) else obs, *rest)
+            for obs, *rest in moved
+        ]
 
 
 # %% [markdown]
@@ -591,7 +601,8 @@ class PPGAlgorithm(Kept):
         if not self.config.aux_enabled:
             return self.policy_phase(batch)
         with torch.no_grad(), eval_mode(self.policy):
-            row = self.policy.legal(self.policy(batch.obs), batch.mask)
+            obs, _ = seen_by(self.policy, batch)
+            row = self.policy.legal(self.policy(obs), batch.mask)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
         # with scaled rewards where the settings ask for them, and the values of then.
@@ -619,7 +630,8 @@ class PPGAlgorithm(Kept):
                 *(seen.reward, next_value, *flags), config.gamma, config.lambda_
             )
             rate = metrics["charts/learning_rate"]
-            loss = self.value.learn(rate, seen.obs, value, target)
+            obs = as_read(seen.obs, seen.state, *flags, seen.real)
+            loss = self.value.learn(rate, obs, value, target)
             metrics["losses/value_loss"] = loss
         return metrics
 

@@ -29,13 +29,20 @@ from literate_rl.ground.nests import as_space, is_hybrid, remembered
 from literate_rl.ground.networks import orthogonal
 from literate_rl.ground.protocols import ActionDistribution
 from literate_rl.ground.signatures import Count, Float, check_that, checked
-from literate_rl.nets.encoders import OwnEncoder, check_shared, entrance
+from literate_rl.nets.encoders import OwnEncoder, entrance
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
 from literate_rl.nets.parts import GaussianActions, WithDeviations
 from literate_rl.nets.policies import Policy, make_actions, normalizing
 
-__all__ = ["Memory", "RecurrentPolicy", "gru_step", "lstm_step", "make_recurrent_policy"]
+__all__ = [
+    "Memory",
+    "RecurrentEncodingNetwork",
+    "RecurrentPolicy",
+    "gru_step",
+    "lstm_step",
+    "make_recurrent_policy",
+]
 
 
 # %% tags=["export"]
@@ -185,10 +192,59 @@ class RecurrentNetwork(nn.Module):
         value: Tensor = self.critic(self.output(seen, -1)).squeeze(-1)
         return value
 
-    def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows and the next states of observations and states."""
-        states = self.states(Window(obs, state))
-        return self.actor(states[..., : self.memories[0].size]), states
+    def row(self, state: Tensor) -> Tensor:
+        """Return the rows that belong to states."""
+        row: Tensor = self.actor(state[..., : self.memories[0].size])
+        return row
+
+
+class RecurrentEncodingNetwork(nn.Module):
+    """A memory behind an encoder, called as ALF calls its encoders.
+
+    Args:
+        observation_spec: Space of one observation.
+        recurrent: What remembers.
+        hidden: Number of features, kept as ``output_size``.
+        space: What the environment shows, where ``observation_spec`` is a flat row.
+        encoder: An encoder of your own, as in ``ShapedEncoder``.
+    """
+
+    def __init__(
+        self,
+        observation_spec: spaces.Space[Any],
+        recurrent: Literal["gru", "lstm"] = "gru",
+        hidden: Count = 64,
+        space: spaces.Space[Any] | None = None,
+        encoder: OwnEncoder | None = None,
+    ) -> None:
+        super().__init__()
+        front, features = entrance(space or observation_spec, encoder=encoder)
+        self.memory, self.output_size = (
+            Memory(front, features, hidden, recurrent),
+            hidden,
+        )
+
+    def forward(self, observation: Any, state: Any = ()) -> tuple[Tensor, Tensor]:
+        """Return features and the next states, of one step or of a ``Window``.
+
+        Args:
+            observation: Observations ``(B, *)``, or a window.
+            state: States ``(B, S)``, or () at the start of episodes. Those of a window
+                take the place of its own.
+        """
+        if isinstance(observation, Window):
+            seen = observation
+            seen = seen._replace(state=state) if isinstance(state, Tensor) else seen
+        else:
+            if not isinstance(state, Tensor):
+                weight = self.memory.recurrent.weight
+                state = weight.new_zeros(len(observation), self.memory.state_size)
+            seen = Window(observation, state)
+        states = self.memory(seen)
+        features = states[..., : self.output_size]
+        return (
+            features[seen.real] if isinstance(seen.real, Tensor) else features
+        ), states
 
 
 class RecurrentPolicy(Policy):
@@ -226,8 +282,9 @@ class RecurrentPolicy(Policy):
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the actions and the next states of observations and states."""
-        row, state = self.network.step(obs, state)
-        return self.actions.choose(self.legal(row, mask), noise), state
+        state = self.states(Window(obs, state))
+        row = self.legal(self.network.row(state), mask)
+        return self.actions.choose(row, noise), state
 
     def act(
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
@@ -286,7 +343,9 @@ def make_recurrent_policy(
         network = HybridPolicyNetwork(recurrent_size, actions.action_shape)
         actor: nn.Module = HybridRows(network)
     else:
-        check_that(mask is None, f"mask must be None without hybrid actions, got {space}")
+        check_that(
+            mask is None, f"mask must be None without hybrid actions, got {space}"
+        )
         actions = make_actions(space)
         outputs = actions.noise(0, 1, torch.Generator()).shape[-1]
         actor = orthogonal(nn.Linear(recurrent_size, outputs), 0.01)

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 254333e43a5360d2
+# Generated from chapters/*.py (edit there); digest 308fc9c92f6ea80d
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -37,6 +37,7 @@ from .nets.pictures import (
 )
 from .nets.recurrent import (
     Memory as Memory,
+    RecurrentEncodingNetwork as RecurrentEncodingNetwork,
     RecurrentPolicy as RecurrentPolicy,
     gru_step as gru_step,
     lstm_step as lstm_step,

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppg_learner.py (edit there); digest efb7d1ef5e9d010c
+# Generated from chapters/learners/ppg_learner.py (edit there); digest 8ff1695ac79a7b00
 """What PPG's phases work with: its policy, its settings, its pieces of data."""
 
 from __future__ import annotations
@@ -7,12 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from literate_rl.data.agents import Window
 from literate_rl.ground.nests import as_space, is_hybrid, map_nest, remembered
 from literate_rl.ground.protocols import Kept
 from literate_rl.ground.signatures import Count, NonNegative, Scale, check_that, checked
@@ -33,6 +35,7 @@ from literate_rl.nets.encoders import (
 from literate_rl.nets.hybrid_policy import HybridActions
 from literate_rl.nets.parts import RunningMoments
 from literate_rl.nets.policies import Policy, make_actions
+from literate_rl.nets.recurrent import RecurrentEncodingNetwork, RecurrentPolicy
 
 __all__ = ["Chunks", "PPGConfig", "PhasicNetwork", "make_phasic_policy", "ppg_settings"]
 
@@ -56,34 +59,59 @@ class PhasicNetwork(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows that describe the policy at observations."""
         # Only the policy's half of the network runs.
-        heads = self.network.heads
-        features, _ = heads.policy_encoder(self.observe(obs))
-        rows = [project(features) for project in heads.projections]
+        seen, states = self.observe(obs)
+        return self.rows(self.network.heads.policy_encoder(seen, *states[:1])[0])
+
+    def rows(self, features: Tensor) -> Tensor:
+        """Return the rows of features."""
+        rows = [project(features) for project in self.network.heads.projections]
         return one_row(rows, self.hybrid)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations, as the policy phase uses them."""
-        heads, seen = self.network.heads, self.observe(obs)
+        heads, (seen, states) = self.network.heads, self.observe(obs)
         # With one encoder for both, the network says whether the value may move it.
         if heads.value_encoder is None:
-            (_, value, _), _ = heads(seen, (), False)
+            (_, value, _), _ = heads(seen, states, False)
         else:
-            features, _ = heads.value_encoder(seen)
+            features, _ = heads.value_encoder(seen, *states[1:2])
             value = heads.value_head(features).squeeze(-1)
         result: Tensor = value
         return result
 
     def three_heads(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return rows, values and auxiliary values of observations."""
-        (rows, value, aux_value), _ = self.network.heads(self.observe(obs))
+        (rows, value, aux_value), _ = self.network.heads(*self.observe(obs))
         return one_row(rows, self.hybrid), value, aux_value
 
-    def observe(self, obs: Tensor) -> Tensor:
-        """Return observations, which may come flat, in their own shape, normalised."""
+    def observe(self, obs: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Return observations, which may come flat, in their own shape, normalised.
+
+        Beside those of a window are the states of the encoders, else there are none.
+        """
+        if isinstance(obs, Window):
+            policy, value = (*obs.state.split(self.sizes, -1), ())[:2]
+            return obs._replace(obs=self.normalizer(obs.obs)), (policy, value, ())
         if obs.shape[-len(self.shape) :] != self.shape:
             obs = obs.unflatten(-1, self.shape)
-        seen: Tensor = self.normalizer(obs)
-        return seen
+        return self.normalizer(obs), ()
+
+    @property
+    def sizes(self) -> list[int]:
+        """Sizes of the encoders' states, where they remember."""
+        heads = self.network.heads
+        encoders = (heads.policy_encoder, heads.value_encoder)
+        return [encoder.memory.state_size for encoder in encoders if encoder]
+
+    def states(self, seen: Window) -> Tensor:
+        """Return the states of all encoders behind all steps, ``(T, B, S)``."""
+        _, states = self.network.heads(*self.observe(seen))
+        return torch.cat([x for x in states if isinstance(x, Tensor)], -1)
+
+    def row(self, state: Tensor) -> Tensor:
+        """Return the rows that belong to states."""
+        size = self.network.heads.policy_encoder.output_size
+        return self.rows(state[..., :size])
 
 
 def one_row(rows: Sequence[Tensor], hybrid: bool) -> Tensor:
@@ -111,6 +139,8 @@ def make_phasic_policy(
     *,
     mask: Sequence[Sequence[int | bool]] | None = None,
     encoder: OwnEncoder | None = None,
+    recurrent: Literal["gru", "lstm"] | None = None,
+    recurrent_size: Count = 64,
 ) -> Policy:
     """Build a policy on the disjoint network.
 
@@ -125,6 +155,8 @@ def make_phasic_policy(
         mask: Which type of a hybrid action uses which argument, as in
             ``HybridActions.from_space``.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
+        recurrent: What remembers, as in ``make_recurrent_policy``, or None.
+        recurrent_size: Number of its outputs.
     """
     box, action_space = as_space(observation_space), as_space(action_space)
     make_ours: Any = partial(HybridActions.from_space, mask=mask)
@@ -138,17 +170,26 @@ def make_phasic_policy(
     seen = spaces.Box(-10.0, 10.0, shape) if normalize else box
     encoded = encoder is not None or len(shape) not in (1, 3)
     check_normalize(normalize, encoded, box)
-    if encoded:
+    if encoded or recurrent:
         # Only the encoder knows what the parts of a row are.
-        make = partial(PartsEncodingNetwork, box, hidden, encoder)
         seen = spaces.Box(-math.inf, math.inf, (spaces.flatdim(box),))
+        make = partial(PartsEncodingNetwork, box, hidden, encoder)
+        if recurrent:
+            make = partial(
+                RecurrentEncodingNetwork,
+                recurrent=recurrent,
+                hidden=recurrent_size,
+                space=box,
+                encoder=encoder,
+            )
     elif len(shape) == 3:
         make = partial(ConvolutionalEncodingNetwork, hidden=hidden)
     network = DisjointPolicyValueNetwork(
         seen, action_space, make, share_encoder, detach=detach
     )
     normalizer = RunningMoments(*shape) if normalize else None
-    policy = Policy(PhasicNetwork(network, normalizer), actions)
+    kind = RecurrentPolicy if recurrent else Policy
+    policy = kind(PhasicNetwork(network, normalizer), actions)
     policy.reads_bytes = make.func is not EncodingNetwork and not normalize
     return policy
 
@@ -254,6 +295,9 @@ def in_chunks(steps: Tensor, length: int) -> Tensor:
     return chunks.transpose(0, 1).flatten(1, 2)
 
 
+ALL = slice(None)
+
+
 class ValueEpochs(Kept):
     """Trains the value alone on a rollout, after the policy has learned from it.
 
@@ -270,20 +314,26 @@ class ValueEpochs(Kept):
         self.optimizer = torch.optim.Adam(self.parameters, eps=1e-5, fused=True)
         self.generator = torch.Generator().manual_seed(config.seed)
 
-    def learn(self, rate: float, *steps: Tensor) -> float:
+    def learn(self, rate: float, *steps: Any) -> float:
         """Fit observations' values to targets; return the last minibatch's loss.
 
         ``steps`` are observations, values of then and targets, ``(T, B, *)``.
         """
         self.optimizer.param_groups[0]["lr"] = rate
-        columns = [x.flatten(0, 1) for x in steps]
-        count, config = len(columns[0]), self.config
+        # Time stays whole only where it has to.
+        columns = steps
+        if not isinstance(steps[0], Window):
+            columns = [x.flatten(0, 1).unsqueeze(0) for x in steps]
+        count, config = columns[1].shape[1], self.config
         for _ in range(config.value_epochs or config.num_epochs):
             order = torch.randperm(count, generator=self.generator)
-            order = order.to(columns[0].device)
+            order = order.to(columns[1].device)
             for rows in order.tensor_split(config.num_minibatches):
-                obs, old, target = (x[rows] for x in columns)
-                data = ppo_value_data(self.policy.value(obs), old, target, None)
+                obs, old, target = map_nest(itemgetter((ALL, rows)), tuple(columns))
+                value = self.policy.value(obs)
+                data = ppo_value_data(
+                    value.flatten(), old.flatten(), target.flatten(), None
+                )
                 loss = ppo_value_error(data, config.value_clip)
                 # What belongs to the policy alone gets no gradient, and stays.
                 self.optimizer.zero_grad()
