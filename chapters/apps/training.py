@@ -1402,8 +1402,7 @@ class Noted(VectorWrapper[Any, Any, Any]):
     def __init__(self, envs: Vectors, noted: Notes) -> None:
         super().__init__(envs)
         self.later, self.noted = resets_later(envs), noted
-        self.steps = np.zeros(envs.num_envs, int)
-        self.over = np.zeros(envs.num_envs, bool)
+        self.now, self.began = 0, np.zeros(envs.num_envs, int)
 
     def __getattr__(self, name: str) -> Any:
         """Return what only the environments have."""
@@ -1413,19 +1412,19 @@ class Noted(VectorWrapper[Any, Any, Any]):
 
     def reset(self, **options: Any) -> Any:
         """Begin episodes in all copies."""
-        self.steps[:], self.over[:] = 0, False
+        self.began[:] = self.now
         return self.env.reset(**options)
 
     def step(self, actions: Any) -> Any:
         """Step all copies."""
         result = self.env.step(actions)
-        begun = self.over & self.later  # this step of theirs was a reset
-        self.steps = np.where(begun, 0, self.steps + 1)
-        self.over = done = (result[2] | result[3]) & ~begun
+        self.now += 1
+        done = result[2] | result[3]
         if done.any():
             infos = result[4]
             self.note(done, infos if self.later else infos.get("final_info", {}))
-            self.steps[done] = 0
+            # Where copies reset later, the next step of these is none.
+            self.began[done] = self.now + self.later
         return result
 
     def note(self, done: Any, said: Mapping[str, Any]) -> None:
@@ -1433,7 +1432,7 @@ class Noted(VectorWrapper[Any, Any, Any]):
         for name, numbers in self.noted.items():
             key = name.removeprefix("infos/")
             if name == LENGTH:
-                numbers += self.steps[done].tolist()
+                numbers += (self.now - self.began[done]).tolist()
             elif key in said:
                 known = done & said.get(f"_{key}", True)
                 numbers += np.asarray(said[key])[known].astype(float).tolist()

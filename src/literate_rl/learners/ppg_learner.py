@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppg_learner.py (edit there); digest 8ff1695ac79a7b00
+# Generated from chapters/learners/ppg_learner.py (edit there); digest 5fb6864116483b7b
 """What PPG's phases work with: its policy, its settings, its pieces of data."""
 
 from __future__ import annotations
@@ -99,14 +99,21 @@ class PhasicNetwork(nn.Module):
     @property
     def sizes(self) -> list[int]:
         """Sizes of the encoders' states, where they remember."""
+        return [memory.state_size for memory in self.memories]
+
+    @property
+    def memories(self) -> list[Any]:
+        """The memories of the encoders, where they have some."""
         heads = self.network.heads
         encoders = (heads.policy_encoder, heads.value_encoder)
-        return [encoder.memory.state_size for encoder in encoders if encoder]
+        return [encoder.memory for encoder in encoders if encoder]
 
     def states(self, seen: Window) -> Tensor:
         """Return the states of all encoders behind all steps, ``(T, B, S)``."""
-        _, states = self.network.heads(*self.observe(seen))
-        return torch.cat([x for x in states if isinstance(x, Tensor)], -1)
+        seen, parts = self.observe(seen)
+        pairs = zip(self.memories, parts, strict=False)
+        states = [memory.states(seen._replace(state=part)) for memory, part in pairs]
+        return torch.cat(states, -1)
 
     def row(self, state: Tensor) -> Tensor:
         """Return the rows that belong to states."""

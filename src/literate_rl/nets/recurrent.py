@@ -1,4 +1,4 @@
-# Generated from chapters/recurrent.py (edit there); digest 4bad9e33f95632a1
+# Generated from chapters/recurrent.py (edit there); digest ea23f94d210d8a4d
 """Policies that remember: a GRU or an LSTM between what is seen and what is done."""
 
 from __future__ import annotations
@@ -83,9 +83,6 @@ def lstm_step(
     return torch.cat([leave.sigmoid() * cell.tanh(), cell], -1)
 
 
-STEPS = {"gru": (3, 1, gru_step), "lstm": (4, 2, lstm_step)}
-
-
 class Memory(nn.Module):
     """A GRU or an LSTM behind an encoder; it reads a ``Window``.
 
@@ -103,29 +100,53 @@ class Memory(nn.Module):
         self, front: Sequence[nn.Module], features: int, size: int, kind: str
     ) -> None:
         super().__init__()
-        gates, parts, self.advance = STEPS[kind]
-        self.size, self.state_size = size, parts * size
-        self.front = nn.Sequential(*front)
-        self.inputs = orthogonal(nn.Linear(features, gates * size), 1.0)
-        self.recurrent = orthogonal(nn.Linear(size, gates * size), 1.0)
+        self.front, self.size = nn.Sequential(*front), size
+        self.cells = (nn.GRU if kind == "gru" else nn.LSTM)(features, size)
+        self.state_size = size if kind == "gru" else 2 * size
+        for name, weight in self.cells.named_parameters():
+            init = nn.init.zeros_ if "bias" in name else nn.init.orthogonal_
+            init(weight)
 
-    def step(self, inputs: Tensor, state: Tensor) -> Tensor:
-        """Return the next states of inputs and states, ``(*B, S)``."""
-        layer = self.recurrent
-        result: Tensor = self.advance(inputs, state, layer.weight, layer.bias)
-        return result
+    def step(self, features: Tensor, state: Tensor) -> Tensor:
+        """Return the states behind a step, ``(*B, S)``."""
+        enter, recur, enter_bias, bias = self.cells.parameters()
+        advance = gru_step if self.state_size == self.size else lstm_step
+        inputs = nn.functional.linear(features, enter, enter_bias)
+        return advance(inputs, state, recur, bias)
 
-    def forward(self, seen: Window) -> Tensor:
+    def states(self, seen: Window) -> Tensor:
         """Return the states behind all steps, ``(T, B, S)``."""
-        # The products with the observations need no state: one call for all steps.
-        inputs = self.inputs(self.front(seen.obs))
+        features = self.front(seen.obs)
         if not isinstance(seen.over, Tensor):
-            return self.step(inputs, seen.state)
+            return self.step(features, seen.state)
         state, states = seen.state[0], []
-        for row, over in zip(inputs, seen.over, strict=True):
+        for row, over in zip(features, seen.over, strict=True):
             state = self.step(row, without(state, over))
             states.append(state)
         return torch.stack(states)
+
+    def forward(self, seen: Window) -> Tensor:
+        """Return the outputs behind the steps that count, by default ``(T, B, H)``."""
+        if not isinstance(seen.over, Tensor):
+            return self.states(seen)[..., : self.size]
+        # PyTorch's layers know no ends. So each episode's part of the window becomes a
+        # sequence of its own: how many steps it has had, and which part it is.
+        over, features = seen.over, self.front(seen.obs)
+        begins = over.clone()
+        begins[0] = True
+        time = torch.arange(len(over), device=over.device).unsqueeze(1).expand_as(over)
+        since = time - time.masked_fill(~begins, 0).cummax(0).values
+        part = begins.t().flatten().cumsum(0).view(over.shape[::-1]).t() - 1
+        longest, parts = int(since.max()) + 1, int(part.max()) + 1
+        pieces = features.new_zeros(longest, parts, features.shape[-1])
+        pieces[since, part] = features
+        # The first parts go on from what is known, all others from nothing.
+        start = features.new_zeros(1, parts, self.state_size)
+        start[0, part[0]] = without(seen.state[0], over[0])
+        known = tuple(x.contiguous() for x in start.split(self.size, -1))
+        outputs, _ = self.cells(pieces, known if len(known) > 1 else known[0])
+        whole: Tensor = outputs[since, part]
+        return whole[seen.real] if isinstance(seen.real, Tensor) else whole
 
 
 class RecurrentNetwork(nn.Module):
@@ -159,13 +180,12 @@ class RecurrentNetwork(nn.Module):
     def states(self, seen: Window) -> Tensor:
         """Return the states of all memories behind all steps, ``(T, B, S)``."""
         pairs = zip(self.memories, self.each(seen), strict=True)
-        return torch.cat([memory(part) for memory, part in pairs], -1)
+        return torch.cat([memory.states(part) for memory, part in pairs], -1)
 
     def output(self, seen: Window, which: int) -> Tensor:
         """Return what the actor's (0) or the critic's (-1) memory says of each step."""
-        memory: Any = self.memories[which]
-        result: Tensor = memory(self.each(seen)[which])[..., : memory.size]
-        return result[seen.real] if isinstance(seen.real, Tensor) else result
+        result: Tensor = self.memories[which](self.each(seen)[which])
+        return result
 
     def forward(self, seen: Window) -> Tensor:
         """Return the rows of a window."""
@@ -204,32 +224,28 @@ class RecurrentEncodingNetwork(nn.Module):
     ) -> None:
         super().__init__()
         front, features = entrance(space or observation_spec, encoder=encoder)
-        self.memory, self.output_size = (
-            Memory(front, features, hidden, recurrent),
-            hidden,
-        )
+        self.output_size = hidden
+        self.memory = Memory(front, features, hidden, recurrent)
 
-    def forward(self, observation: Any, state: Any = ()) -> tuple[Tensor, Tensor]:
-        """Return features and the next states, of one step or of a ``Window``.
+    def forward(self, observation: Any, state: Any = ()) -> tuple[Tensor, Any]:
+        """Return features ``(B, F)`` and the next states of one step of episodes.
+
+        Of a ``Window`` features only.
 
         Args:
             observation: Observations ``(B, *)``, or a window.
             state: States ``(B, S)``, or () at the start of episodes. Those of a window
                 take the place of its own.
         """
+        given = isinstance(state, Tensor)
         if isinstance(observation, Window):
-            seen = observation
-            seen = seen._replace(state=state) if isinstance(state, Tensor) else seen
-        else:
-            if not isinstance(state, Tensor):
-                weight = self.memory.recurrent.weight
-                state = weight.new_zeros(len(observation), self.memory.state_size)
-            seen = Window(observation, state)
-        states = self.memory(seen)
-        features = states[..., : self.output_size]
-        return (
-            features[seen.real] if isinstance(seen.real, Tensor) else features
-        ), states
+            seen = observation._replace(state=state) if given else observation
+            return self.memory(seen), ()
+        if not given:
+            weight = next(self.memory.cells.parameters())
+            state = weight.new_zeros(len(observation), self.memory.state_size)
+        state = self.memory.states(Window(observation, state))
+        return state[..., : self.output_size], state
 
 
 class RecurrentPolicy(Policy):
