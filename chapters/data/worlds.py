@@ -40,7 +40,15 @@ from numpy.typing import NDArray
 
 from literate_rl.ground.signatures import Count, checked
 
-__all__ = ["ForceCartPole", "HybridLander", "Maze", "MazeLevels", "Moving"]
+__all__ = [
+    "ForceCartPole",
+    "HybridLander",
+    "Maze",
+    "MazeLevels",
+    "Moving",
+    "SelectObservation",
+    "TMaze",
+]
 
 RenderMode = Literal["rgb_array"] | None
 MazeSize = Annotated[int, Ge(5)]
@@ -505,6 +513,91 @@ def make_force_cart_pole(**arguments: Any) -> gym.Env[Any, Any]:
 
 
 gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
+
+# %% [markdown]
+# ## What has to be remembered
+#
+# In the tasks above one observation says all. Two worlds for {doc}`/chapters/recurrent` do not: one hides
+# numbers, such as the velocities of CartPole, the other shows a sign at the start of a corridor and asks
+# for it at the end.
+
+
+# %% tags=["export"]
+class SelectObservation(gym.ObservationWrapper[NDArray[Any], Any, NDArray[Any]]):
+    """Shows some numbers of a vector only, and hides the others.
+
+    Args:
+        env: An environment that shows a vector.
+        numbers: Which numbers to show. ``SelectObservation(env, 0, 2)`` shows where
+            CartPole's cart and pole are, and not how fast they move.
+    """
+
+    def __init__(self, env: gym.Env[NDArray[Any], Any], *numbers: int) -> None:
+        super().__init__(env)
+        self.numbers = list(numbers)
+        box: Any = env.observation_space
+        low, high = box.low[self.numbers], box.high[self.numbers]
+        self.observation_space = spaces.Box(low, high, dtype=box.dtype)
+
+    def observation(self, observation: NDArray[Any]) -> NDArray[Any]:
+        """Return what is left of an observation."""
+        part: NDArray[Any] = observation[self.numbers]
+        return part
+
+
+class TMaze(gym.Env[NDArray[np.float32], np.int64]):
+    """A corridor with a sign at its start, and at its end a choice.
+
+    Actions are forward, left and right. Observations hold three numbers: 1 or -1 at the
+    start, where the sign says on which side the treat lies, 0 elsewhere; 1 at the end
+    of the corridor; and how far the end is. At the end left and right end the episode,
+    with 1 on the side of the sign and -1 on the other. Any other step costs 0.01, and
+    only forward moves. Registered as ``literate_rl/TMaze-v0``, with a limit of 200
+    steps.
+
+    Args:
+        length: Steps from the start to the end of the corridor.
+
+    Source: Bakker 2001, Reinforcement learning with long short-term memory.
+    """
+
+    @checked
+    def __init__(self, length: Count = 10) -> None:
+        self.length = length
+        self.action_space = spaces.Discrete(3)
+        self.observation_space = spaces.Box(-1.0, 1.0, (3,))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin a corridor, with a sign to one side."""
+        super().reset(seed=seed)
+        self.place, self.side = 0, int(self.np_random.integers(2))
+        return self.observe(), {}
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Go forward, or choose a side."""
+        check_action(self.action_space, action)
+        if self.place == self.length and action:
+            right = int(action) == 1 + self.side
+            return self.observe(), 1.0 if right else -1.0, True, False, {}
+        self.place = min(self.place + int(action == 0), self.length)
+        return self.observe(), -0.01, False, False, {}
+
+    def observe(self) -> NDArray[np.float32]:
+        """What the agent sees, (3,)."""
+        sign = 2.0 * self.side - 1.0 if self.place == 0 else 0.0
+        left = 1 - self.place / self.length
+        return np.array([sign, self.place == self.length, left], np.float32)
+
+
+gym.register(
+    "literate_rl/TMaze-v0",
+    entry_point="literate_rl.data.worlds:TMaze",
+    max_episode_steps=200,
+)
 
 # %% [markdown]
 # ## See them

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 308fc9c92f6ea80d
+# Generated from chapters/*.py (edit there); digest 793b642a2af032bb
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -146,6 +146,9 @@ from .ground.nests import (
 from .ground.networks import (
     Critics as Critics,
 )
+from .maths.fast import (
+    gru_scan as gru_scan,
+)
 from .data.hybrid_space import (
     read_hybrid_space as read_hybrid_space,
 )
@@ -161,6 +164,8 @@ from .data.worlds import (
     HybridLander as HybridLander,
     Maze as Maze,
     Moving as Moving,
+    SelectObservation as SelectObservation,
+    TMaze as TMaze,
 )
 from .data.memory import (
     BufferConfig as BufferConfig,

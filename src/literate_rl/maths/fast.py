@@ -1,4 +1,4 @@
-# Generated from chapters/maths/fast.py (edit there); digest ff6ab6be9adeef72
+# Generated from chapters/maths/fast.py (edit there); digest 46691e69b2fa9937
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import math
 from functools import lru_cache
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from jaxtyping import Integer
 from torch import Tensor
@@ -17,6 +18,7 @@ from literate_rl.ground.signatures import Float, below, check_finite, checked
 
 __all__ = [
     "categorical_terms",
+    "gru_scan",
     "project_atoms",
     "reverse_scan",
 ]
@@ -212,3 +214,86 @@ def project_atoms(
     result[:, 1:].scatter_add_(1, below, above)
     result.scatter_add_(1, below, torch.sub(prob, above, out=above))
     return result[:, :num_atoms]
+
+
+class GRUScan(torch.autograd.Function):
+    """The states of a GRU as one node of the graph, with its gradient; on the CPU."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, state: Tensor, weight: Tensor, bias: Tensor
+    ) -> Tensor:
+        """Compute the states (T, B, H)."""
+        gates, first, matrix, more = (
+            x.detach().numpy() for x in (inputs.clone(), state, weight, bias)
+        )
+        size, across = first.shape[-1], np.ascontiguousarray(matrix.T)
+        states = np.empty((len(gates) + 1, *first.shape), gates.dtype)
+        states[0] = first
+        added = np.empty_like(states[1:])
+        for t, gate in enumerate(gates):
+            from_state = states[t] @ across + more
+            both, new = gate[:, : 2 * size], gate[:, 2 * size :]
+            # A sigmoid is a tanh, moved and stretched.
+            both += from_state[:, : 2 * size]
+            both *= 0.5
+            np.tanh(both, out=both)
+            both *= 0.5
+            both += 0.5
+            added[t] = from_state[:, 2 * size :]
+            new += both[:, :size] * added[t]
+            np.tanh(new, out=new)
+            states[t + 1] = new + both[:, size:] * (states[t] - new)
+        ctx.kept = states, gates, added, matrix
+        return torch.from_numpy(states[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of inputs, state, weight and bias."""
+        states, gates, added, matrix = ctx.kept
+        reset, stay, new = np.split(gates, 3, -1)
+        # The factors {eq}`gru-gradient`.
+        by_new = (1 - stay) * (1 - new * new)
+        by_stay = (states[:-1] - new) * stay * (1 - stay)
+        by_reset = by_new * added * reset * (1 - reset)
+        factors = np.stack([by_reset, by_stay, by_new * reset], 2)
+        from_state, from_input = np.empty_like(gates), np.empty_like(gates)
+        carry, size = np.zeros_like(states[0]), states.shape[-1]
+        for t in range(len(gates) - 1, -1, -1):
+            carry += grad[t].numpy()
+            np.multiply(
+                factors[t], carry[:, None], out=from_state[t].reshape(factors[t].shape)
+            )
+            from_input[t, :, 2 * size :] = by_new[t] * carry
+            carry = carry * stay[t] + from_state[t] @ matrix
+        from_input[..., : 2 * size] = from_state[..., : 2 * size]
+        rows = from_state.reshape(-1, 3 * size)
+        parts = (
+            from_input,
+            carry,
+            rows.T @ states[:-1].reshape(-1, size),
+            rows.sum(0),
+        )
+        return tuple(map(torch.from_numpy, parts))
+
+
+@checked
+def gru_scan(
+    inputs: Float[Tensor, "T B 3*H"],
+    state: Float[Tensor, "B H"],
+    weight: Float[Tensor, "3*H H"],
+    bias: Float[Tensor, "3*H"],
+) -> Float[Tensor, "T B H"]:
+    """Return the states that ``gru_step`` makes, step by step, with gradient, fast.
+
+    All tensors are on the CPU, and the result can be differentiated once.
+
+    Args:
+        inputs: What the observations add to the two gates and to the candidate.
+        state: The states before the first step.
+        weight: Matrix of the state, for the same three.
+        bias: What is added to them.
+    """
+    result: Tensor = GRUScan.apply(inputs, state, weight, bias)
+    return result

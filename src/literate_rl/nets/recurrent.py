@@ -1,4 +1,4 @@
-# Generated from chapters/recurrent.py (edit there); digest ea23f94d210d8a4d
+# Generated from chapters/recurrent.py (edit there); digest c9f4fa19cc8d938a
 """Policies that remember: a GRU or an LSTM between what is seen and what is done."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from literate_rl.ground.nests import as_space, is_hybrid, remembered
 from literate_rl.ground.networks import orthogonal
 from literate_rl.ground.protocols import ActionDistribution
 from literate_rl.ground.signatures import Count, Float, check_that, checked
+from literate_rl.maths.fast import gru_scan
 from literate_rl.nets.encoders import OwnEncoder, entrance
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
@@ -119,6 +120,8 @@ class Memory(nn.Module):
         features = self.front(seen.obs)
         if not isinstance(seen.over, Tensor):
             return self.step(features, seen.state)
+        if self.state_size == self.size:  # the output of a GRU is all of its state
+            return self(seen._replace(real=()))
         state, states = seen.state[0], []
         for row, over in zip(features, seen.over, strict=True):
             state = self.step(row, without(state, over))
@@ -143,10 +146,18 @@ class Memory(nn.Module):
         # The first parts go on from what is known, all others from nothing.
         start = features.new_zeros(1, parts, self.state_size)
         start[0, part[0]] = without(seen.state[0], over[0])
+        whole: Tensor = self.read(pieces, start)[since, part]
+        return whole[seen.real] if isinstance(seen.real, Tensor) else whole
+
+    def read(self, pieces: Tensor, start: Tensor) -> Tensor:
+        """Return the outputs of sequences ``(L, N, F)`` that begin with some states."""
+        if self.state_size == self.size and pieces.device.type == "cpu":
+            enter, recur, enter_bias, bias = self.cells.parameters()
+            inputs = nn.functional.linear(pieces, enter, enter_bias)
+            return gru_scan(inputs, start[0], recur, bias)
         known = tuple(x.contiguous() for x in start.split(self.size, -1))
         outputs, _ = self.cells(pieces, known if len(known) > 1 else known[0])
-        whole: Tensor = outputs[since, part]
-        return whole[seen.real] if isinstance(seen.real, Tensor) else whole
+        return outputs
 
 
 class RecurrentNetwork(nn.Module):
