@@ -245,8 +245,10 @@ def play(
         forget(over := terminated | truncated)
         playing &= ~over
         if not playing.any():
-            return returns
-    warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=5)
+            break
+    else:
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=5)
+    forget()
     return returns
 
 

@@ -322,6 +322,8 @@ class Options(OwnModels, total=False):
     clone_weight: float
     kl_reference: Literal["snapshot", "rollout"]
     share_encoder: bool
+    recurrent: Literal["gru", "lstm"] | None
+    recurrent_size: int
     detach: Literal["always", "policy_phase", "never"]
     on_policy: bool
     priority: bool
@@ -495,6 +497,10 @@ class Agent:
     def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
         """Return actions in the environment's own form, as ``Policy.predict`` does."""
         return predicted(self.policy, obs, mask, greedy)
+
+    def reset(self, over: Any = None) -> None:
+        """Let a policy that remembers begin anew, as ``RecurrentPolicy.reset`` does."""
+        getattr(self.policy, "reset", lambda _: None)(over)
 
     @torch.no_grad()
     def act(
@@ -726,7 +732,7 @@ def made(
     Beside it are the fast forms that it was handed, by their slots.
     """
     row: Any = ALGORITHMS[algorithm]
-    check_fast(fast, row)
+    check_fast(fast, row, config)
     check_models(row, models, config)
     view, make = looked_at(env, config)
     build = make if notes is None else lambda: Noted(make(), notes)
@@ -762,11 +768,13 @@ def made(
 
 
 @checked
-def check_fast(fast: Fast, row: Row) -> None:
+def check_fast(fast: Fast, row: Row, config: Any) -> None:
     """Raise unless there is such a choice, and the algorithm has it."""
     able = [key for key, each in ALGORITHMS.items() if "by_hand" in each.forms]
     if fast == "by hand" and row.key not in able:
         raise ValueError(f"fast='by hand' is for {' and '.join(able)}, got {row.key}")
+    alone = fast != "by hand" or config.recurrent is None
+    check_that(alone, "fast='by hand' is for policies without a memory: leave it out")
 
 
 def check_models(row: Row, models: Models, config: Any) -> None:
@@ -782,6 +790,8 @@ def check_models(row: Row, models: Models, config: Any) -> None:
         if isinstance(model := models[role], type):
             words = f"{role} must be a torch.nn.Module, got the class"
             raise TypeError(f"{words}: hand over {model.__name__}(…)")
+    if own and getattr(config, "recurrent", None):
+        raise ValueError("recurrent must be None with models of your own")
     if own and config.normalize_obs:
         words = "normalize_obs must be False with models of your own, got True"
         raise ValueError(f"{words}: normalise inside of them")

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest bf5905ae675486fa
+# Generated from chapters/evaluation.py (edit there); digest a129e10677deb186
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -112,8 +112,10 @@ def play(
         forget(over := terminated | truncated)
         playing &= ~over
         if not playing.any():
-            return returns
-    warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=5)
+            break
+    else:
+        warn_unended(envs.envs[0], playing.tolist(), max_episode_steps, calls=5)
+    forget()
     return returns
 
 

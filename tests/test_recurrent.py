@@ -1,0 +1,570 @@
+"""Policies that remember: their steps, their ends, and the learners that read them."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from literate_rl.apps.training import train
+from literate_rl.data.agents import (
+    Rollout,
+    Window,
+    collector_for,
+    seen_by,
+    step_of,
+)
+from literate_rl.data.episodes import flat_env
+from literate_rl.data.worlds import SelectObservation, TMaze
+from literate_rl.learners.a2c import A2CConfig, a2c_gradient
+from literate_rl.learners.impala import IMPALAConfig, VTraceLearner, to_unroll
+from literate_rl.learners.ppg_learner import make_phasic_policy
+from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.maths.fast import gru_scan
+from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
+from literate_rl.nets.recurrent import (
+    Memory,
+    RecurrentEncodingNetwork,
+    gru_step,
+    lstm_step,
+    make_recurrent_policy,
+)
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import load
+
+KINDS = ["gru", "lstm"]
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def slow_gru(x: Any, h: Any, weight: Any, bias: Any) -> list[float]:
+    """The equations, number by number."""
+    size, result = len(h), []
+    added = [
+        sum(weight[i][j] * h[j] for j in range(size)) + bias[i] for i in range(3 * size)
+    ]
+    for i in range(size):
+        reset = sigmoid(x[i] + added[i])
+        keep = sigmoid(x[size + i] + added[size + i])
+        new = math.tanh(x[2 * size + i] + reset * added[2 * size + i])
+        result.append((1 - keep) * new + keep * h[i])
+    return result
+
+
+def slow_lstm(x: Any, state: Any, weight: Any, bias: Any) -> list[float]:
+    size = len(state) // 2
+    h, cell = state[:size], state[size:]
+    total = [
+        x[i] + sum(weight[i][j] * h[j] for j in range(size)) + bias[i]
+        for i in range(4 * size)
+    ]
+    enter, keep, new, leave = (
+        [f(z) for z in total[k * size : (k + 1) * size]]
+        for k, f in enumerate((sigmoid, sigmoid, math.tanh, sigmoid))
+    )
+    cells = [keep[i] * cell[i] + enter[i] * new[i] for i in range(size)]
+    return [leave[i] * math.tanh(cells[i]) for i in range(size)] + cells
+
+
+@pytest.mark.parametrize(
+    ("step", "slow", "gates", "parts"),
+    [(gru_step, slow_gru, 3, 1), (lstm_step, slow_lstm, 4, 2)],
+)
+def test_a_step_computes_its_equation(step, slow, gates, parts):
+    """{eq}`gru` and {eq}`lstm`."""
+    torch.manual_seed(0)
+    size, batch = 3, 5
+    x = torch.randn(batch, gates * size, dtype=torch.float64)
+    state = torch.randn(batch, parts * size, dtype=torch.float64)
+    weight = torch.randn(gates * size, size, dtype=torch.float64)
+    bias = torch.randn(gates * size, dtype=torch.float64)
+    wanted = [
+        slow(*pair, weight.tolist(), bias.tolist())
+        for pair in zip(x.tolist(), state.tolist(), strict=True)
+    ]
+    torch.testing.assert_close(
+        step(x, state, weight, bias), torch.tensor(wanted, dtype=torch.float64)
+    )
+
+
+def memory(kind: str, features: int = 2, size: int = 3) -> Memory:
+    torch.manual_seed(1)
+    made = Memory([nn.Linear(2, features), nn.Tanh()], features, size, kind).double()
+    for weight in made.parameters():  # biases too
+        nn.init.normal_(weight, std=0.5)
+    return made
+
+
+def window(
+    made: Memory, over: Tensor, generator: torch.Generator | None = None
+) -> Window:
+    steps, envs = over.shape
+    rng = generator or torch.Generator().manual_seed(2)
+    draw = partial(torch.randn, generator=rng, dtype=torch.float64)
+    return Window(draw(steps, envs, 2), draw(steps, envs, made.state_size), over)
+
+
+def unrolled(made: Memory, seen: Window) -> Tensor:
+    """Step by step, env by env, the slow way."""
+    columns = []
+    for b in range(seen.obs.shape[1]):
+        state, rows = seen.state[0, b], []
+        for t in range(len(seen.obs)):
+            if seen.over[t, b]:
+                state = torch.zeros_like(state)
+            state = made.step(made.front(seen.obs[t, b]), state)
+            rows.append(state)
+        columns.append(torch.stack(rows))
+    return torch.stack(columns, 1)
+
+
+ENDS = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(over=ENDS)
+def test_a_sequence_is_its_steps(kind, over):
+    made = memory(kind)
+    seen = window(made, torch.tensor(over))
+    wanted = unrolled(made, seen)
+    torch.testing.assert_close(made.states(seen), wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        made(seen), wanted[..., : made.size], rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_precision_is_as_close_as_it_can_be(kind):
+    made = memory(kind).float()
+    over = torch.rand(40, 5, generator=torch.Generator().manual_seed(3)) < 0.1
+    seen = window(made, over)._replace(over=over)
+    seen = seen._replace(obs=seen.obs.float(), state=seen.state.float())
+    wanted = unrolled(made, seen)[..., : made.size]
+    torch.testing.assert_close(made(seen), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_that_of_the_unrolled_loop(kind):
+    made = memory(kind)
+    over = torch.rand(12, 4, generator=torch.Generator().manual_seed(4)) < 0.2
+    seen = window(made, over)
+    factor = torch.randn(12, 4, made.size, dtype=torch.float64)
+    inputs = [
+        *made.parameters(),
+        seen.obs.requires_grad_(),
+        seen.state.requires_grad_(),
+    ]
+    fast = torch.autograd.grad((made(seen) * factor).sum(), inputs)
+    slow = torch.autograd.grad(
+        (unrolled(made, seen)[..., : made.size] * factor).sum(), inputs
+    )
+    for one, other in zip(fast, slow, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_the_scan_has_the_gradient_of_finite_differences():
+    """{eq}`gru-gradient`."""
+    torch.manual_seed(5)
+    shapes = (4, 2, 9), (2, 3), (9, 3), (9,)
+    inputs = [torch.randn(x, dtype=torch.float64, requires_grad=True) for x in shapes]
+    assert torch.autograd.gradcheck(gru_scan, inputs)
+    # What it is given stays as it is.
+    before = [x.detach().clone() for x in inputs]
+    gru_scan(*inputs).sum().backward()
+    assert all(torch.equal(x, y) for x, y in zip(inputs, before, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_nothing_flows_over_an_end(kind, side):
+    made = memory(kind)
+    over = torch.zeros(8, 2, dtype=torch.bool)
+    over[5] = True  # an episode ended behind step 4
+    seen = window(made, over)
+    changed = (
+        (slice(0, 5), slice(5, 8)) if side == "before" else (slice(5, 8), slice(0, 5))
+    )
+
+    def told(seen: Window) -> tuple[Tensor, ...]:
+        made.zero_grad()
+        part = made(seen)[changed[1]]
+        part.square().sum().backward()
+        return (part, *(x.grad for x in made.parameters()))
+
+    before = told(seen)
+    seen.obs[changed[0]] += 1.0
+    for one, other in zip(before, told(seen), strict=True):
+        assert torch.equal(one, other)
+
+
+def envs_of(env: Any, num_envs: int, mode: AutoresetMode) -> SyncVectorEnv:
+    return SyncVectorEnv([partial(flat_env, env)] * num_envs, autoreset_mode=mode)
+
+
+def policy_for(env: Any, kind: str = "gru", **more: Any) -> Any:
+    with gym.make(env) if isinstance(env, str) else env() as one:
+        torch.manual_seed(6)
+        made = make_recurrent_policy(
+            one.observation_space, one.action_space, kind, 8, **more
+        )
+    for name, weight in made.named_parameters():
+        if "bias" in name:  # so that a state that was wiped is not a fixed point
+            nn.init.normal_(weight)
+    return made
+
+
+def rollouts(policy: Any, envs: SyncVectorEnv, lengths: list[int]) -> list[Rollout]:
+    collector, act = collector_for(policy, envs, np.float32), step_of(policy)
+    collector.reset(0)
+    generator = torch.Generator().manual_seed(7)
+
+    def move(obs: Tensor, **told: Any) -> Any:
+        return act(obs, policy.noise(1, len(obs), generator)[0], **told)
+
+    return [collector.collect(move, length) for length in lengths]
+
+
+MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP]
+
+
+def short(steps: int = 7) -> gym.Env[Any, Any]:
+    """CartPole without velocities, which also ends by a time limit."""
+    env = SelectObservation(gym.make("CartPole-v1", max_episode_steps=1000), 0, 2)
+    return gym.wrappers.TimeLimit(env, steps)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_are_those_of_a_replay_from_the_start_of_the_episode(mode, kind):
+    policy = policy_for(short, kind)
+    envs = envs_of(short, 3, mode)
+    parts = rollouts(policy, envs, [4, 9, 6, 11])
+    whole = Rollout(
+        *(None if x[0] is None else torch.cat(x) for x in zip(*parts, strict=True))
+    )
+    assert whole.truncated.any()
+    for b in range(3):
+        state = policy.start(1)[0]
+        for t in range(len(whole.reward)):
+            if whole.real[t, b]:
+                torch.testing.assert_close(whole.state[t, b], state)
+                seen = Window(whole.obs[t, b][None, None], state[None, None])
+                state = policy.states(seen)[0, 0].detach()
+            if whole.terminated[t, b] or whole.truncated[t, b]:
+                state = policy.start(1)[0]
+    # What the learner reads agrees with what acted, from the middle of an episode on.
+    for part in parts:
+        now, _ = seen_by(policy, part)
+        behind = policy.states(now).detach()
+        inside = part.real[1:] & ~now.over[1:]
+        torch.testing.assert_close(behind[:-1][inside], part.state[1:][inside])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_value_behind_a_time_limit_is_that_of_the_state_behind_the_step(mode):
+    policy = policy_for(short)
+    (batch,) = rollouts(policy, envs_of(short, 3, mode), [30])
+    now, behind = seen_by(policy, batch)
+    value, next_value = policy.value(now), policy.value(behind)
+    assert value.shape == next_value.shape == batch.reward.shape
+    for t, b in batch.truncated.nonzero().tolist():
+        start = t
+        while start and batch.real[start - 1, b] and not now.over[start, b]:
+            start -= 1
+        obs = torch.cat([batch.obs[start : t + 1, b], batch.next_obs[t : t + 1, b]])
+        first = batch.state[start, b].expand(len(obs), 1, -1)
+        row = Window(
+            obs.unsqueeze(1), first, torch.zeros(len(obs), 1, dtype=torch.bool)
+        )
+        torch.testing.assert_close(next_value[t, b], policy.value(row)[-1, 0])
+    # Inside of an episode it is the value of the next row.
+    inside = ~(now.over[1:] | ~batch.real[1:])
+    torch.testing.assert_close(next_value[:-1][inside], value[1:][inside])
+
+
+def test_a_phantom_row_changes_nothing():
+    policy = policy_for(short)
+    (batch,) = rollouts(policy, envs_of(short, 3, AutoresetMode.NEXT_STEP), [30])
+    phantom = ~batch.real
+    assert phantom.any()
+    other = batch._replace(obs=batch.obs.clone(), action=batch.action.clone())
+    other.obs[phantom] = 3.0
+    other.action[phantom] = 1 - other.action[phantom]
+    config = A2CConfig(num_envs=3, num_steps=30, recurrent="gru")
+    one, losses = a2c_gradient(policy, batch, config)
+    two, same = a2c_gradient(policy, other, config)
+    assert losses == same
+    for x, y in zip(one, two, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_minibatches_are_whole_environments(mode):
+    envs = envs_of(short, 4, mode)
+    config = PPOConfig(num_envs=4, num_steps=20, num_minibatches=2, recurrent="gru")
+    learner = PPO(policy_for(short), envs, config)
+    batch = learner.collect()
+    samples = learner.look_back(batch)
+    assert samples.count == 4
+    part = samples.take(torch.tensor([3, 1]))
+    # The steps that count, in the order of the rollout.
+    real = batch.real[:, [1, 3]]
+    assert torch.equal(part.action, batch.action[:, [1, 3]][real])
+    # Before any step of the optimiser the numbers are those of the rollout.
+    log_prob, _ = learner.policy.evaluate_actions(part.obs, part.action)
+    torch.testing.assert_close(log_prob, part.log_prob)
+    torch.testing.assert_close(learner.policy.value(part.obs), part.value)
+    # The losses of a minibatch are the mean over its steps, whatever the order.
+    again = samples.take(torch.tensor([1, 3]))
+    assert torch.equal(again.adv, part.adv)
+
+
+def test_the_gradient_of_two_minibatches_is_that_of_the_whole():
+    envs = envs_of(short, 4, AutoresetMode.SAME_STEP)
+    more: Any = {"normalize_advantage": False, "max_grad_norm": 1e9, "recurrent": "gru"}
+    config = PPOConfig(num_envs=4, num_steps=20, **more)
+    learner = PPO(policy_for(short), envs, config)
+    samples = learner.look_back(learner.collect())
+
+    def gradient(envs: list[int]) -> list[Tensor]:
+        learner.autograd(samples.take(torch.tensor(envs)), config)
+        return [x.grad.clone() for x in learner.parameters]
+
+    parts = zip(gradient([0, 2]), gradient([3, 1]), gradient([2, 3, 0, 1]), strict=True)
+    for one, two, whole in parts:
+        torch.testing.assert_close((one + two) / 2, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_an_unroll_from_the_middle_of_an_episode_is_on_policy():
+    policy = policy_for(short)
+    _, batch = rollouts(policy, envs_of(short, 3, AutoresetMode.SAME_STEP), [5, 30])
+    unroll = to_unroll(batch, policy)
+    assert unroll.state[0].any()
+    learner = VTraceLearner(policy, IMPALAConfig(recurrent="gru"))
+    obs = unroll.as_read(unroll.obs_plus_1[:-1])
+    log_prob, _ = policy.evaluate_actions(obs, unroll.action)
+    torch.testing.assert_close(log_prob, unroll.log_prob)
+    # Values of true successors, as they are computed from a rollout.
+    value = policy.value(unroll.as_read(unroll.obs_plus_1))
+    wanted = policy.value(seen_by(policy, batch)[1])
+    next_value = learner.next_value(value.detach(), unroll)
+    counts = ~batch.terminated
+    torch.testing.assert_close(next_value[counts], wanted[counts])
+
+
+class Cue(gym.Env[Any, Any]):
+    """Shows a bit, then zeros, for any kind of observation and action."""
+
+    def __init__(self, seen: str = "vector", done: str = "discrete") -> None:
+        shape = {"vector": (3,), "picture": (3, 4, 4)}[seen]
+        self.observation_space = spaces.Box(-1.0, 1.0, shape)
+        arguments = spaces.Tuple(
+            (spaces.Box(-1.0, 1.0, (1,)), spaces.Box(-1.0, 1.0, (1,)))
+        )
+        self.masked = done == "masked"
+        self.action_space = {
+            "discrete": spaces.Discrete(3),
+            "masked": spaces.Discrete(3),
+            "choices": spaces.MultiDiscrete([2, 3]),
+            "box": spaces.Box(-1.0, 1.0, (2,)),
+            "hybrid": spaces.Tuple((spaces.Discrete(2), arguments)),
+        }[done]
+
+    def told(self) -> tuple[Any, dict[str, Any]]:
+        obs = np.full(
+            self.observation_space.shape, 0.5 if self.time == 0 else 0, np.float32
+        )
+        mask = {"action_mask": np.array([1, 0, 1], np.int8)} if self.masked else {}
+        return obs, mask
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.told()
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        obs, info = self.told()
+        return obs, float(self.time), self.time == 5, False, info
+
+
+SMALL: dict[str, Any] = {"total_steps": 96, "num_envs": 4, "num_steps": 8}
+MORE = {
+    "PPO": {"num_minibatches": 2, "num_epochs": 2},
+    "PPG": {
+        "num_minibatches": 2,
+        "num_epochs": 2,
+        "aux_interval": 2,
+        "value_epochs": 1,
+    },
+    "A2C": {},
+    "A3C": {"actors": 2},
+    "IMPALA": {"batch_size": 4},
+}
+
+
+def trained(name: str, env: Any, **more: Any) -> Any:
+    options: Any = {
+        **SMALL,
+        **MORE[name],
+        "recurrent_size": 8,
+        "progress": False,
+        **more,
+    }
+    return train(name, env, **options)
+
+
+@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize(
+    "world", ["vector discrete", "vector masked", "vector choices", "vector box",
+              "vector hybrid", "picture discrete"],
+)  # fmt: skip
+def test_all_learners_take_all_actions(name, world, tmp_path):
+    env = partial(Cue, *world.split())
+    agent = trained(name, env, recurrent="lstm" if "box" in world else "gru")
+    assert all(x.isfinite().all() for x in agent.policy.parameters())
+    assert np.isfinite(evaluate(agent.policy, env, 3)).all()
+    # It comes back as it was.
+    policy = load(agent.save(tmp_path / "run"))
+    for x, y in zip(policy.parameters(), agent.policy.parameters(), strict=True):
+        assert torch.equal(x, y)
+    assert np.array_equal(evaluate(policy, env, 3), evaluate(agent.policy, env, 3))
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
+    more: Any = {"recurrent": "gru", "checkpoint_interval": 2, "total_steps": 256}
+    more["wrappers"] = ["literate_rl:SelectObservation(0, 2)"]
+    whole = trained(name, "CartPole-v1", **more)
+    stop: Any = {"callback": lambda learner, metrics: learner.step >= 128}
+    run = trained(name, "CartPole-v1", **more, **stop).save(tmp_path / "run")
+    resumed = train(name, resume=run, wrappers=more["wrappers"], progress=False)
+    for x, y in zip(
+        whole.policy.parameters(), resumed.policy.parameters(), strict=True
+    ):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("transport", ["in_process", "shared"])
+def test_actors_send_states(transport):
+    more = {"actors": 2, "transport": transport, "recurrent": "lstm"}
+    agent = trained("IMPALA", "literate_rl/TMaze-v0", **more)
+    assert all(x.isfinite().all() for x in agent.policy.parameters())
+
+
+def test_predict_remembers_until_reset():
+    policy = policy_for("literate_rl/TMaze-v0")
+    env = TMaze(4)
+
+    def played() -> list[Any]:
+        obs, _ = env.reset(seed=1)
+        rows = []
+        for _ in range(4):
+            policy.predict(obs)
+            rows.append(policy.state.clone())
+            obs, *_ = env.step(0)
+        return rows
+
+    policy.reset()
+    first, second = played(), played()
+    assert not torch.equal(first[0], second[0]), "it still knows the episode before"
+    policy.reset()
+    assert all(torch.equal(x, y) for x, y in zip(first, played(), strict=True))
+    # The states of the rows whose episode is over are wiped, and no others.
+    policy.reset()
+    policy.predict(np.zeros((3, 3), np.float32))
+    before = policy.state.clone()
+    policy.reset(np.array([True, False, True]))
+    assert torch.equal(policy.state[1], before[1])
+    assert not policy.state[[0, 2]].any()
+    with pytest.raises(ValueError, match="3 rows"):
+        policy.predict(np.zeros((2, 3), np.float32))
+
+
+def test_evaluate_begins_and_ends_without_a_memory():
+    policy = policy_for("literate_rl/TMaze-v0")
+    first = evaluate(policy, "literate_rl/TMaze-v0", 4, max_episode_steps=300)
+    policy.predict(np.ones(3, np.float32))
+    again = evaluate(policy, "literate_rl/TMaze-v0", 4, max_episode_steps=300)
+    assert np.array_equal(first, again)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_alf_gets_and_gives_the_states_of_its_triplet(shared):
+    torch.manual_seed(0)
+    space = spaces.Box(-1.0, 1.0, (3,))
+    make = partial(RecurrentEncodingNetwork, hidden=5)
+    network = DisjointPolicyValueNetwork(space, spaces.Discrete(2), make, shared)
+    obs = torch.randn(6, 4, 3)
+    state: Any = ()
+    for row in obs:
+        (_, value, aux), state = network(row, state)
+    assert [*map(type, state)] == [Tensor, tuple if shared else Tensor, tuple]
+    # The last step says what the whole sequence says there.
+    memory = (network.heads.policy_encoder).memory
+    over = torch.zeros(6, 4, dtype=torch.bool)
+    whole = memory(Window(obs, torch.zeros(6, 4, 5), over))
+    torch.testing.assert_close(network.heads.aux_head(whole[-1]).squeeze(-1), aux)
+    assert value.shape == (4,)
+
+
+def test_the_auxiliary_phase_holds_the_policy_of_the_stored_states():
+    policy: Any = make_phasic_policy(
+        spaces.Box(-1.0, 1.0, (3,)),
+        spaces.Discrete(2),
+        recurrent="gru",
+        recurrent_size=6,
+    )
+    obs, state = torch.randn(5, 2, 3), torch.randn(5, 2, sum(policy.network.sizes))
+    seen = Window(obs, state, torch.zeros(5, 2, dtype=torch.bool))
+    row, value, _ = policy.network.three_heads(seen)
+    torch.testing.assert_close(row, policy(seen))
+    torch.testing.assert_close(value, policy.value(seen))
+    torch.testing.assert_close(row, policy.network.row(policy.states(seen)))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("DQN", {"recurrent": "gru"}, "no setting 'recurrent'"),
+        ("SAC", {"recurrent": "gru"}, "no setting 'recurrent'"),
+        ("PPO", {"recurrent": "rnn"}, "recurrent"),
+        ("PPO", {"recurrent": "gru", "fast": "by hand"}, "memory"),
+        ("PPO", {"recurrent": "gru", "num_envs": 2, "num_minibatches": 3}, "at most 2"),
+        ("PPO", {"recurrent": "gru", "actor": nn.Identity(), "critic": nn.Identity()},
+         "recurrent"),
+    ],
+)  # fmt: skip
+def test_what_cannot_remember_says_so(name, options, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        train(name, "CartPole-v1", progress=False, total_steps=10, **options)
+
+
+def test_a_maze_is_solved_by_who_remembers_its_sign():
+    env = TMaze(3)
+    for seed in range(6):
+        obs, _ = env.reset(seed=seed)
+        sign = obs[0]
+        assert abs(sign) == 1
+        rewards = []
+        for action in (0, 0, 0, 2 if sign > 0 else 1):
+            obs, reward, terminated, *_ = env.step(action)
+            rewards.append(reward)
+        assert terminated
+        assert rewards == [-0.01, -0.01, -0.01, 1.0]
+        assert obs.tolist() == [0.0, 1.0, 0.0]
+    env.reset(seed=0)
+    env.step(1)
+    assert env.place == 0, "only forward moves"
