@@ -9,41 +9,125 @@
 # %% [markdown]
 # # Policies that remember
 #
-# **What if one observation is not enough?**
+# **What if one observation is not enough?** Then a policy has to keep something of what it saw before.
+# After this chapter you can give a policy a GRU or an LSTM, train it with PPO, and name the four places
+# where a memory goes wrong without a word. It takes about 30 minutes. You need {doc}`policies`, {doc}`ppo` and the
+# time limits of {doc}`agents`.
 
 # %% tags=["export", "hide-input"]
-"""Policies that remember: a GRU or an LSTM between what is seen and what is done."""
+"""What remembers: a step of a GRU and of an LSTM, and many steps with ends inside."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
 import torch
-from gymnasium import spaces
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from literate_rl.data.agents import Window, without
-from literate_rl.ground.nests import as_space, is_hybrid, remembered
-from literate_rl.ground.networks import orthogonal
-from literate_rl.ground.protocols import ActionDistribution
-from literate_rl.ground.signatures import Count, Float, check_that, checked
+from literate_rl.ground.signatures import Float, checked
 from literate_rl.maths.fast import gru_scan
-from literate_rl.nets.encoders import OwnEncoder, entrance
-from literate_rl.nets.hybrid_action import HybridPolicyNetwork
-from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
-from literate_rl.nets.parts import GaussianActions, WithDeviations
-from literate_rl.nets.policies import Policy, make_actions, normalizing
 
-__all__ = [
-    "Memory",
-    "RecurrentEncodingNetwork",
-    "RecurrentPolicy",
-    "gru_step",
-    "lstm_step",
-    "make_recurrent_policy",
-]
+__all__ = ["Memory", "gru_step", "lstm_step"]
+
+# %% [markdown]
+# ## A pole whose speed nobody sees
+#
+# CartPole shows where cart and pole are and how fast they move. Hide the two speeds. A pole that stands
+# upright may be falling to the left, or to the right, or be at rest, and one picture of it does not say which.
+# Here PPO trains two policies on what is left. One sees the present observation only. The other one
+# remembers.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "The angle of the pole over 200 steps for two policies. Without a memory it swings further and further and falls after a few dozen steps. With one it trembles around zero and stays."}}
+import gymnasium as gym
+import matplotlib.pyplot as plt
+import numpy as np
+
+from literate_rl.apps.training import train
+from literate_rl.data.worlds import SelectObservation
+
+torch.set_num_threads(1)  # the networks are too small for several threads to pay
+
+
+def half_seen():
+    """Return CartPole without its speeds."""
+    return SelectObservation(gym.make("CartPole-v1"), 0, 2)
+
+
+settings = {"num_envs": 16, "num_steps": 64, "num_epochs": 6, "num_minibatches": 4}
+settings |= {
+    "learning_rate": 2e-3,
+    "gamma": 0.98,
+    "lambda_": 0.9,
+    "entropy_weight": 0.0,
+}
+settings |= {"total_steps": 60_000, "progress": False}
+
+
+def angles(policy):
+    """Return the pole's angles in one greedy episode, in degrees."""
+    env, seen = half_seen(), []
+    obs, _ = env.reset(seed=5)
+    policy.reset() if hasattr(policy, "reset") else None
+    while len(seen) < 200:
+        seen.append(np.degrees(obs[1]))
+        obs, _, fallen, _, _ = env.step(policy.predict(obs))
+        if fallen:
+            break
+    return seen
+
+
+policies = {
+    "one observation": train("PPO", half_seen, **settings).policy,
+    "a GRU": train(
+        "PPO", half_seen, recurrent="gru", recurrent_size=32, **settings
+    ).policy,
+}
+tracks = {name: angles(policy) for name, policy in policies.items()}
+fig, axis = plt.subplots(figsize=(7, 2.2))
+for name, track in tracks.items():
+    axis.plot(track, label=f"{name}, {len(track)} steps")
+axis.set(xlabel="step", ylabel="angle in degrees", ylim=(-14, 14))
+axis.legend(fontsize=8)
+fig.tight_layout()
+
+# %% [markdown]
+# **Notice** the growing swing of the first one: it pushes back as soon as the pole leans, too late to stop the
+# fall and too hard to end it. The second knows where the pole was a moment ago.
+
+# %% tags=["claims"]
+assert len(tracks["one observation"]) < 120, "it falls"
+assert len(tracks["a GRU"]) == 200, "and one stands"
+
+# %% [markdown]
+# ## Stack, or remember?
+#
+# Two observations in a row would have been enough here. Handing over the last four at once is called
+# *stacking*, and where it does, it is the simpler way: the policy stays what it was
+# (`wrappers=["FrameStackObservation(4)"]`). But four observations know nothing of the fifth. A sign at the entrance
+# of a building, read once and needed at the end of a long corridor, is out of their reach.
+#
+# A policy with a memory reads one observation $o_t$ at a time and keeps a row of $H$ numbers, its **state**
+# $h_t$. In the field's words the task is *partially observable*: $o_t$ is not all that matters, and $h_t$ has to stand
+# for the rest. The network learns by itself what to keep.
+#
+# ## One step
+#
+# A plain network for this would be $h_t = \tanh(W o_t + U h_{t-1} + b)$. It forgets quickly, because every step
+# writes the whole state anew. A *gated recurrent unit* {cite:p}`cho2014` copies the state unless there is a reason not
+# to. Two gates between 0 and 1 decide for each number: how much of the state the new candidate
+# $\tilde h_t$ may see, and how much of the state is kept. With $x_t = W o_t + c$, split in three parts,
+#
+# $$
+# \begin{aligned}
+# g^{\text{see}}_t &= \sigma(x^{\text{see}}_t + U^{\text{see}} h_{t-1} + b^{\text{see}}), &
+# g^{\text{keep}}_t &= \sigma(x^{\text{keep}}_t + U^{\text{keep}} h_{t-1} + b^{\text{keep}}), \\
+# \tilde h_t &= \tanh\!\big(x^{\text{new}}_t + g^{\text{see}}_t (U^{\text{new}} h_{t-1} + b^{\text{new}})\big), &
+# h_t &= (1 - g^{\text{keep}}_t)\, \tilde h_t + g^{\text{keep}}_t\, h_{t-1} .
+# \end{aligned}
+# $$ (gru)
+#
+# Here $\sigma$ is the sigmoid, and the products of gates and rows are number by number.
 
 
 # %% tags=["export"]
@@ -73,6 +157,21 @@ def gru_step(
     return candidate + stay * (state - candidate)
 
 
+# %% [markdown]
+# The *long short-term memory* {cite:p}`hochreiter1997` is older and has one thing more: a second row, the cell $c_t$,
+# that nothing reads directly. Gates say what enters it, what is kept in it and what of it is shown,
+#
+# $$
+# \begin{aligned}
+# c_t &= g^{\text{keep}}_t\, c_{t-1} + g^{\text{enter}}_t \tanh(x^{\text{new}}_t + U^{\text{new}} h_{t-1} + b^{\text{new}}), \\
+# h_t &= g^{\text{show}}_t \tanh(c_t) ,
+# \end{aligned}
+# $$ (lstm)
+#
+# and each of its three gates is a sigmoid of its own $x_t + U h_{t-1} + b$. Its state is $h_t$ and $c_t$, side by side.
+
+
+# %% tags=["export"]
 @checked
 def lstm_step(
     inputs: Float[Tensor, "*B 4*H"],
@@ -96,6 +195,78 @@ def lstm_step(
     enter, stay, candidate, leave = gates.chunk(4, -1)
     cell = stay.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
     return torch.cat([leave.sigmoid() * cell.tanh(), cell], -1)
+
+
+# %% [markdown]
+# ## How far back does it know?
+#
+# Turn the knobs. A GRU with random weights reads noise, twice: the second time its first observation is
+# another one. The curve says how different the two states still are, step by step. The first slider moves
+# the bias of the gate that keeps. The second one ends the episode.
+
+# %% tags=["hide-input"]
+from literate_rl.book.pictures import Axis, Mark, dial, plot
+
+rng = torch.Generator().manual_seed(1)
+noise = torch.randn(40, 1, 3, generator=rng)
+other = noise.clone()
+other[0] += 1.0
+enter, recur = (torch.randn(96, n, generator=rng) / n**0.5 for n in (3, 32))
+
+
+def difference(keep, end):
+    """Return how far apart the states of two pasts are, over 40 steps."""
+    bias, rows = torch.zeros(96), []
+    bias[32:64] = keep
+    for obs in (noise, other):
+        state, states = torch.zeros(1, 32), []
+        for t, now in enumerate(obs):
+            state = without(state, torch.tensor([t == end]))
+            state = gru_step(now @ enter.t(), state, recur, bias)
+            states.append(state)
+        rows.append(torch.cat(states))
+    return (rows[0] - rows[1]).norm(dim=-1).clamp_min(1e-4)
+
+
+def frame(keep, end):
+    gap = difference(keep, end)
+    still = int((gap > 0.01 * gap.max()).sum())
+    drawn = plot(
+        "What is left of the first observation",
+        "Difference of two states whose first observations differ, over 40 steps.",
+        Axis("step", 0, 40, ticks=(0, 10, 20, 30)),
+        Axis("difference", -4, 1, ticks={-4: "1e-4", -2: ".01", 0: "1"}),
+        Mark("line thick", list(range(40)), gap.log10().tolist(), "accent"),
+    )
+    return [drawn], f"the first observation is known for {still} steps"
+
+
+biases, ends = [-2.0, 0.0, 2.0, 4.0], [10, 20, 30, 40]
+dial(
+    "How far back a state knows",
+    frame,
+    {"bias of the gate that keeps": biases, "the episode ends at step": ends},
+    start=(2.0, 40),
+)
+
+# %% [markdown]
+# **Notice** how much one bias does: with −2 the first observation is gone within a few steps, with 4 it
+# is there for all forty. And the end of an episode wipes the state to the last bit, whatever the bias.
+
+# %% tags=["claims"]
+known = {
+    x: int((difference(x, 40) > 0.01 * difference(x, 40).max()).sum()) for x in biases
+}
+assert known[-2.0] < 10, "a few steps"
+assert known[4.0] == 40, "all forty"
+assert all((difference(x, 10)[10:] == 1e-4).all() for x in biases), "to the last bit"
+
+# %% [markdown]
+# ## Many steps
+#
+# A learner reads a whole rollout at once, and in it episodes end. `states` is the plain loop: it wipes the
+# state where an episode is over and takes one step after the other. `forward` gives the same outputs sooner.
+# PyTorch's layers know nothing of ends, so each episode's part of the rollout becomes a sequence of its own.
 
 
 # %% tags=["export"]
@@ -175,212 +346,119 @@ class Memory(nn.Module):
         return outputs
 
 
-class RecurrentNetwork(nn.Module):
-    """Networks of actor and critic, each behind a memory, or both behind one.
+# %% [markdown]
+# The gradient takes the same way back. What happens at step $t$ depends on the weights $\theta$ through *all*
+# states before it,
+#
+# $$
+# \frac{\mathrm d L}{\mathrm d \theta} = \sum_t \frac{\partial L}{\partial h_t} \sum_{k \le t}
+# \Big( \prod_{j = k + 1}^{t} \frac{\partial h_j}{\partial h_{j - 1}} \Big) \frac{\partial h_k}{\partial \theta} ,
+# $$ (through-time)
+#
+# where $\partial h_k / \partial \theta$ is that of one step. This is *backpropagation through time*. A long product of factors below 1 is nearly
+# zero: that is why gates that keep matter for learning too. And it has a limit. The sum begins where
+# the rollout begins, because the state at its start is a number that was stored. The *value* of something may be
+# carried over many rollouts; what was worth carrying is learned within one.
+#
+# ## Four places to get it wrong
+#
+# None of them raises an error, and such slips have been published ({doc}`/docs/errata`).
+#
+# 1. **At an end** the state has to be wiped, whether the episode terminated or was cut off. Both flags
+#    count, as in {eq}`gae`.
+# 2. **At the start of a rollout** the state goes on. Who begins with zeros trains a policy that never acts.
+#    So the rollout keeps the state before each step.
+# 3. **At a time limit** the target needs the value of the true successor, and that value needs the state *behind* the
+#    last step, not the one before it and not an empty one.
+# 4. **In a minibatch** time must stay whole. What is shuffled are environments.
+#
+# The `Collector` of {doc}`agents` does the first two, `seen_by` and `Window` of {doc}`data/agents` the others. A policy has
+# two methods more, `start` and `step`, and PPO, A2C, A3C, IMPALA and PPG train it without another word.
+#
+# ## Recurrent PPO on one page
+#
+# Actor and critic share one GRU here. The task is the corridor: a sign at its start says where to turn at its
+# end, ten steps later.
 
-    Args:
-        memories: The memory of the actor and that of the critic, or one for both.
-        actor: From outputs of the memory to rows.
-        critic: From outputs of the memory to values, with a last dimension of 1.
-        normalizer: What observations go through first.
-    """
+# %% tags=["program"] total_steps=60000
+import torch
+from torch import nn
+from torch.distributions import Categorical
 
-    def __init__(
-        self,
-        memories: Sequence[Memory],
-        actor: nn.Module,
-        critic: nn.Module,
-        normalizer: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        self.normalizer = normalizer or nn.Identity()
-        self.memories = nn.ModuleList(memories)
-        self.actor, self.critic = actor, critic
-        self.sizes = [memory.state_size for memory in memories]
+from literate_rl.data.agents import Collector, make_envs
+from literate_rl.data.worlds import TMaze  # noqa: F401 (the corridor, registered)
+from literate_rl.maths.advantages import gae
 
-    def each(self, seen: Window) -> list[Window]:
-        """Return what each memory reads."""
-        obs, states = self.normalizer(seen.obs), seen.state.split(self.sizes, -1)
-        return [seen._replace(obs=obs, state=state) for state in states]
+torch.set_num_threads(1)  # the networks are too small to be shared out
+env_id, seed, total_steps = "literate_rl/TMaze-v0", 1, 30_000
+num_envs, num_steps, num_epochs, num_minibatches = 16, 64, 4, 4
+gamma, lambda_, clip_ratio, entropy_weight = 0.98, 0.9, 0.2, 0.01
+learning_rate, max_grad_norm, size = 3e-3, 0.5, 32
 
-    def states(self, seen: Window) -> Tensor:
-        """Return the states of all memories behind all steps, ``(T, B, S)``."""
-        pairs = zip(self.memories, self.each(seen), strict=True)
-        return torch.cat([memory.states(part) for memory, part in pairs], -1)
-
-    def output(self, seen: Window, which: int) -> Tensor:
-        """Return what the actor's (0) or the critic's (-1) memory says of each step."""
-        result: Tensor = self.memories[which](self.each(seen)[which])
-        return result
-
-    def forward(self, seen: Window) -> Tensor:
-        """Return the rows of a window."""
-        rows: Tensor = self.actor(self.output(seen, 0))
-        return rows
-
-    def value(self, seen: Window) -> Tensor:
-        """Return the values of a window."""
-        value: Tensor = self.critic(self.output(seen, -1)).squeeze(-1)
-        return value
-
-    def row(self, state: Tensor) -> Tensor:
-        """Return the rows that belong to states."""
-        row: Tensor = self.actor(state[..., : self.memories[0].size])
-        return row
-
-
-class RecurrentEncodingNetwork(nn.Module):
-    """A memory behind an encoder, called as ALF calls its encoders.
-
-    Args:
-        observation_spec: Space of one observation.
-        recurrent: What remembers.
-        hidden: Number of features, kept as ``output_size``.
-        space: What the environment shows, where ``observation_spec`` is a flat row.
-        encoder: An encoder of your own, as in ``ShapedEncoder``.
-    """
-
-    def __init__(
-        self,
-        observation_spec: spaces.Space[Any],
-        recurrent: Literal["gru", "lstm"] = "gru",
-        hidden: Count = 64,
-        space: spaces.Space[Any] | None = None,
-        encoder: OwnEncoder | None = None,
-    ) -> None:
-        super().__init__()
-        front, features = entrance(space or observation_spec, encoder=encoder)
-        self.output_size = hidden
-        self.memory = Memory(front, features, hidden, recurrent)
-
-    def forward(self, observation: Any, state: Any = ()) -> tuple[Tensor, Any]:
-        """Return features ``(B, F)`` and the next states of one step of episodes.
-
-        Of a ``Window`` features only.
-
-        Args:
-            observation: Observations ``(B, *)``, or a window.
-            state: States ``(B, S)``, or () at the start of episodes. Those of a window
-                take the place of its own.
-        """
-        given = isinstance(state, Tensor)
-        if isinstance(observation, Window):
-            seen = observation._replace(state=state) if given else observation
-            return self.memory(seen), ()
-        if not given:
-            weight = next(self.memory.cells.parameters())
-            state = weight.new_zeros(len(observation), self.memory.state_size)
-        state = self.memory.states(Window(observation, state))
-        return state[..., : self.output_size], state
+envs = make_envs(env_id, num_envs)
+torch.manual_seed(seed)
+generator = torch.Generator().manual_seed(seed)
+memory = nn.GRUCell(envs.single_observation_space.shape[0], size)
+actor, critic = nn.Linear(size, int(envs.single_action_space.n)), nn.Linear(size, 1)
+networks = nn.ModuleList([memory, actor, critic])
+optimizer = torch.optim.Adam(networks.parameters(), learning_rate, eps=1e-5)
+# The collector keeps the state, and wipes it where an episode ends.
+collector = Collector(envs, start=lambda copies: torch.zeros(copies, size))
+collector.reset(seed=1000 * seed)
 
 
-class RecurrentPolicy(Policy):
-    """A policy with a state: what it does depends on what it saw before.
-
-    ``evaluate_actions`` and ``value`` read a ``Window``. ``step`` takes a state and
-    returns the next one. ``act`` and ``predict`` keep the state from call to call, and
-    ``reset`` wipes it.
-
-    Args:
-        network: A ``RecurrentNetwork``, or what has its methods.
-        actions: The action distribution.
-    """
-
-    def __init__(self, network: nn.Module, actions: ActionDistribution) -> None:
-        super().__init__(network, actions)
-        self.state: Tensor | None = None
-
-    def start(self, num_envs: int) -> Tensor:
-        """Return the states at the start of episodes, ``(B, S)``."""
-        weight = next(self.parameters())
-        return weight.new_zeros(num_envs, sum(self.network.sizes))
-
-    def states(self, seen: Window) -> Tensor:
-        """Return the states behind the steps of a window, ``(T, B, S)``."""
-        result: Tensor = self.network.states(seen)
-        return result
-
-    def step(
-        self,
-        obs: Tensor,
-        noise: Tensor | float,
-        *,
-        mask: Tensor | None = None,
-        state: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the actions and the next states of observations and states."""
-        state = self.states(Window(obs, state))
-        row = self.legal(self.network.row(state), mask)
-        return self.actions.choose(row, noise), state
-
-    def act(
-        self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
-    ) -> Tensor:
-        """Return the actions that follow from all observations since ``reset``."""
-        if self.state is None:
-            self.state = self.start(len(obs))
-        count = len(self.state)
-        words = f"obs must have {count} rows, as at the start of the episode, or reset"
-        check_that(len(obs) == count, f"{words} must be called; got {len(obs)}")
-        action, self.state = self.step(obs, noise, mask=mask, state=self.state)
-        return action
-
-    def reset(self, over: ArrayLike | Tensor | None = None) -> None:
-        """Forget everything, or what was seen where an episode is over, ``(B,)``."""
-        if over is None or self.state is None:
-            self.state = None
-        else:
-            self.state = without(self.state, torch.as_tensor(over, dtype=torch.bool))
+def act(obs, state):
+    """Take a step of the memory and sample an action from what it says."""
+    state = memory(obs, state)
+    prob = actor(state).softmax(-1)
+    return torch.multinomial(prob, 1, generator=generator).squeeze(-1), state
 
 
-@checked
-@remembered
-def make_recurrent_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
-    recurrent: Literal["gru", "lstm"] = "gru",
-    recurrent_size: Count = 64,
-    normalize: bool = False,
-    *,
-    share_encoder: bool = False,
-    mask: ArrayLike | None = None,
-    encoder: OwnEncoder | None = None,
-) -> RecurrentPolicy:
-    """Build a policy that remembers, for any actions.
+def read(obs, state, over):
+    """Return the states behind all steps of a rollout."""
+    states = []
+    for now, ended in zip(obs, over, strict=True):
+        state = memory(now, state.masked_fill(ended.unsqueeze(-1), 0.0))
+        states.append(state)
+    return torch.stack(states)
 
-    Args:
-        observation_space: As in ``make_policy``.
-        action_space: One that ``make_actions`` takes, or a hybrid one.
-        recurrent: What remembers.
-        recurrent_size: Number of its outputs.
-        normalize: Whether the policy normalises its observations; vectors only.
-        share_encoder: Whether actor and critic share encoder and memory.
-        mask: Which type of a hybrid action uses which argument, as in
-            ``HybridActions.from_space``.
-        encoder: An encoder of your own, as in ``ShapedEncoder``.
-    """
-    seen, space = as_space(observation_space), as_space(action_space)
-    first = normalizing(normalize, seen, encoder)
-    memories = []
-    for _ in range(1 if share_encoder else 2):
-        front, features = entrance(seen, encoder=encoder)
-        memories.append(Memory(front, features, recurrent_size, recurrent))
-    if is_hybrid(space):
-        actions: Any = HybridActions.from_space(space, mask)
-        network = HybridPolicyNetwork(recurrent_size, actions.action_shape)
-        actor: nn.Module = HybridRows(network)
-    else:
-        check_that(
-            mask is None, f"mask must be None without hybrid actions, got {space}"
-        )
-        actions = make_actions(space)
-        outputs = actions.noise(0, 1, torch.Generator()).shape[-1]
-        actor = orthogonal(nn.Linear(recurrent_size, outputs), 0.01)
-        if isinstance(actions, GaussianActions):
-            actor = WithDeviations(actor, outputs)
-    critic = orthogonal(nn.Linear(recurrent_size, 1), 1.0)
-    policy = RecurrentPolicy(RecurrentNetwork(memories, actor, critic, *first), actions)
-    policy.reads_bytes = bool(front)
-    if is_hybrid(space):
-        policy.recipe = "", {"mask": actions.mask.tolist()}
-    return policy
+
+episodes, next_report = [], total_steps // 8
+while collector.step < total_steps:
+    # 1. Act. Each rollout knows with which state it began.
+    batch = collector.collect(act, num_steps)
+    ended = batch.terminated | batch.truncated
+    over = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
+    with torch.no_grad():
+        # 2. What the old policy thought, and the value behind each step.
+        states = read(batch.obs, batch.state[0], over)
+        old = Categorical(logits=actor(states)).log_prob(batch.action)
+        value = critic(states)[..., 0]
+        behind = memory(batch.next_obs.flatten(0, 1), states.flatten(0, 1))
+        next_value = critic(behind).view_as(value)
+        ends = batch.terminated, batch.truncated
+        adv = gae(batch.reward, value, next_value, *ends, gamma, lambda_)
+        target = adv + value
+    for _ in range(num_epochs):
+        # 3. A minibatch is a few environments, whole in time.
+        for some in torch.randperm(num_envs).tensor_split(num_minibatches):
+            states = read(batch.obs[:, some], batch.state[0, some], over[:, some])
+            policy = Categorical(logits=actor(states))
+            ratio = (policy.log_prob(batch.action[:, some]) - old[:, some]).exp()
+            part = adv[:, some]
+            part = (part - part.mean()) / (part.std() + 1e-8)
+            clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
+            loss = -torch.min(ratio * part, clipped * part).mean()
+            error = (critic(states)[..., 0] - target[:, some]).square().mean()
+            loss = loss + 0.25 * error - entropy_weight * policy.entropy().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(networks.parameters(), max_grad_norm)
+            optimizer.step()
+
+    # Write down the episodes that ended, and report now and then.
+    episodes += [(collector.step, x) for x in batch.episode_return[ended].tolist()]
+    if collector.step >= next_report:
+        recent = [x for _, x in episodes[-20:]]
+        print(f"step {collector.step:7,}: {sum(recent) / max(len(recent), 1):6.2f}")
+        next_report += total_steps // 8

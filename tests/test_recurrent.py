@@ -31,14 +31,9 @@ from literate_rl.learners.impala import IMPALAConfig, VTraceLearner, to_unroll
 from literate_rl.learners.ppg_learner import make_phasic_policy
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.maths.fast import gru_scan
+from literate_rl.nets.cells import Memory, gru_step, lstm_step
 from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
-from literate_rl.nets.recurrent import (
-    Memory,
-    RecurrentEncodingNetwork,
-    gru_step,
-    lstm_step,
-    make_recurrent_policy,
-)
+from literate_rl.nets.recurrent import RecurrentEncodingNetwork, make_recurrent_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import load
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 793b642a2af032bb
+# Generated from chapters/*.py (edit there); digest ce33c8e80ed4cee4
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -35,13 +35,10 @@ from .nets.parts import (
 from .nets.pictures import (
     PictureEncoder as PictureEncoder,
 )
-from .nets.recurrent import (
+from .nets.cells import (
     Memory as Memory,
-    RecurrentEncodingNetwork as RecurrentEncodingNetwork,
-    RecurrentPolicy as RecurrentPolicy,
     gru_step as gru_step,
     lstm_step as lstm_step,
-    make_recurrent_policy as make_recurrent_policy,
 )
 from .nets.choices import (
     ChoiceActions as ChoiceActions,
@@ -200,6 +197,11 @@ from .nets.policies import (
 from .nets.hybrid_policy import (
     HybridActions as HybridActions,
     make_hybrid_policy as make_hybrid_policy,
+)
+from .nets.recurrent import (
+    RecurrentEncodingNetwork as RecurrentEncodingNetwork,
+    RecurrentPolicy as RecurrentPolicy,
+    make_recurrent_policy as make_recurrent_policy,
 )
 from .learners.loop import (
     OffPolicy as OffPolicy,

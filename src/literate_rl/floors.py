@@ -22,7 +22,7 @@ FLOORS = {
     "noisy td3 sac discrete_sac",
     "data": "hybrid_space episodes makers worlds memory agents windows sum_tree "
     "replay exact_values",
-    "nets": "pictures encoders masking masks choices parts policies "
+    "nets": "pictures encoders masking masks choices parts cells policies "
     "disjoint_network hybrid_action hybrid_policy recurrent hybrid_ppo",
     "learners": "loop dqn rainbow ddpg td3 sac discrete_sac a2c ppo ppg_learner ppg "
     "impala",
@@ -43,6 +43,7 @@ TAUGHT_BY = {
     "nets.pictures": "encoders",
     "nets.masking": "masks",
     "nets.parts": "policies",
+    "nets.cells": "recurrent",
 }
 
 # Names that are public in their modules and not at the top of the package.

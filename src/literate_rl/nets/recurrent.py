@@ -1,5 +1,5 @@
-# Generated from chapters/recurrent.py (edit there); digest c9f4fa19cc8d938a
-"""Policies that remember: a GRU or an LSTM between what is seen and what is done."""
+# Generated from chapters/nets/recurrent.py (edit there); digest c1d5d7bee4585912
+"""Policies that remember: a memory between what is seen and what is done."""
 
 from __future__ import annotations
 
@@ -15,149 +15,15 @@ from literate_rl.data.agents import Window, without
 from literate_rl.ground.nests import as_space, is_hybrid, remembered
 from literate_rl.ground.networks import orthogonal
 from literate_rl.ground.protocols import ActionDistribution
-from literate_rl.ground.signatures import Count, Float, check_that, checked
-from literate_rl.maths.fast import gru_scan
+from literate_rl.ground.signatures import Count, check_that, checked
+from literate_rl.nets.cells import Memory
 from literate_rl.nets.encoders import OwnEncoder, entrance
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
 from literate_rl.nets.parts import GaussianActions, WithDeviations
 from literate_rl.nets.policies import Policy, make_actions, normalizing
 
-__all__ = [
-    "Memory",
-    "RecurrentEncodingNetwork",
-    "RecurrentPolicy",
-    "gru_step",
-    "lstm_step",
-    "make_recurrent_policy",
-]
-
-
-@checked
-def gru_step(
-    inputs: Float[Tensor, "*B 3*H"],
-    state: Float[Tensor, "*B H"],
-    weight: Float[Tensor, "3*H H"],
-    bias: Float[Tensor, "3*H"],
-) -> Float[Tensor, "*B H"]:
-    """Return the next state of a GRU.
-
-    Args:
-        inputs: What the observation adds to the two gates and to the candidate.
-        state: The state so far.
-        weight: Matrix of the state, for the same three.
-        bias: What is added to them.
-
-    Source: Cho et al. 2014, with the reset gate of PyTorch and cuDNN.
-    """
-    from_obs = inputs.chunk(3, -1)
-    from_state = nn.functional.linear(state, weight, bias).chunk(3, -1)
-    # How much of the state the candidate sees, and how much of it stays.
-    reset = (from_obs[0] + from_state[0]).sigmoid()
-    stay = (from_obs[1] + from_state[1]).sigmoid()
-    candidate = (from_obs[2] + reset * from_state[2]).tanh()
-    return candidate + stay * (state - candidate)
-
-
-@checked
-def lstm_step(
-    inputs: Float[Tensor, "*B 4*H"],
-    state: Float[Tensor, "*B 2*H"],
-    weight: Float[Tensor, "4*H H"],
-    bias: Float[Tensor, "4*H"],
-) -> Float[Tensor, "*B 2*H"]:
-    """Return the next state of an LSTM: its output, and behind it its cell.
-
-    Args:
-        inputs: What the observation adds to the input and the forget gate, the
-            candidate and the output gate.
-        state: The state so far.
-        weight: Matrix of the output so far, for the same four.
-        bias: What is added to them.
-
-    Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.
-    """
-    output, cell = state.chunk(2, -1)
-    gates = inputs + nn.functional.linear(output, weight, bias)
-    enter, stay, candidate, leave = gates.chunk(4, -1)
-    cell = stay.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
-    return torch.cat([leave.sigmoid() * cell.tanh(), cell], -1)
-
-
-class Memory(nn.Module):
-    """A GRU or an LSTM behind an encoder; it reads a ``Window``.
-
-    Args:
-        front: What observations go through first.
-        features: Number of features that come out of it.
-        size: Number of its outputs H.
-        kind: ``"gru"`` or ``"lstm"``.
-
-    Attributes:
-        state_size: Numbers of its state, of which the first H are its output.
-    """
-
-    def __init__(
-        self, front: Sequence[nn.Module], features: int, size: int, kind: str
-    ) -> None:
-        super().__init__()
-        self.front, self.size = nn.Sequential(*front), size
-        self.cells = (nn.GRU if kind == "gru" else nn.LSTM)(features, size)
-        self.state_size = size if kind == "gru" else 2 * size
-        for name, weight in self.cells.named_parameters():
-            init = nn.init.zeros_ if "bias" in name else nn.init.orthogonal_
-            init(weight)
-
-    def step(self, features: Tensor, state: Tensor) -> Tensor:
-        """Return the states behind a step, ``(*B, S)``."""
-        enter, recur, enter_bias, bias = self.cells.parameters()
-        advance = gru_step if self.state_size == self.size else lstm_step
-        inputs = nn.functional.linear(features, enter, enter_bias)
-        return advance(inputs, state, recur, bias)
-
-    def states(self, seen: Window) -> Tensor:
-        """Return the states behind all steps, ``(T, B, S)``."""
-        features = self.front(seen.obs)
-        if not isinstance(seen.over, Tensor):
-            return self.step(features, seen.state)
-        if self.state_size == self.size:  # the output of a GRU is all of its state
-            return self(seen._replace(real=()))
-        state, states = seen.state[0], []
-        for row, over in zip(features, seen.over, strict=True):
-            state = self.step(row, without(state, over))
-            states.append(state)
-        return torch.stack(states)
-
-    def forward(self, seen: Window) -> Tensor:
-        """Return the outputs behind the steps that count, by default ``(T, B, H)``."""
-        if not isinstance(seen.over, Tensor):
-            return self.states(seen)[..., : self.size]
-        # PyTorch's layers know no ends. So each episode's part of the window becomes a
-        # sequence of its own: how many steps it has had, and which part it is.
-        over, features = seen.over, self.front(seen.obs)
-        begins = over.clone()
-        begins[0] = True
-        time = torch.arange(len(over), device=over.device).unsqueeze(1).expand_as(over)
-        since = time - time.masked_fill(~begins, 0).cummax(0).values
-        part = begins.t().flatten().cumsum(0).view(over.shape[::-1]).t() - 1
-        longest, parts = int(since.max()) + 1, int(part.max()) + 1
-        pieces = features.new_zeros(longest, parts, features.shape[-1])
-        pieces[since, part] = features
-        # The first parts go on from what is known, all others from nothing.
-        start = features.new_zeros(1, parts, self.state_size)
-        start[0, part[0]] = without(seen.state[0], over[0])
-        whole: Tensor = self.read(pieces, start)[since, part]
-        return whole[seen.real] if isinstance(seen.real, Tensor) else whole
-
-    def read(self, pieces: Tensor, start: Tensor) -> Tensor:
-        """Return the outputs of sequences ``(L, N, F)`` that begin with some states."""
-        if self.state_size == self.size and pieces.device.type == "cpu":
-            enter, recur, enter_bias, bias = self.cells.parameters()
-            inputs = nn.functional.linear(pieces, enter, enter_bias)
-            return gru_scan(inputs, start[0], recur, bias)
-        known = tuple(x.contiguous() for x in start.split(self.size, -1))
-        outputs, _ = self.cells(pieces, known if len(known) > 1 else known[0])
-        return outputs
+__all__ = ["RecurrentEncodingNetwork", "RecurrentPolicy", "make_recurrent_policy"]
 
 
 class RecurrentNetwork(nn.Module):
