@@ -12,10 +12,15 @@ import re
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gymnasium.spaces import Box, Discrete
 from torch.distributions import Categorical, Normal
+
+from literate_rl.data.agents import Window
+from literate_rl.nets.recurrent import make_recurrent_policy
 
 
 def grid(low: float, high: float) -> tuple[torch.Tensor, float]:
@@ -255,3 +260,80 @@ def test_what_the_noise_flatters_is_chosen_and_overrated() -> None:
     best = one.argmax(-1, keepdim=True)
     assert one.gather(-1, best).mean() > 0.9
     assert other.gather(-1, best).mean().abs() < 0.05
+
+
+# --- Policies that remember -----------------------------------------------------------
+
+
+@pytest.mark.erratum("steps-no-window-trains")
+def test_burn_in_and_the_last_steps_of_a_window_are_never_trained() -> None:
+    """Only the last of 250 steps pays; the windows begin at 0, 100 and 150."""
+    steps, size, burn_in, n, discount = 250, 100, 20, 5, 0.99
+    windows = [range(start, start + size) for start in (0, 100, steps - size)]
+    trained = {t for window in windows for t in window[burn_in:-n]}
+    assert not trained & set(range(burn_in)), "the first actions"
+    assert not trained & set(range(steps - n, steps)), "the end"
+
+    def learn(times: set[int]) -> np.ndarray:
+        value = np.zeros(steps + n)
+        for t in sorted(times, reverse=True):
+            paid = discount ** (steps - 1 - t) if t + n >= steps else 0.0
+            value[t] = paid + discount**n * value[t + n]
+        return value
+
+    assert not learn(trained).any(), "the reward enters no target"
+    assert learn(set(range(steps)))[burn_in] == pytest.approx(0.99**229)
+
+
+@pytest.mark.erratum("epoch-without-data")
+def test_a_shift_of_windows_as_long_as_the_rollout_leaves_none() -> None:
+    processes, frames = 2, 8
+
+    def shifted(window: int) -> list[int]:
+        starts = np.arange(0, processes * frames, window)
+        kept = starts[(starts + window) % frames != 0]
+        return (kept + window // 2).tolist()
+
+    assert shifted(4) == [2, 10], "half of the steps are left out"
+    assert shifted(8) == []
+
+
+@pytest.mark.erratum("state-read-too-late")
+def test_a_generator_reads_what_was_written_since() -> None:
+    def shared() -> list[tuple[torch.Tensor, ...]]:
+        return [(torch.ones(1, 1, 4), torch.ones(1, 1, 4)) for _ in range(2)]
+
+    for read, expected in ((iter, 9.0), (tuple, 1.0)):
+        buffers = shared()
+        at_start = read(torch.cat(parts, dim=1) for parts in zip(*buffers, strict=True))
+        # The buffer is free again, and an actor begins its next unroll.
+        buffers[0][0].fill_(9.0)
+        output, _ = tuple(at_start)
+        assert output[0, :, 0].tolist() == [expected, 1.0]
+
+
+@pytest.mark.erratum("observation-read-twice")
+def test_a_value_that_moves_the_memory_changes_the_next_rollout() -> None:
+    torch.manual_seed(0)
+    policy = make_recurrent_policy(Box(-1.0, 1.0, (3,)), Discrete(2))
+    state = policy.start(1)
+    with torch.no_grad():
+        for obs in torch.randn(4, 1, 3):
+            state = policy.states(Window(obs, state))
+        following = torch.randn(1, 3)
+        last = policy.value(Window(following, state))
+        moved = policy.states(Window(following, state))
+        first = policy.value(Window(following, moved))
+        assert (first - last).abs() > 1e-2, "of one observation, without a step between"
+        torch.testing.assert_close(policy.value(Window(following, state)), last)
+
+
+@pytest.mark.erratum("value-before-the-last-step")
+def test_the_value_before_the_limit_counts_its_own_reward_again() -> None:
+    """The step before the limit pays 1 and leads to where nothing is paid."""
+    discount, behind = 0.9, 0.0
+    value = 0.0
+    for _ in range(500):
+        value = 1 + discount * value
+    assert value == pytest.approx(10.0)
+    assert 1 + discount * behind == 1.0
