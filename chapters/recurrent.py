@@ -235,7 +235,7 @@ def frame(keep, end):
         "What is left of the first observation",
         "Difference of two states whose first observations differ, over 40 steps.",
         Axis("step", 0, 40, ticks=(0, 10, 20, 30)),
-        Axis("difference", -4, 1, ticks={-4: "1e-4", -2: ".01", 0: "1"}),
+        Axis("difference", -4, 1, ticks={-2: ".01", 0: "1"}),
         Mark("line thick", list(range(40)), gap.log10().tolist(), "accent"),
     )
     return [drawn], f"the first observation is known for {still} steps"
@@ -441,12 +441,13 @@ while collector.step < total_steps:
         target = adv + value
     for _ in range(num_epochs):
         # 3. A minibatch is a few environments, whole in time.
-        for some in torch.randperm(num_envs).tensor_split(num_minibatches):
+        order = torch.randperm(num_envs, generator=generator)
+        for some in order.tensor_split(num_minibatches):
             states = read(batch.obs[:, some], batch.state[0, some], over[:, some])
             policy = Categorical(logits=actor(states))
             ratio = (policy.log_prob(batch.action[:, some]) - old[:, some]).exp()
             part = adv[:, some]
-            part = (part - part.mean()) / (part.std() + 1e-8)
+            part = (part - part.mean()) / (part.std(correction=0) + 1e-8)
             clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
             loss = -torch.min(ratio * part, clipped * part).mean()
             error = (critic(states)[..., 0] - target[:, some]).square().mean()
@@ -462,3 +463,142 @@ while collector.step < total_steps:
         recent = [x for _, x in episodes[-20:]]
         print(f"step {collector.step:7,}: {sum(recent) / max(len(recent), 1):6.2f}")
         next_report += total_steps // 8
+
+# %% [markdown]
+# **Take this program:** `literate-rl copy recurrent > my_recurrent.py`. With `train` it is one word,
+# `train("PPO", "literate_rl/TMaze-v0", recurrent="gru")`, and `--recurrent gru` on the command line. `agent.predict`
+# then keeps the state from call to call, and `agent.reset()` comes before each new episode.
+#
+# ## Does it pay?
+#
+# RESULTS
+#
+# ## When to use it
+#
+# - **Use it for**: what was seen long ago, or at a time that nobody knows
+# - **Rather than**: four stacked observations, which do where the last few say all
+# - **Costs**: COSTS
+# - **First settings**: `recurrent`, `recurrent_size`, `num_steps`
+# - **Decided by**: [ten seeds on five tasks](#does-it-pay)
+#
+# ## Summary
+#
+# - A memory keeps a state from step to step, and gates decide what stays in it.
+# - The state is wiped at both kinds of end, goes on from rollout to rollout, and is part of the value behind a
+#   time limit.
+# - Learning reads sequences. The gradient goes back to the start of a rollout, and no further.
+# - Minibatches are environments, whole in time.
+#
+# ## Exercises
+#
+# ### Exercise 1: predict
+
+# %% tags=["hide-input"]
+from literate_rl.book.pictures import predict
+
+predict(
+    "A learner wipes the state at terminated only. On Pendulum every episode is cut off after 200 steps, "
+    "and none terminates. What does its policy learn from?",
+    [
+        "from states that still hold the episodes before",
+        "from states that are wiped too often",
+        "from the right states",
+    ],
+    right="from states that still hold the episodes before",
+    because="Nothing ever terminates, so nothing is ever wiped. When the agent is evaluated, its first "
+    "state is empty, as it never was in training.",
+)
+
+# %% [markdown]
+# ### Exercise 2: find the bug
+#
+# This memory halves its state and adds what it sees. `ended[t]` says that an episode ended *with* step $t$. The
+# states should forget what was before. Repair the function.
+
+
+# %%
+def answer(obs, ended):
+    state, states = 0.0, []
+    for seen, over in zip(obs, ended, strict=True):
+        state = 0.5 * (0.0 if over else state) + seen
+        states.append(state)
+    return states
+
+
+# %% tags=["hide-input"]
+from literate_rl.book.exercises import grade
+
+
+def right(obs, ended):
+    states = []
+    for t, seen in enumerate(obs):
+        before = states[-1] if t and not ended[t - 1] else 0.0
+        states.append(0.5 * before + seen)
+    return states
+
+
+cases = [
+    ([1.0, 2.0, 4.0], [False, False, False]),
+    ([1.0, 2.0, 4.0, 8.0], [False, True, False, False]),
+    ([1.0, 1.0, 1.0], [True, False, True]),
+]
+grade(answer, right, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+def answer(obs, ended):
+    state, states = 0.0, []
+    for seen, over in zip(obs, ended, strict=True):
+        state = 0.5 * state + seen
+        states.append(state)
+        # The step that ends an episode still belongs to it. The next one does not.
+        state = 0.0 if over else state
+    return states
+
+
+grade(answer, right, *cases)
+
+# %% [markdown]
+# ### Exercise 3: from nothing
+#
+# Write {eq}`gru` for a state of one number. `x` holds the three parts of $x_t$, in the order see, keep, new;
+# `u` and `b` the three weights and biases of the state; `h` is $h_{t-1}$.
+
+
+# %%
+def answer(x, h, u, b):
+    return ...
+
+
+# %% tags=["hide-input"]
+def one_number(x, h, u, b):
+    x, u, b = (torch.tensor(v, dtype=torch.float64) for v in (x, u, b))
+    return gru_step(x, torch.tensor([h], dtype=torch.float64), u.unsqueeze(1), b).item()
+
+
+cases = [
+    ([0.0, 0.0, 1.0], 0.5, [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
+    ([-2.0, 3.0, 1.0], -0.3, [1.0, 0.5, 2.0], [0.1, 0.0, -0.5]),
+    ([2.0, -3.0, 0.5], 0.9, [0.3, -1.0, 1.5], [0.0, 0.2, 0.7]),
+]
+grade(answer, one_number, *cases)
+
+
+# %% tags=["hide-cell"] jupyter={"source_hidden": true}
+from math import exp, tanh
+
+
+def answer(x, h, u, b):
+    see, keep = (1 / (1 + exp(-(x[i] + u[i] * h + b[i]))) for i in (0, 1))
+    new = tanh(x[2] + see * (u[2] * h + b[2]))
+    return (1 - keep) * new + keep * h
+
+
+grade(answer, one_number, *cases)
+
+# %% [markdown]
+# ## References
+#
+# The LSTM is by {cite:t}`hochreiter1997`, its gate that keeps by {cite:t}`gers2000`, the GRU by {cite:t}`cho2014`,
+# the corridor by {cite:t}`bakker2001`. {cite:t}`hausknecht2015` gave DQN a memory, and {cite:t}`kapturowski2019`
+# looked at the states with which its windows begin.

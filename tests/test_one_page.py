@@ -16,10 +16,12 @@ from literate_rl.learners.discrete_sac import (
     make_discrete_sac_policy,
 )
 from literate_rl.learners.impala import IMPALA, IMPALAConfig
+from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
 from literate_rl.learners.td3 import TD3, TD3Config
 from literate_rl.nets.parts import CategoricalActions
 from literate_rl.nets.policies import Policy, make_policy
+from literate_rl.nets.recurrent import RecurrentPolicy, make_recurrent_policy
 
 LISTED = replace(discrete_sac_settings("CartPole-v1"), anneal=False)
 TWINS = partial(make_ddpg_policy, num_critics=2)
@@ -93,3 +95,49 @@ def test_the_program_of_impala_learns_as_its_class_does() -> None:
     parameters = [*names["policy"].parameters(), *names["critic"].parameters()]
     for ours, theirs in zip(parameters, agent.learner.parameters, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-4), "the same weights"
+
+
+class DrawnInTurn(CategoricalActions):
+    """Samples each action when it is due, as the program does."""
+
+    def noise(self, num_steps: int, num_envs: int, generator: torch.Generator) -> Any:
+        self.generator = generator
+        return torch.zeros(num_steps, 1)
+
+    def choose(self, row: Any, noise: Any) -> Any:
+        prob = row.softmax(-1)
+        return torch.multinomial(prob, 1, generator=self.generator).squeeze(-1)
+
+
+def test_the_recurrent_program_learns_as_ppo_does() -> None:
+    made = run_program("recurrent", total_steps=2_048)
+    config = PPOConfig(
+        num_envs=16,
+        num_steps=64,
+        learning_rate=3e-3,
+        anneal=False,
+        gamma=0.98,
+        lambda_=0.9,
+        recurrent="gru",
+    )
+    envs = make_envs("literate_rl/TMaze-v0", 16)
+    torch.manual_seed(1)
+    memory = torch.nn.GRUCell(3, 32)
+    heads = torch.nn.Linear(32, 3), torch.nn.Linear(32, 1)
+    spaces = envs.single_observation_space, envs.single_action_space
+    built = make_recurrent_policy(*spaces, "gru", 32, share_encoder=True)
+    network = built.network
+    weights = [*memory.parameters(), *heads[0].parameters(), *heads[1].parameters()]
+    with torch.no_grad():
+        for mine, theirs in zip(network.parameters(), weights, strict=True):
+            mine.copy_(theirs)
+    learner = PPO(RecurrentPolicy(network, DrawnInTurn(3)), envs, config)
+    learner.collector.reset(1000)
+    learner.iteration = 1  # not due for a reset with another seed
+    learner.iterate()
+    learner.iterate()
+    envs.close()
+    for mine, theirs in zip(
+        network.parameters(), made["networks"].parameters(), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)

@@ -395,17 +395,19 @@ def project_atoms(
 # the way back. PyTorch's own layer makes the same calls.
 #
 # **Derive.** Only two products really have to wait, that with the state and, backwards, that with its
-# gradient. All factors of the gradient can be had for all steps at once: with the gates $r$ and $z$, the
-# candidate $n$ and $u$, what the state adds to the candidate before the gate,
+# gradient. All factors of the gradient can be had for all steps at once: with the gates and the candidate of
+# {eq}`gru`, and $u_t = U^{\text{new}} h_{t-1} + b^{\text{new}}$,
 #
 # $$
-# \frac{\partial h_t}{\partial n_t} = (1 - z_t)(1 - n_t^2), \quad
-# \frac{\partial h_t}{\partial z_t} = (h_{t-1} - n_t)\, z_t (1 - z_t), \quad
-# \frac{\partial h_t}{\partial r_t} = \frac{\partial h_t}{\partial n_t}\, u_t\, r_t (1 - r_t) ,
+# \begin{aligned}
+# \frac{\partial h_t}{\partial \text{new}_t} &= (1 - g^{\text{keep}}_t) (1 - \tilde h_t^2), \\
+# \frac{\partial h_t}{\partial \text{keep}_t} &= (h_{t-1} - \tilde h_t)\, g^{\text{keep}}_t (1 - g^{\text{keep}}_t), \\
+# \frac{\partial h_t}{\partial \text{see}_t} &= \frac{\partial h_t}{\partial \text{new}_t}\, u_t\, g^{\text{see}}_t (1 - g^{\text{see}}_t) ,
+# \end{aligned}
 # $$ (gru-gradient)
 #
-# each with respect to what the gate or the candidate was before its sigmoid or tanh. The rest is NumPy,
-# whose calls are a few times cheaper than PyTorch's.
+# each with respect to what stood in the sigmoid or the tanh. The rest is NumPy, whose calls are a few times
+# cheaper than PyTorch's.
 
 
 # %% tags=["export"]

@@ -1,4 +1,4 @@
-# Generated from chapters/recurrent.py (edit there); digest a6facd7df17986ce
+# Generated from chapters/recurrent.py (edit there); digest da37b49a3d9241e0
 """Policies that remember on one page, from the chapter recurrent.
 
 Copy it and make it yours:
@@ -76,12 +76,13 @@ while collector.step < total_steps:
         target = adv + value
     for _ in range(num_epochs):
         # 3. A minibatch is a few environments, whole in time.
-        for some in torch.randperm(num_envs).tensor_split(num_minibatches):
+        order = torch.randperm(num_envs, generator=generator)
+        for some in order.tensor_split(num_minibatches):
             states = read(batch.obs[:, some], batch.state[0, some], over[:, some])
             policy = Categorical(logits=actor(states))
             ratio = (policy.log_prob(batch.action[:, some]) - old[:, some]).exp()
             part = adv[:, some]
-            part = (part - part.mean()) / (part.std() + 1e-8)
+            part = (part - part.mean()) / (part.std(correction=0) + 1e-8)
             clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
             loss = -torch.min(ratio * part, clipped * part).mean()
             error = (critic(states)[..., 0] - target[:, some]).square().mean()
