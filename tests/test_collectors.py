@@ -384,7 +384,7 @@ def test_a_rollout_moves_to_a_device():
     _, batch = collected(Ring, always_right, 3)
     moved = batch.to(torch.device("meta"))
     assert {field.device.type for field in moved[:9]} == {"meta"}
-    assert moved[9:] == (None, None)
+    assert moved[9:] == (None, None, None)
 
 
 # seeds and devices

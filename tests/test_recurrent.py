@@ -312,7 +312,7 @@ def test_minibatches_are_whole_environments(mode):
     learner = PPO(policy_for(short), envs, config)
     batch = learner.collect()
     samples = learner.look_back(batch)
-    assert samples.count == 4
+    assert samples.number == 4
     part = samples.take(torch.tensor([3, 1]))
     # The steps that count, in the order of the rollout.
     real = batch.real[:, [1, 3]]

@@ -1065,11 +1065,12 @@ UNASKED = {
     "interfaces.ding.IMPALAPolicyConfig": "model",
     "by_hand.fast_forms.numpy_act": "policy",
     "nets.hybrid_policy.make_hybrid_policy": "mask",
+    "nets.recurrent.make_recurrent_policy": "mask",
     "ground.nests.is_spec": "spec, sizes",
     "runs.runs.record_video": "policy",
     "runs.runs.fit": "learner, run",
     "apps.training.Asked": "env, wrappers",
-    "apps.training.check_fast": "row",
+    "apps.training.check_fast": "row, config",
 }
 
 

@@ -310,7 +310,7 @@ class Collector:
         # own, which they may write to and use again.
         obs, mask = np.array(self.obs, self.dtype), self.mask
         # The agent looks and acts.
-        told, more = as_argument(mask), {}
+        told, more = as_argument(mask), dict[str, Any]()
         if self.state is None:
             action = act(torch.from_numpy(obs.copy()), **told)
         else:
@@ -643,11 +643,15 @@ def seen_by(policy: PolicyLike, batch: Rollout) -> tuple[Any, Any]:
     """Return what a policy reads of a rollout's steps, and of where they led."""
     flags = batch.terminated, batch.truncated, batch.real
     obs = as_read(batch.obs, batch.state, *flags)
-    if batch.state is None:
-        return obs, batch.next_obs
-    remembers: Any = policy
+    return obs, behind(policy, obs, batch.next_obs)
+
+
+def behind(policy: Any, obs: Any, next_obs: Tensor) -> Any:
+    """Return what a policy reads of where steps led, given what it read of them."""
+    if not isinstance(obs, Window):
+        return next_obs
     with torch.no_grad(), eval_mode(policy):
-        return obs, Window(batch.next_obs, remembers.states(obs))
+        return Window(next_obs, policy.states(obs))
 
 
 # %% [markdown]

@@ -383,15 +383,14 @@ class ValueEpochs(Kept):
         """
         self.optimizer.param_groups[0]["lr"] = rate
         # Time stays whole only where it has to.
-        columns = steps
         if not isinstance(steps[0], Window):
-            columns = [x.flatten(0, 1).unsqueeze(0) for x in steps]
-        count, config = columns[1].shape[1], self.config
+            steps = tuple(x.flatten(0, 1).unsqueeze(0) for x in steps)
+        count, config = steps[1].shape[1], self.config
         for _ in range(config.value_epochs or config.num_epochs):
             order = torch.randperm(count, generator=self.generator)
-            order = order.to(columns[1].device)
+            order = order.to(steps[1].device)
             for rows in order.tensor_split(config.num_minibatches):
-                obs, old, target = map_nest(itemgetter((ALL, rows)), tuple(columns))
+                obs, old, target = map_nest(itemgetter((ALL, rows)), steps)
                 value = self.policy.value(obs)
                 data = ppo_value_data(
                     value.flatten(), old.flatten(), target.flatten(), None

@@ -67,7 +67,7 @@ class RecurrentNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.normalizer = normalizer or nn.Identity()
-        self.memories = nn.ModuleList(memories)
+        self.memories: Any = nn.ModuleList(memories)
         self.actor, self.critic = actor, critic
         self.sizes = [memory.state_size for memory in memories]
 

@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest ce33c8e80ed4cee4
+# Generated from chapters/*.py (edit there); digest 2057484eb9caca31
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -34,11 +34,6 @@ from .nets.parts import (
 )
 from .nets.pictures import (
     PictureEncoder as PictureEncoder,
-)
-from .nets.cells import (
-    Memory as Memory,
-    gru_step as gru_step,
-    lstm_step as lstm_step,
 )
 from .nets.choices import (
     ChoiceActions as ChoiceActions,
@@ -129,7 +124,6 @@ from .ground.protocols import (
     Algorithm as Algorithm,
     Learner as Learner,
     PolicyLike as PolicyLike,
-    RecurrentConfig as RecurrentConfig,
 )
 from .ground.rows import (
     register as register,
@@ -143,9 +137,6 @@ from .ground.nests import (
 from .ground.networks import (
     Critics as Critics,
 )
-from .maths.fast import (
-    gru_scan as gru_scan,
-)
 from .data.hybrid_space import (
     read_hybrid_space as read_hybrid_space,
 )
@@ -157,12 +148,9 @@ from .data.makers import (
     make_wrapped as make_wrapped,
 )
 from .data.worlds import (
-    ForceCartPole as ForceCartPole,
-    HybridLander as HybridLander,
     Maze as Maze,
     Moving as Moving,
     SelectObservation as SelectObservation,
-    TMaze as TMaze,
 )
 from .data.memory import (
     BufferConfig as BufferConfig,
@@ -172,11 +160,9 @@ from .data.agents import (
     Collector as Collector,
     Rollout as Rollout,
     Runner as Runner,
-    Window as Window,
     best_device as best_device,
     make_envs as make_envs,
     seed_everything as seed_everything,
-    seen_by as seen_by,
 )
 from .data.replay import (
     ReplayBuffer as ReplayBuffer,
@@ -199,8 +185,6 @@ from .nets.hybrid_policy import (
     make_hybrid_policy as make_hybrid_policy,
 )
 from .nets.recurrent import (
-    RecurrentEncodingNetwork as RecurrentEncodingNetwork,
-    RecurrentPolicy as RecurrentPolicy,
     make_recurrent_policy as make_recurrent_policy,
 )
 from .learners.loop import (

@@ -48,15 +48,15 @@ TAUGHT_BY = {
 
 # Names that are public in their modules and not at the top of the package.
 BELOW_THE_TOP = {
-    "ground.protocols": "Act ActorCriticLike ByHandLike Error Kept RunConfig Settings "
-    "Stateful Target",
+    "ground.protocols": "Act ActorCriticLike ByHandLike Error Kept RecurrentConfig "
+    "RunConfig Settings Stateful Target",
     "ground.rows": "Row by_settings",
     "ground.nests": "REASONS as_discrete as_space as_vectors ends is_hybrid leaves "
     "plain_space refused remembered",
     "ground.networks": "ActionCritic ClipConfig GradientClip eval_mode "
     "randomness_kept squashed_log_prob",
     "ground.interrupts": "StopWaiting check_interrupt",
-    "maths.fast": "categorical_terms project_atoms reverse_scan",
+    "maths.fast": "categorical_terms gru_scan project_atoms reverse_scan",
     "maths.policy_gradient": "optimal_baseline",
     "maths.advantages": "gae_loop",
     "maths.ppo_error": "approx_kl_k3 clipped_surrogate policy_error_from_log_prob",
@@ -70,9 +70,9 @@ BELOW_THE_TOP = {
     "data.episodes": "EpisodeCounter check_chain check_copies check_experience "
     "env_seed on_cpu plain_actions",
     "data.makers": "Wrapped",
-    "data.worlds": "MazeLevels",
+    "data.worlds": "ForceCartPole HybridLander MazeLevels TMaze",
     "data.memory": "distances",
-    "data.agents": "Sampler true_successors",
+    "data.agents": "Sampler Window seen_by true_successors",
     "data.windows": "Rings",
     "data.replay": "Batch",
     "data.sum_tree": "SumTree importance_weights",
@@ -81,6 +81,8 @@ BELOW_THE_TOP = {
     "nets.encoders": "ConvolutionalEncodingNetwork RowEncoder ShapedEncoder entrance",
     "nets.choices": "is_choices",
     "nets.parts": "RewardScaler RunningMoments",
+    "nets.cells": "Memory gru_step lstm_step",
+    "nets.recurrent": "RecurrentEncodingNetwork RecurrentPolicy",
     "nets.policies": "make_actions",
     "nets.hybrid_action": "as_tree mask_args select_args",
     "nets.hybrid_ppo": "ppo_policy_error_hybrid_per_head",

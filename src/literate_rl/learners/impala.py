@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 02869027416f6b09
+# Generated from chapters/impala.py (edit there); digest 6daa75e83c66db90
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from literate_rl.data.agents import (
     Rollout,
     Runner,
-    Window,
     as_read,
+    behind,
     seen_by,
     step_of,
 )
@@ -200,18 +200,14 @@ class VTraceLearner(Kept):
         # episode. There, and only there, the true successor needs a value of its own.
         next_value, cut = value[1:].clone(), unroll.truncated
         if cut.any():
+            obs, led = unroll.as_read(unroll.obs_plus_1[:-1]), unroll.next_obs
             with eval_mode(self.policy):
-                next_value[cut] = self.policy.value(self.behind(unroll, cut)).flatten()
+                if unroll.state is None:
+                    next_value[cut] = self.policy.value(led[cut])
+                else:
+                    led = behind(self.policy, obs, led)
+                    next_value[cut] = self.policy.value(led)[cut]
         return next_value
-
-    def behind(self, unroll: Unroll, cut: Tensor) -> Any:
-        """Return what a policy reads of where some of the steps led."""
-        obs = unroll.next_obs[cut]
-        if unroll.state is None:
-            return obs
-        policy: Any = self.policy
-        states = policy.states(unroll.as_read(unroll.obs_plus_1[:-1]))
-        return Window(obs[None], states[cut][None])
 
     def anneal(self, step: int) -> None:
         """Set the learning rate of a step of the run, if it falls."""
@@ -316,12 +312,8 @@ class IMPALA(Runner):
         """Put stored samples side by side."""
         # Samples of an older version lack the fields that came last.
         columns = zip_longest(*(entry["sample"] for entry in entries))
-        unroll = Unroll(
-            *(
-                None if x[0] is None else torch.stack(x, 1).to(self.device)
-                for x in columns
-            )
-        )
+        fields: Any = [x[0] if x[0] is None else torch.stack(x, 1) for x in columns]
+        unroll = Unroll(*(x if x is None else x.to(self.device) for x in fields))
         if self.config.priority_IS_weight:
             unroll.weight.mul_(unroll.weight.new_tensor([e["IS"] for e in entries]))
         return unroll

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppo.py (edit there); digest 1ca1ddfc7adcdf4b
+# Generated from chapters/learners/ppo.py (edit there); digest e717ca9ea24707fc
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -77,10 +77,11 @@ class Samples(NamedTuple):
         """Return some of the samples; of a window those of some environments."""
         obs, *fields = self
         obs, rows = obs.take(rows) if isinstance(obs, Window) else (obs[rows], rows)
-        return Samples(obs, *(x if x is None else x[rows] for x in fields))
+        rest: Any = [x if x is None else x[rows] for x in fields]
+        return Samples(obs, *rest)
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """How many samples there are to deal out; of a window its environments."""
         obs = self.obs
         return obs.obs.shape[1] if isinstance(obs, Window) else len(obs)
@@ -178,7 +179,7 @@ class PPO(Runner):
         config, samples = self.config, self.look_back(batch)
         for _ in range(config.num_epochs):
             # Each epoch shuffles the samples and deals them out in minibatches.
-            order = torch.randperm(samples.count, generator=self.generator)
+            order = torch.randperm(samples.number, generator=self.generator)
             for rows in order.to(self.device).tensor_split(config.num_minibatches):
                 losses = self.learn(samples.take(rows))
             # A policy that has moved far enough has learned enough from this rollout.

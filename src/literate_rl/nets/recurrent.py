@@ -1,4 +1,4 @@
-# Generated from chapters/nets/recurrent.py (edit there); digest c1d5d7bee4585912
+# Generated from chapters/nets/recurrent.py (edit there); digest a467504be2322296
 """Policies that remember: a memory between what is seen and what is done."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RecurrentNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.normalizer = normalizer or nn.Identity()
-        self.memories = nn.ModuleList(memories)
+        self.memories: Any = nn.ModuleList(memories)
         self.actor, self.critic = actor, critic
         self.sizes = [memory.state_size for memory in memories]
 
