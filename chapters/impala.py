@@ -839,7 +839,8 @@ class IMPALA(Runner):
         # Samples of an older version lack the fields that came last.
         columns = zip_longest(*(entry["sample"] for entry in entries))
         fields: Any = [x[0] if x[0] is None else torch.stack(x, 1) for x in columns]
-        unroll = Unroll(*(x if x is None else x.to(self.device) for x in fields))
+        moved: Any = [x if x is None else x.to(self.device) for x in fields]
+        unroll = Unroll(*moved)
         if self.config.priority_IS_weight:
             unroll.weight.mul_(unroll.weight.new_tensor([e["IS"] for e in entries]))
         return unroll

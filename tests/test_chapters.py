@@ -399,7 +399,7 @@ def labels_before(chapter: Path) -> set[str]:
 FOLDED = {"hide-input", "hide-cell", "remove-cell", "remove-input", "claims"}
 # Words of the package that say themselves what they do, or are types.
 SPOKEN = """
-    Masks Space Spec ActorCriticLike Envs Kept PolicyLike RunConfig
+    Masks Space Spec ActorCriticLike Envs Kept PolicyLike RecurrentConfig RunConfig
     as_argument as_mask env_seed eval_mode flat_env follow_masks leaves map_nest
     mean_return one_each open_ended pack randomness_kept read_masks refused rows_of
     settings_of

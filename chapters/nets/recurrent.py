@@ -291,3 +291,8 @@ for _ in range(3):
     print(policy.predict(obs), end=" ")
     obs, *_ = env.step(0)
 policy.reset()  # before the next episode
+
+# %% [markdown]
+# ## References
+#
+# What its two memories are from says {doc}`/chapters/recurrent`.

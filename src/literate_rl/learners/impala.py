@@ -1,4 +1,4 @@
-# Generated from chapters/impala.py (edit there); digest 6daa75e83c66db90
+# Generated from chapters/impala.py (edit there); digest 418ee214d3833e5f
 """IMPALA: unrolls, a learner that corrects them with V-trace, and a loop."""
 
 from __future__ import annotations
@@ -313,7 +313,8 @@ class IMPALA(Runner):
         # Samples of an older version lack the fields that came last.
         columns = zip_longest(*(entry["sample"] for entry in entries))
         fields: Any = [x[0] if x[0] is None else torch.stack(x, 1) for x in columns]
-        unroll = Unroll(*(x if x is None else x.to(self.device) for x in fields))
+        moved: Any = [x if x is None else x.to(self.device) for x in fields]
+        unroll = Unroll(*moved)
         if self.config.priority_IS_weight:
             unroll.weight.mul_(unroll.weight.new_tensor([e["IS"] for e in entries]))
         return unroll
