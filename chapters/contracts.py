@@ -461,7 +461,7 @@ class Role(NamedTuple):
         learned = [i for i, x in enumerate(names) if not draws or "log_prob" in x]
         first = (is_an_action, as_it_is, judged_alike) if draws else ()
         second = (tells_apart, entropy_learns) if draws else ()
-        stages: list[tuple[Rule, ...]] = [
+        stages = [
             (copies,),
             (takes_states, *[takes_action] * bool(self.action)),
             (runs_on_batches,),
