@@ -518,10 +518,9 @@ class ApexActor(Actor):
         self.algorithm = of_one_policy(algorithm, self.policy)
         self.config = config
         # The rungs of all environments, a row for each actor.
-        everyone = config.actors, config.num_envs
         self.epsilons = actor_epsilons(
             config.actors * config.num_envs, config.epsilon, config.power
-        ).reshape(everyone)
+        ).reshape(config.actors, -1)
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act for one rollout with these weights; write it and its priorities."""

@@ -545,8 +545,10 @@ class Contract(NamedTuple):
     def __str__(self) -> str:
         kinds = {"": self.discrete}
         if self.continuous not in ({}, self.discrete):
-            kinds = {"# continuous actions": self.continuous}
-            kinds |= {"# discrete actions": self.discrete}
+            kinds = {
+                "# continuous actions": self.continuous,
+                "# discrete actions": self.discrete,
+            }
         texts = [self.family]
         for title, parts in kinds.items():
             texts += [title] * bool(title)

@@ -272,8 +272,7 @@ class Source(NamedTuple):
         return self.code
 
     def _repr_markdown_(self) -> str:
-        where = "`" + "` of `".join([self.name, self.module]) + "`"
-        return "\n".join(["```python", self.code + "```", where])
+        return f"```python\n{self.code}```\n`{self.name}` of `{self.module}`"
 
 
 def source(thing: Any) -> Source:

@@ -210,10 +210,7 @@ def drawn(
 
 def checksum(*tensors: Tensor) -> int:
     """Return a number that is the same for the same tensors, rarely for others."""
-    number = 0
-    for tensor in tensors:
-        number = crc32(tensor.numpy(force=True).tobytes(), number)
-    return number
+    return crc32(b"".join(x.numpy(force=True).tobytes() for x in tensors))
 
 
 # %% [markdown]

@@ -212,7 +212,7 @@ def ppg_network_forward(
     """
     output, state = network(inputs.observation, state, require_aux)
     distribution, value, aux = output
-    log_prob: Any = ()
+    log_prob = ()
     if epsilon_greedy is None:
         action = map_nest(lambda leaf: leaf.sample(), distribution)
         terms = map_nest(lambda leaf, a: leaf.log_prob(a), distribution, action)
@@ -561,7 +561,7 @@ class PPGAuxAlgorithm:
         self.optimizer, self.parameters = self.phase.optimizer, self.network.parameters
         self.interval = aux_options.interval
         self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
-        self.form: Any = None  # shapes and types of an experience
+        self.form = None  # shapes and types of an experience
 
     @property
     def training(self) -> bool:

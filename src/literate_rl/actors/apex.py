@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 095338697e6b56a3
+# Generated from chapters/apex.py (edit there); digest 2a66803c232c0442
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -173,10 +173,9 @@ class ApexActor(Actor):
         self.algorithm = of_one_policy(algorithm, self.policy)
         self.config = config
         # The rungs of all environments, a row for each actor.
-        everyone = config.actors, config.num_envs
         self.epsilons = actor_epsilons(
             config.actors * config.num_envs, config.epsilon, config.power
-        ).reshape(everyone)
+        ).reshape(config.actors, -1)
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act for one rollout with these weights; write it and its priorities."""

@@ -1,4 +1,4 @@
-# Generated from chapters/contracts.py (edit there); digest 35a9d9e2489a376c
+# Generated from chapters/contracts.py (edit there); digest 7236a689d8d52018
 """Contracts: what an algorithm demands of a network, as a text and as a check."""
 
 from __future__ import annotations
@@ -247,8 +247,10 @@ class Contract(NamedTuple):
     def __str__(self) -> str:
         kinds = {"": self.discrete}
         if self.continuous not in ({}, self.discrete):
-            kinds = {"# continuous actions": self.continuous}
-            kinds |= {"# discrete actions": self.discrete}
+            kinds = {
+                "# continuous actions": self.continuous,
+                "# discrete actions": self.discrete,
+            }
         texts = [self.family]
         for title, parts in kinds.items():
             texts += [title] * bool(title)
