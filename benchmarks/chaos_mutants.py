@@ -98,7 +98,7 @@ PLACES = (
     Place(
         "by_hand.fast_forms",
         "layers_of linear stretch numpy_act chain_outputs chain_backward "
-        "FusedError.backward fused_q_error fused_critic_error",
+        "FusedQError.backward fused_q_error",
         "fast_forms",
     ),
     Place(

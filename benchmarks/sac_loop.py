@@ -7,8 +7,8 @@ are the default of the paper, two of 64 are ours. They live in an environment of
 own: ``make peers ONLY=sac_loop``.
 
 A time of the loop is that of one step in the environment, the learning included. An
-update draws its batch itself, from a buffer that both have filled. Beside the learner
-of ``train`` stand its plain error, and a loop that acts in NumPy.
+update draws its batch itself, from a buffer that both have filled. Beside the loop of
+``train`` stands one that acts in NumPy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from benchmarks.dqn_loop import as_peer, linear_layers
 from benchmarks.harness import Case
-from benchmarks.td3_loop import STEPS, Form, made_for, scaled_pendulum, side_by_side
+from benchmarks.td3_loop import STEPS, Form, scaled_pendulum, side_by_side
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
@@ -42,13 +42,14 @@ CONFIG = SACConfig(
 )
 
 
-def own_learner(config: SACConfig, **forms: Form | None) -> OffPolicy:
-    """Build the learner of ``train``, or one with other forms of acting and error."""
+def own_learner(config: SACConfig, **forms: Form) -> OffPolicy:
+    """Build the learner of ``train``, or one with another form of acting."""
     envs = make_envs(partial(flat_env, scaled_pendulum), config.num_envs)
     torch.manual_seed(config.seed)
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_sac_policy(*spaces, config.hidden, config.num_critics)
-    return SAC(policy, envs, config, **made_for(policy, forms))
+    made = {name: make(policy) for name, make in forms.items()}
+    return SAC(policy, envs, config, **made)
 
 
 def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:

@@ -8,8 +8,7 @@ ours. They live in an environment of their own: ``make peers ONLY=td3_loop``.
 
 A time of the loop is that of one step in the environment, the learning included. An
 update draws its batch itself, from a buffer that both have filled; every second one
-moves the actor. Beside the learner of ``train`` stand its plain error, and a loop that
-acts in NumPy.
+moves the actor. Beside the loop of ``train`` stands one that acts in NumPy.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import torch
 
 from benchmarks.dqn_loop import as_peer, linear_layers
 from benchmarks.harness import Case, Goal, cpu_seconds
-from literate_rl.by_hand.fast_forms import fused_critic_error, numpy_act
+from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.ddpg import make_ddpg_policy
 from literate_rl.learners.loop import OffPolicy
@@ -54,19 +53,14 @@ def scaled_pendulum() -> gym.Env[Any, Any]:
     return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -one, one)
 
 
-def own_learner(config: TD3Config, **forms: Form | None) -> OffPolicy:
-    """Build the learner of ``train``, or one with other forms of acting and error."""
+def own_learner(config: TD3Config, **forms: Form) -> OffPolicy:
+    """Build the learner of ``train``, or one with another form of acting."""
     envs = make_envs(partial(flat_env, scaled_pendulum), config.num_envs)
     torch.manual_seed(config.seed)
     spaces = envs.single_observation_space, envs.single_action_space
     policy = make_ddpg_policy(*spaces, config.hidden, config.num_critics)
-    return TD3(policy, envs, config, **made_for(policy, forms))
-
-
-def made_for(policy: Any, forms: dict[str, Form | None]) -> dict[str, Any]:
-    """Make the forms for a policy; the error is the fast one unless it is named."""
-    forms = {"error": fused_critic_error} | forms
-    return {name: make(policy) for name, make in forms.items() if make}
+    made = {name: make(policy) for name, make in forms.items()}
+    return TD3(policy, envs, config, **made)
 
 
 def peer_learner(config: Any, env: Any = scaled_pendulum) -> Any:
@@ -162,20 +156,18 @@ def side_by_side(
 
     Args:
         name: Name of our class.
-        own: Builds our learner, and takes other forms.
+        own: Builds our learner, and takes another form of acting.
         peer: Builds the peer's.
         config: The settings of both.
         goal: How many times as fast our update must be.
     """
-    ours, plain, theirs = own(), own(error=None), peer()
-    for learner in (ours, plain):
-        fit(learner, progress=False)
+    ours, theirs = own(), peer()
+    fit(ours, progress=False)
     theirs.learn(STEPS)
     yield Case(
         name=f"one update, {config.batch_size} steps, layers of {config.hidden}",
         functions={
             "stable-baselines3": partial(theirs.train, 1, config.batch_size),
-            f"{name}.learn, plain": plain.learn,
             f"{name}.learn": ours.learn,
         },
         peer="stable-baselines3",

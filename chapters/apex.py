@@ -518,10 +518,9 @@ class ApexActor(Actor):
         self.algorithm = of_one_policy(algorithm, self.policy)
         self.config = config
         # The rungs of all environments, a row for each actor.
-        everyone = config.actors, config.num_envs
         self.epsilons = actor_epsilons(
             config.actors * config.num_envs, config.epsilon, config.power
-        ).reshape(everyone)
+        ).reshape(config.actors, -1)
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act for one rollout with these weights; write it and its priorities."""
@@ -637,7 +636,7 @@ class Apex(RemoteLearner):
     def learn(self, record: Any) -> dict[str, float]:
         """Store a rollout and take the updates that are due; return metrics."""
         learner, config, number = self.learner, self.config, int(record["actor"])
-        rollout: Rollout = tensors_in(record, Rollout)
+        rollout = tensors_in(record, Rollout)
         first, width = number * config.num_envs, config.num_envs
         # A new actor does not continue where the one before it ended.
         if record["fresh"]:
@@ -654,9 +653,7 @@ class Apex(RemoteLearner):
         self.step = learner.step
         # As many updates for each step as without actors.
         due = config.updates_per_rollout if self.step >= config.learning_starts else 0
-        losses: dict[str, float] = learner.mean_losses(
-            [learner.learn() for _ in range(due)]
-        )
+        losses = learner.mean_losses([learner.learn() for _ in range(due)])
         # Of the algorithm's own metrics those about learning: the ladder explores.
         told = learner.algorithm.metrics().items()
         losses |= {name: x for name, x in told if name.startswith("losses/")}
@@ -717,8 +714,7 @@ class ApexConfig(TransportConfig):
     @property
     def steps_per_iteration(self) -> int:
         """Steps of one slot, all environments of its actor together."""
-        steps: int = self.rollout_len * cast(Any, self).num_envs
-        return steps
+        return self.rollout_len * cast(Any, self).num_envs
 
 
 @checked
@@ -774,15 +770,14 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
 @checked
 def apex_settings(
     env: str, algorithm: Literal["dqn", "rainbow", "ddpg"] = "dqn"
-) -> DQNApexConfig | RainbowApexConfig | DDPGApexConfig:
+) -> ApexSettings:
     """Return a learner's settings for an environment, with two actors.
 
     Args:
         env: Id of the environment.
         algorithm: The learner.
     """
-    config: ApexSettings = SETTINGS[algorithm](env)
-    return config
+    return SETTINGS[algorithm](env)
 
 
 # %% [markdown]

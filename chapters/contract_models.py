@@ -201,8 +201,7 @@ class SquashedGaussianActor(nn.Module):
 
     def mode(self, state: Tensor) -> Tensor:
         """Return the actions without noise."""
-        best: Tensor = self.box(self.net(state).chunk(2, -1)[0])
-        return best
+        return self.box(self.net(state).chunk(2, -1)[0])
 
 
 # %% [markdown]
@@ -224,8 +223,7 @@ class QNetwork(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Return Q values."""
-        q_value: Tensor = self.net(state)
-        return q_value
+        return self.net(state)
 
 
 class DuelingQNetwork(nn.Module):
@@ -240,8 +238,7 @@ class DuelingQNetwork(nn.Module):
         """Return Q values, whose mean over the actions is the value of the state."""
         features = self.body(state)
         value, adv = self.value(features), self.adv(features)
-        q_value: Tensor = value + adv - adv.mean(-1, keepdim=True)
-        return q_value
+        return value + adv - adv.mean(-1, keepdim=True)
 
 
 class CategoricalQNetwork(nn.Module):
@@ -256,8 +253,7 @@ class CategoricalQNetwork(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Return the probabilities of the atoms."""
-        prob: Tensor = self.net(state).unflatten(-1, self.sizes).softmax(-1)
-        return prob
+        return self.net(state).unflatten(-1, self.sizes).softmax(-1)
 
 
 class DeterministicActor(nn.Module):
@@ -270,8 +266,7 @@ class DeterministicActor(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Return actions."""
-        action: Tensor = self.box(self.net(state))
-        return action
+        return self.box(self.net(state))
 
 
 class ProbabilityActor(nn.Module):
@@ -283,8 +278,7 @@ class ProbabilityActor(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Return probabilities."""
-        prob: Tensor = self.net(state).softmax(-1)
-        return prob
+        return self.net(state).softmax(-1)
 
 
 class CategoricalActor(nn.Module):
@@ -306,8 +300,7 @@ class CategoricalActor(nn.Module):
 
     def mode(self, state: Tensor) -> Tensor:
         """Return the most likely actions."""
-        best: Tensor = self.net(state).argmax(-1, keepdim=True)
-        return best
+        return self.net(state).argmax(-1, keepdim=True)
 
 
 class StateValue(nn.Module):
@@ -319,8 +312,7 @@ class StateValue(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Return values."""
-        value: Tensor = self.net(state)
-        return value
+        return self.net(state)
 
 
 class ActionValue(nn.Module):
@@ -332,8 +324,7 @@ class ActionValue(nn.Module):
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
         """Return Q values."""
-        q_value: Tensor = self.net(torch.cat([state, action], -1))
-        return q_value
+        return self.net(torch.cat([state, action], -1))
 
 
 # %% [markdown]

@@ -461,7 +461,7 @@ class Role(NamedTuple):
         learned = [i for i, x in enumerate(names) if not draws or "log_prob" in x]
         first = (is_an_action, as_it_is, judged_alike) if draws else ()
         second = (tells_apart, entropy_learns) if draws else ()
-        stages: list[tuple[Rule, ...]] = [
+        stages = [
             (copies,),
             (takes_states, *[takes_action] * bool(self.action)),
             (runs_on_batches,),
@@ -545,8 +545,10 @@ class Contract(NamedTuple):
     def __str__(self) -> str:
         kinds = {"": self.discrete}
         if self.continuous not in ({}, self.discrete):
-            kinds = {"# continuous actions": self.continuous}
-            kinds |= {"# discrete actions": self.discrete}
+            kinds = {
+                "# continuous actions": self.continuous,
+                "# discrete actions": self.discrete,
+            }
         texts = [self.family]
         for title, parts in kinds.items():
             texts += [title] * bool(title)

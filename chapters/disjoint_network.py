@@ -253,8 +253,7 @@ def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Build a linear layer with orthogonal weights and a bias of zero."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a type may have no arguments
-        layer: nn.Linear = orthogonal(nn.Linear(inputs, outputs), gain)
-        return layer
+        return orthogonal(nn.Linear(inputs, outputs), gain)
 
 
 class EncodingNetwork(nn.Module):
@@ -309,8 +308,7 @@ class CategoricalProjectionNetwork(nn.Module):
     @checked
     def forward(self, features: Float[Tensor, "... F"]) -> Float[Tensor, "... N"]:
         """Return the logits of features."""
-        logit: Tensor = self.logits(features)
-        return logit
+        return self.logits(features)
 
     @checked
     def distribution(self, row: Float[Tensor, "... N"]) -> Distribution:

@@ -27,7 +27,6 @@ from warnings import warn
 import numpy as np
 import torch
 from jaxtyping import Integer
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -367,8 +366,7 @@ def clipped_policy(
     total = part.sum(-1, keepdims=True)
     common = bool((total > 0).all())
     check_that(common, "policy and old_policy must have an action in common")
-    result: NDArray[Any] = part / total
-    return result
+    return part / total
 
 
 # %% [markdown]

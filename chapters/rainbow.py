@@ -275,8 +275,7 @@ def factorised_noise(
     """Draw the noise of noisy layers, on the CPU."""
     normal = torch.randn(num_steps, num_rows, size, generator=generator)
     # The signed roots of {eq}`factorised-noise`.
-    result: Tensor = normal.sign() * normal.abs().sqrt()
-    return result
+    return normal.sign() * normal.abs().sqrt()
 
 
 class NoisyLinear(nn.Module):

@@ -52,10 +52,8 @@ from literate_rl.by_hand.fast_forms import (
     chain_backward,
     chain_layers,
     chain_outputs,
-    fused_critic_error,
 )
 from literate_rl.check.own_models import make_own_ddpg_policy
-from literate_rl.ground.networks import Critics
 from literate_rl.learners.ddpg import (
     BoxActions,
     DDPGConfig,
@@ -139,30 +137,6 @@ def test_a_chains_gradients_are_those_of_autograd(
     for parameter, grad in zip(parameters, wanted, strict=True):
         assert torch.equal(parameter.grad, grad), "to the bit"
         assert parameter.grad.stride() == parameter.stride()
-
-
-class Doubting(Critics):
-    """They do not say what they think."""
-
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        return super().forward(obs, action) / 2
-
-
-def test_the_fused_error_refuses_critics_that_are_not_ours() -> None:
-    both = Reach.observation_space, Reach.action_space
-    policy: Any = make_own_ddpg_policy(*both, OwnActor(), OwnCritic(), 2)
-    with pytest.raises(ValueError, match="methods of its own, got FirstResult"):
-        fused_critic_error(policy)
-    # One that computes something else is not taken for ours.
-    policy = policy_for(1)
-    fused_critic_error(policy)
-    policy.network.critics.__class__ = Doubting
-    with pytest.raises(ValueError, match="methods of its own, got Doubting"):
-        fused_critic_error(policy)
-    policy = policy_for(2)
-    policy.network.critics[1].net.append(nn.Tanh())
-    with pytest.raises(ValueError, match="must have Linear or ReLU there"):
-        fused_critic_error(policy)
 
 
 # --- The actor's step -----------------------------------------------------------------

@@ -19,16 +19,13 @@ from torch import Tensor, nn
 
 from literate_rl.by_hand.fast_forms import (
     FlatAdam,
-    FusedCriticError,
     FusedQError,
     chain_layers,
-    fused_critic_error,
     fused_q_error,
     numpy_act,
 )
 from literate_rl.data.agents import make_envs
 from literate_rl.data.replay import Batch
-from literate_rl.ground.networks import Critics
 from literate_rl.learners.ddpg import (
     BoxActions,
     OneHotActions,
@@ -38,16 +35,8 @@ from literate_rl.learners.discrete_sac import make_discrete_sac_policy
 from literate_rl.learners.dqn import DQN, DQNConfig, QLearning, make_q_policy
 from literate_rl.learners.loop import OffPolicy, QError
 from literate_rl.learners.sac import (
-    SAC,
-    SACConfig,
-    SoftActorCritic,
     SquashedGaussian,
     make_sac_policy,
-)
-from literate_rl.learners.td3 import (
-    TD3,
-    TD3Config,
-    TwinDelayed,
 )
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
 from literate_rl.nets.parts import CategoricalActions, GaussianActions
@@ -380,50 +369,25 @@ def test_numpy_stretches_as_ours_do_or_not_at_all(kind: str) -> None:
 # How a policy is built, its algorithm, and what makes the faster error.
 ERRORS: dict[str, tuple[Any, Any, Any]] = {
     "DQN": (BUILT["values"], partial(QLearning, config=DQNConfig()), fused_q_error),
-    "TD3": (
-        partial(make_ddpg_policy, SEEN, BOX, 8, 2),
-        partial(TwinDelayed, config=TD3Config()),
-        fused_critic_error,
-    ),
-    "SAC": (
-        partial(make_sac_policy, SEEN, BOX, 8),
-        partial(SoftActorCritic, config=SACConfig(), action_space=BOX),
-        fused_critic_error,
-    ),
 }
 
 
-def judges_of(policy: Any) -> Any:
-    """The module whose errors are computed: critics, or a network of values."""
-    network = policy if hasattr(policy, "critics") else policy.network
-    return getattr(network, "critics", network)
-
-
-def chains_of(policy: Any) -> list[Any]:
-    """The chains in it, each a list of layers."""
-    judges = judges_of(policy)
-    return [x.net for x in judges] if isinstance(judges, Critics) else [judges]
-
-
 def first_layer(policy: Any) -> Any:
-    return chains_of(policy)[0][0]
+    return policy.network[0]
 
 
 def tied(policy: Any) -> None:
-    """The same layer twice: in one chain, or in two critics."""
-    chain, *others = chains_of(policy)
-    if others:
-        others[0][2] = chain[2]
-    else:
-        chain.append(nn.ReLU())
-        chain.append(nn.Linear(chain[-2].out_features, 8))
-        chain.append(chain[2])
-        chain.append(nn.Linear(8, chain[-4].out_features))
+    """The same layer twice."""
+    chain = policy.network
+    chain.append(nn.ReLU())
+    chain.append(nn.Linear(chain[-2].out_features, 8))
+    chain.append(chain[2])
+    chain.append(nn.Linear(8, chain[-4].out_features))
 
 
 def shared_weight(policy: Any) -> None:
     """Two layers with one weight."""
-    chain = chains_of(policy)[0]
+    chain = policy.network
     chain[2] = nn.Linear(8, 8)
     chain.insert(3, nn.Linear(8, 8))
     chain[3].weight = chain[2].weight
@@ -433,8 +397,8 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "as it is": lambda p: None,
     "layer used twice": tied,
     "weight used twice": shared_weight,
-    "frozen in the middle": lambda p: chains_of(p)[0][2].requires_grad_(False),
-    "begins with a ReLU": lambda p: chains_of(p)[0].insert(0, nn.ReLU()),
+    "frozen in the middle": lambda p: p.network[2].requires_grad_(False),
+    "begins with a ReLU": lambda p: p.network.insert(0, nn.ReLU()),
     "float64": lambda p: p.double(),
 }
 
@@ -455,12 +419,12 @@ def algorithm_for(name: str, policy: Any) -> Any:
     return algorithm
 
 
-def batch_for(name: str, dtype: torch.dtype = torch.float32) -> Batch:
+def batch_for(dtype: torch.dtype = torch.float32) -> Batch:
     """Return six random steps."""
     g = torch.Generator().manual_seed(2)
-    obs, next_obs, force = (torch.randn(6, n, generator=g) for n in (3, 3, 2))
+    obs, next_obs = torch.randn(2, 6, 3, generator=g)
     reward, discount, weight = torch.rand(3, 6, generator=g)
-    action = torch.arange(6) % 2 if name == "DQN" else force
+    action = torch.arange(6) % 2
     reward = 6 * reward - 3
     batch = Batch(obs, action, reward, next_obs, discount, weight, torch.arange(6))
     return Batch(*(x.to(dtype) if x.is_floating_point() else x for x in batch[:7]))
@@ -471,11 +435,11 @@ def found(name: str, change: Callable[[Any], Any], fast: bool) -> list[Any]:
     policy = made(name, change)
     algorithm = algorithm_for(name, policy)
     fused = partial(ERRORS[name][2](policy), algorithm) if fast else algorithm.error
-    batch = batch_for(name, next(policy.parameters()).dtype)
+    batch = batch_for(next(policy.parameters()).dtype)
     for _ in range(2):
         error = fused(batch, torch.Generator().manual_seed(0))
         error.backward(batch.weight)
-    assert isinstance(error, (FusedQError, FusedCriticError) if fast else QError)
+    assert isinstance(error, FusedQError if fast else QError)
     grads = [x.grad for x in policy.parameters()]
     assert error.td_error.sign().unique().tolist() == [-1, 1]
     assert any(x is not None and x.any() for x in grads)
@@ -495,7 +459,7 @@ def test_errors_and_gradients_are_the_plain_ones(name: str, change: str) -> None
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_algorithm_with_another_error_is_refused(name: str) -> None:
     policy = made(name)
-    algorithm, batch = algorithm_for(name, policy), batch_for(name)
+    algorithm, batch = algorithm_for(name, policy), batch_for()
     fused, generator = ERRORS[name][2](policy), torch.Generator()
 
     class Heir(type(algorithm)):  # type: ignore[misc]
@@ -528,32 +492,8 @@ def stepping(policy: Any) -> None:
     first_layer(policy).weight.register_post_accumulate_grad_hook(step)
 
 
-def first_judge(policy: Any) -> Any:
-    """What is called with states and actions, or with states alone."""
-    judges = judges_of(policy)
-    return judges[0] if isinstance(judges, Critics) else policy
-
-
-def critics_forward(policy: Any) -> None:
-    """A hook on whatever is called with states and actions."""
-    first_judge(policy).register_forward_hook(negative)
-
-
-def models_forward(policy: Any) -> None:
-    model = first_judge(policy)
-    inner = model.forward
-    model.forward = lambda *x, **named: -inner(*x, **named)
-
-
-def judged_otherwise(policy: Any) -> None:
-    """A subclass that keeps its name and judges otherwise."""
-    judges = judges_of(policy)
-    inner = type(judges).forward
-    same_name(judges, forward=lambda self, *x: 2 * inner(self, *x))
-
-
 LISTENS = "policy must have (Sequential|Linear|Parameter).* there, without hooks"
-JUDGES = "policy must have (Policy|ActionCritic|Critics) there, without hooks"
+POLICY = "policy must have Policy there, without hooks"
 # What is done to a policy, and whether it is the chain that is refused.
 LISTENED: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "gradient hook": (frozen, True),
@@ -574,13 +514,20 @@ LISTENED: dict[str, tuple[Callable[[Any], Any], bool]] = {
         lambda p: first_layer(p).register_forward_pre_hook(lambda m, x: (-x[0],)),
         True,
     ),
-    "hook on a critic": (critics_forward, False),
-    "forward on a model": (models_forward, False),
+    "hook on the policy": (lambda p: p.register_forward_hook(negative), False),
+    "forward on the policy": (
+        lambda p: replaced(p, "forward", lambda obs: -p.network(obs)),
+        False,
+    ),
+    "forward of a subclass": (
+        lambda p: same_name(p.network, forward=lambda self, obs: 2 * obs[:, :2]),
+        True,
+    ),
     "forward on a layer": (
         lambda p: replaced(first_layer(p), "forward", lambda x: x.new_ones(len(x), 8)),
         True,
     ),
-    "unknown layer": (lambda p: chains_of(p)[0].append(nn.Identity()), True),
+    "unknown layer": (lambda p: p.network.append(nn.Identity()), True),
     "weight made anew": (
         lambda p: nn.utils.parametrizations.weight_norm(first_layer(p)),
         True,
@@ -593,14 +540,7 @@ LISTENED: dict[str, tuple[Callable[[Any], Any], bool]] = {
 def test_whoever_listens_is_refused(name: str, change: str) -> None:
     disturb, chain = LISTENED[change]
     policy = made(name, disturb)
-    with pytest.raises(ValueError, match=LISTENS if chain else JUDGES):
-        ERRORS[name][2](policy)
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_whoever_judges_otherwise_is_refused(name: str) -> None:
-    policy = made(name, judged_otherwise)
-    with pytest.raises(ValueError, match=LISTENS if name == "DQN" else JUDGES):
+    with pytest.raises(ValueError, match=LISTENS if chain else POLICY):
         ERRORS[name][2](policy)
 
 
@@ -671,26 +611,6 @@ def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(
     assert torch.equal(plain.sample().action, fast.sample().action)
 
 
-@pytest.mark.parametrize(
-    ("make", "config"),
-    [(TD3, TD3Config(batch_size=8)), (SAC, SACConfig(batch_size=8))],
-)
-def test_hooks_of_an_actors_weights_are_called(make: Any, config: Any) -> None:
-    """The critics' gradient is made by hand; the actor's is autograd's."""
-    policy = made("TD3" if make is TD3 else "SAC")
-    fast = fused_critic_error(policy)
-    learner = make(policy, make_envs(partial(Still, BOX), 1), config, error=fast)
-    learner.collector.reset(0)
-    learner.buffer.push(learner.collector.collect(lambda obs: torch.zeros(1, 2), 9))
-    heard: list[str] = []
-    weight = learner.actor[0]
-    weight.register_hook(lambda grad: heard.append("gradient"))
-    weight.register_post_accumulate_grad_hook(lambda x: heard.append("after"))
-    for _ in range(config.target_interval):
-        learner.learn()
-    assert heard == ["gradient", "after"]
-
-
 # --- Encoders -------------------------------------------------------------------------
 
 PICTURES = {
@@ -711,9 +631,6 @@ def test_networks_with_an_encoder_are_left_to_the_plain_forms(seen: str) -> None
             numpy_act(values)
         with pytest.raises(ValueError, match=OTHER):
             fused_q_error(values)
-    for filling in (make_ddpg_policy(space, BOX), make_sac_policy(space, BOX)):
-        with pytest.raises(ValueError, match="critics without an encoder"):
-            fused_critic_error(filling)
     with pytest.raises(ValueError, match="policy"):
         numpy_act(make_discrete_sac_policy(space, LISTED))
 

@@ -20,6 +20,7 @@ OLD = dict(
 ADDRESSES = OldAddress().homes
 # Without a successor of the same kind; CHANGELOG.md says what is there now.
 GONE = {"AuxiliaryHeads", "Result", "chain_q_error", "chain_critic_error"}
+GONE |= {"FusedCriticError", "fused_critic_error"}
 
 
 def test_few_names_are_at_the_top_and_the_others_exist():

@@ -28,7 +28,6 @@ from literate_rl.actors.actors import Actor, weights_of
 from literate_rl.apps.cli import main, parse
 from literate_rl.apps.training import ALGORITHMS, ended, make_learner
 from literate_rl.by_hand.fast_forms import (
-    fused_critic_error,
     fused_q_error,
     numpy_act,
 )
@@ -333,9 +332,6 @@ def test_fused_errors_refuse_what_normalises_and_train_does_without() -> None:
     policy = make_q_policy(ROWS, LISTED, 8, normalize=True)
     with pytest.raises(ValueError, match="Linear or ReLU there"):
         fused_q_error(policy)
-    for make in (make_sac_policy, make_ddpg_policy):
-        with pytest.raises(ValueError, match="policy must have critics"):
-            fused_critic_error(make(ROWS, BOX, 8, normalize=True))
     for agent in ("dqn", "td3", "sac"):
         name, env, config = settings(agent)
         learner: Any = make_learner(name, env, config, {})

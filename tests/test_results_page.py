@@ -312,12 +312,12 @@ def test_updates_reach_their_goals_where_the_page_says_so() -> None:
         (small, fast), _ = (
             (row, ratios[row.case, f"{agent}, NumPy acts"]) for row in loops
         )
-        assert round(fast.ratio / small.ratio, 2) == {"TD3": 1.03, "SAC": 1.01}[agent]
+        assert round(fast.ratio / small.ratio, 2) == {"TD3": 1.04, "SAC": 1.03}[agent]
     assert found == {"DQN": [True, True], "TD3": [True, False], "SAC": [True, False]}
     td3, _ = read_results(RESULTS / "td3_loop.csv")
     small, large = (row.ratio for row in td3 if row.method == "TD3.learn")
-    assert round(small, 1) == 1.3
-    assert 1.14 < large < 1.15
+    assert round(small, 1) == 1.2
+    assert 1 < large < 1.1
 
 
 def test_what_misses_its_goal_is_told() -> None:

@@ -56,10 +56,8 @@ from literate_rl.book.contract_models import (
     QNetwork,
     SquashedGaussianActor,
 )
-from literate_rl.by_hand.fast_forms import fused_critic_error
 from literate_rl.check.contracts import ContractError
 from literate_rl.data.replay import Batch
-from literate_rl.ground.networks import Critics
 from literate_rl.learners.ddpg import ActorCritics
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.sac import (
@@ -407,42 +405,6 @@ def remembered(policy: Any) -> Batch:
     discount[0] = 0.0
     rest = torch.ones(N), torch.arange(N)
     return Batch(obs, action, reward, next_obs, discount, *rest)
-
-
-class Wrapped(nn.Module):
-    """A critic that is not ours."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, state: Tensor, action: Tensor) -> Any:
-        return self.inner(state, action)
-
-
-class Doubting(Critics):
-    """Critics that do not say what they think."""
-
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        return super().forward(obs, action) / 2
-
-
-def test_the_fused_error_refuses_critics_that_are_not_ours() -> None:
-    policy = policy_for()
-    critics = policy.critics
-    fused_critic_error(policy)
-    critics[0] = Wrapped(critics[0])
-    with pytest.raises(ValueError, match="methods of its own, got Wrapped"):
-        fused_critic_error(policy)
-    # One of ours that computes something else.
-    critics[0] = critics[0].inner
-    critics[0].net.append(nn.Tanh())
-    with pytest.raises(ValueError, match="must have Linear or ReLU there"):
-        fused_critic_error(policy)
-    policy = policy_for()
-    policy.critics.__class__ = Doubting
-    with pytest.raises(ValueError, match="methods of its own, got Doubting"):
-        fused_critic_error(policy)
 
 
 @pytest.mark.equation("soft-target")

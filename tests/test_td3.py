@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import soft
 import torch
 from fuzz import assert_held
 from hypothesis import given
@@ -43,7 +41,6 @@ from reach import (
 from torch import Tensor, nn
 
 from literate_rl.apps.training import train
-from literate_rl.by_hand.fast_forms import FusedCriticError, fused_critic_error
 from literate_rl.check.contracts import ContractError
 from literate_rl.check.own_models import make_own_ddpg_policy
 from literate_rl.data.replay import Batch
@@ -243,50 +240,6 @@ def test_the_error_against_a_slow_form(name: str) -> None:
     # The critics' loss moves neither the actor nor anything in the target.
     still = [*network.actor.parameters(), *target.parameters()]
     assert all(p.grad is None for p in still)
-
-
-# --- The fused error ------------------------------------------------------------------
-
-
-# A batch of 24 and weights that differ tell one order of multiplications from another.
-HARD = {**SMALL, "batch_size": 24, "num_steps": 3, "priority_exponent": 0.6}
-CART = partial(gym.make, DISCRETE)
-PAIRS: dict[str, Callable[[], OffPolicy]] = {
-    "TD3": partial(learner_for, TD3Config(**SMALL)),
-    "TD3, discrete": partial(learner_for, TD3Config(**HARD), CART),
-    "TD3, three critics": partial(
-        learner_for, TD3Config(**HARD, num_critics=3, max_grad_norm=0.5)
-    ),
-    "SAC": soft.learner_for,
-    "SAC, priorities": partial(
-        soft.learner_for,
-        replace(soft.SMALL, batch_size=24, priority_exponent=0.6, num_steps=3),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_a_learner_with_the_fused_error_is_the_plain_one_to_the_bit(name: str) -> None:
-    plain, other = PAIRS[name](), PAIRS[name]()
-    fused = fused_critic_error(other.policy)
-    given = other.algorithm, other.collector.envs, other.config
-    fast = OffPolicy(*given, error=fused)
-    same = partial(torch.testing.assert_close, rtol=0, atol=0, equal_nan=True)
-    while plain.updates < 60:
-        told, expected = fast.iterate(), plain.iterate()
-        assert told.keys() == expected.keys()
-        for metric, number in told.items():
-            same(float(number), float(expected[metric]))
-        same(fast.policy.state_dict(), plain.policy.state_dict())
-        same(fast.state_dict(), plain.state_dict())
-    # Each number that an error holds, too, and it was no plain one.
-    found = [
-        learner.error(learner.sample(), learner.generator) for learner in (fast, plain)
-    ]
-    assert isinstance(found[0], FusedCriticError)
-    assert isinstance(found[1], QError)
-    for field in QError._fields:
-        same(getattr(found[0], field), getattr(found[1], field).detach())
 
 
 # --- The loop -------------------------------------------------------------------------

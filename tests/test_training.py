@@ -491,8 +491,8 @@ FILLING = ("sac", *DDPG_LIKE)
         ("rainbow", CARTPOLE, False, False),
         ("ddpg", "Pendulum-v1", False, False),
         ("hddpg", "Pendulum-v1", False, False),
-        ("td3", "Pendulum-v1", False, True),
-        ("sac", "Pendulum-v1", False, True),
+        ("td3", "Pendulum-v1", False, False),
+        ("sac", "Pendulum-v1", False, False),
         ("sac", CARTPOLE, True, False),
     ],
 )

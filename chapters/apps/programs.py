@@ -186,7 +186,7 @@ def run_program(
     code = compile(above + own + below, path, "exec")
     options = {"env": env, "seed": seed, "total-steps": total_steps}
     given = [f"--{name}={x}" for name, x in options.items() if x is not None]
-    made: dict[str, Any] = {"__name__": "__main__"}
+    made = {"__name__": "__main__"}
     with (
         mock.patch.object(sys, "argv", [str(path), *given]),
         redirect_stdout(io.StringIO()),
@@ -272,8 +272,7 @@ class Source(NamedTuple):
         return self.code
 
     def _repr_markdown_(self) -> str:
-        where = "`" + "` of `".join([self.name, self.module]) + "`"
-        return "\n".join(["```python", self.code + "```", where])
+        return f"```python\n{self.code}```\n`{self.name}` of `{self.module}`"
 
 
 def source(thing: Any) -> Source:

@@ -64,7 +64,8 @@ from literate_rl.nets.policies import predicted
 from literate_rl.nets.parts import CategoricalActions
 from literate_rl.learners.ppg import PPGAlgorithm  # noqa: F401 (its row)
 from literate_rl.actors.processes import pickled, transport_named
-from literate_rl.by_hand.fast_forms import fused_critic_error, fused_q_error, numpy_act
+from literate_rl.learners.td3 import TD3  # noqa: F401 (its row and HDDPG's)
+from literate_rl.by_hand.fast_forms import fused_q_error, numpy_act
 from literate_rl.by_hand.ppo_by_hand import ByHand
 from literate_rl.check.own_models import (
     make_contract_policy,
@@ -1055,7 +1056,7 @@ def act_in_list(policy: Any) -> Any:
 FORMS: dict[str, tuple[str, tuple[Callable[[Any], Any], ...]]] = {
     "act": ("acting", (numpy_act,)),
     "act_in_list": ("acting", (act_in_list,)),
-    "error": ("the error", (fused_q_error, fused_critic_error)),
+    "error": ("the error", (fused_q_error,)),
     "by_hand": ("learning by hand", (ByHand,)),
 }
 

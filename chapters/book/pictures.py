@@ -725,7 +725,7 @@ def dial(
             there are more than 2,000 settings.
     """
     rows, columns = grid or ((), ())
-    choices: list[Sequence[Any]] = [*sliders.values()]
+    choices = [*sliders.values()]
     sizes = [*map(len, choices), *[2] * (len(rows) * len(columns))]
     if prod(sizes) > 2000:
         raise ValueError(f"dial must have at most 2000 settings, got {prod(sizes)}")

@@ -21,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 import gymnasium as gym
@@ -190,13 +190,13 @@ def misses(told: dict[str, float], tolerance: float = 0.0) -> dict[str, float]:
     return {room: miss for room, miss in far.items() if not miss <= tolerance}
 
 
-def count(rooms: Iterable[str]) -> str:
+def count(rooms: Collection[str]) -> str:
     """Say how many rooms there are."""
-    number = len([*rooms])
+    number = len(rooms)
     return f"{number} of 6 rooms {'is' if number == 1 else 'are'}"
 
 
-def lines(got: dict[str, str], moving: Container[str]) -> str:
+def lines(got: dict[str, str], moving: Collection[str]) -> str:
     """Say of each room what it tests, or that it is not there yet."""
     return "\n".join(
         f"  {room:8s} expected {ROOMS[room][0]:g}, {words}: "

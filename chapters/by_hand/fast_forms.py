@@ -20,7 +20,7 @@
 # ```
 #
 # Nobody has to read this page to follow the book. The four steps are those of {doc}`/chapters/maths/fast`: profile, derive,
-# prove, measure. A form that gains less than a twentieth of the time is not worth its lines:
+# prove, measure. A form that gains a training less than a tenth of its time is not worth its lines:
 # {doc}`/docs/results` lists those that went, each with its figure.
 
 # %% tags=["export", "hide-input"]
@@ -40,24 +40,14 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from literate_rl.data.replay import Batch
-from literate_rl.ground.networks import ActionCritic, Critics, Stretch
+from literate_rl.ground.networks import Stretch
 from literate_rl.ground.protocols import Act, PolicyLike
-from literate_rl.ground.signatures import Float, Int, check_finite, check_that, checked
+from literate_rl.ground.signatures import Float, Int, check_that, checked
 from literate_rl.learners.ddpg import ActorCritics, BoxActions
 from literate_rl.learners.discrete_sac import DiscreteSoftPolicy
-from literate_rl.learners.dqn import (
-    EpsilonGreedy,
-    QLayers,
-    QLearning,
-)
+from literate_rl.learners.dqn import EpsilonGreedy, QLayers, QLearning
+from literate_rl.learners.sac import GaussianRows, SoftPolicy, SquashedGaussian
 from literate_rl.maths.dqn import double_q_target
-from literate_rl.learners.sac import (
-    GaussianRows,
-    SoftActorCritic,
-    SoftPolicy,
-    SquashedGaussian,
-)
-from literate_rl.learners.td3 import TwinDelayed
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
 from literate_rl.nets.masking import legal
@@ -72,13 +62,11 @@ from literate_rl.nets.parts import (
 
 __all__ = [
     "FlatAdam",
-    "FusedCriticError",
     "FusedQError",
     "SharesMemory",
     "chain_backward",
     "chain_layers",
     "chain_outputs",
-    "fused_critic_error",
     "fused_q_error",
     "numpy_act",
 ]
@@ -168,8 +156,7 @@ numpy_layers = partial(layers_of, known=ACTING)
 
 def memory(p: Any) -> NDArray[Any]:
     """Return a parameter's own memory as an array; only a plain one keeps it."""
-    shared: NDArray[Any] = as_made(p, nn.Parameter).detach().numpy()
-    return shared
+    return as_made(p, nn.Parameter).detach().numpy()
 
 
 # %% [markdown]
@@ -257,7 +244,7 @@ def boxed(rows: Any, actions: Any) -> Rule:
 
     def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
         if not isinstance(noise, np.ndarray):
-            return cast(NDArray[Any], row + noise)
+            return row + noise
         # NaN where the actor's own action stays.
         added, instead = halves(noise)
         return np.where(np.isnan(instead), row + added, instead)
@@ -331,7 +318,7 @@ def numpy_act(policy: PolicyLike) -> Act:
         ValueError: If the policy is another one, or has hooks or methods of its own.
     """
     check_numbers(list(policy.parameters()))
-    known: Any = as_made(policy, Policy, SoftPolicy, DiscreteSoftPolicy)
+    known = as_made(policy, Policy, SoftPolicy, DiscreteSoftPolicy)
     rows, normalizer = known.network, nn.Identity()
     if type(rows) is ActorCritic:
         rows, normalizer = as_made(rows, ActorCritic).actor, rows.normalizer
@@ -487,46 +474,37 @@ def chain_backward(
 
 
 # %% tags=["export"]
-class FusedError(NamedTuple):
+class FusedQError(NamedTuple):
     """A ``QError`` with what is needed to compute its gradient by hand.
 
     Attributes:
-        chains: The layers of each of K chains.
+        layers: The layers of the chain.
         outputs: What each layer put out.
-        slope: Minus the derivatives of the loss over the chains' values.
-        taken: Which of a chain's values are meant, where it has several.
+        slope: Minus the derivatives of the loss over the values.
+        taken: Which of the chain's values are meant.
     """
 
     loss: Float[Tensor, "N"]
     td_error: Float[Tensor, "N"]
     value: Float[Tensor, "N"]
-    chains: list[list[nn.Module]]
-    outputs: list[list[Tensor]]
-    slope: Float[Tensor, "K N"]
-    taken: Int[Tensor, "N 1"] | None = None
+    layers: list[nn.Module]
+    outputs: list[Tensor]
+    slope: Float[Tensor, "N"]
+    taken: Int[Tensor, "N 1"]
 
     @torch.no_grad()
     def backward(self, weight: Float[Tensor, "N"]) -> None:
         """Add the gradient of the weighted mean loss to that of the parameters."""
         # In the order of autograd: any other would round differently.
-        slopes = weight * (-1 / len(weight)) * self.slope
-        for chain, outputs, slope in zip(
-            self.chains, self.outputs, slopes.unsqueeze(-1), strict=True
-        ):
-            row = slope
-            # The gradient of the actions that were not taken is zero.
-            if self.taken is not None:
-                row = torch.zeros_like(outputs[-1]).scatter_(1, self.taken, slope)
-            chain_backward(chain, outputs, row)
-
-
-FusedQError = FusedError  # their names before
-FusedCriticError = FusedError
+        slope = (weight * (-1 / len(weight)) * self.slope).unsqueeze(-1)
+        # The gradient of the actions that were not taken is zero.
+        row = torch.zeros_like(self.outputs[-1]).scatter_(1, self.taken, slope)
+        chain_backward(self.layers, self.outputs, row)
 
 
 def fused_q_error(
     policy: nn.Module,
-) -> Callable[[QLearning, Batch, torch.Generator], FusedError]:
+) -> Callable[[QLearning, Batch, torch.Generator], FusedQError]:
     """Return a faster ``QLearning.error`` for a policy, to hand to ``DQN``.
 
     Raises:
@@ -534,13 +512,13 @@ def fused_q_error(
             first batch, if the algorithm's error is not that of ``QLearning``.
     """
     # Somebody may have another idea of what is legal.
-    known: Any = as_made(policy, Policy)
+    known = as_made(policy, Policy)
     as_made(known.actions, EpsilonGreedy)
     layers = chain_layers(known.network)
 
     def error(
         algorithm: QLearning, batch: Batch, generator: torch.Generator
-    ) -> FusedError:
+    ) -> FusedQError:
         kind = type(algorithm)
         words = f"algorithm must have QLearning.error, got a {kind.__name__}"
         check_that(kind.error is QLearning.error, words)
@@ -558,8 +536,8 @@ def fused_q_error(
             loss = smooth_l1_loss(value, aim, reduction="none")
             td_error = aim - value
             # The derivative of {eq}`huber` over the value, with a minus.
-            slope = td_error.clamp(-1.0, 1.0).unsqueeze(0)
-        return FusedError(loss, td_error, value, [layers], [outputs], slope, taken)
+            slope = td_error.clamp(-1.0, 1.0)
+        return FusedQError(loss, td_error, value, layers, outputs, slope, taken)
 
     return error
 
@@ -567,62 +545,6 @@ def fused_q_error(
 # %% [markdown]
 # **Prove.** `tests/test_dqn.py` holds error and gradients equal to those of the plain form.
 # **Measure.** {doc}`/docs/results` has an update of DQN beside the same one of Stable-Baselines3.
-
-# %% [markdown]
-# ## Critics of actions
-#
-# The critics of {doc}`/chapters/td3` and {doc}`/chapters/sac` are chains too. Their errors work
-# as above, with the slope $\delta_k$ of half a squared error for critic $k$ instead.
-
-
-# %% tags=["export"]
-def critic_chains(policy: Any) -> list[list[nn.Module]]:
-    """Return the layers of each critic of a policy, or refuse it."""
-    network = policy if hasattr(policy, "critics") else policy.network
-    critics = as_made(getattr(network, "critics", None), Critics)
-    # In front of a critic there may be an encoder.
-    fronts = any(len(as_made(critic, ActionCritic).front) for critic in critics)
-    check_that(not fronts, "policy must have critics without an encoder")
-    return [chain_layers(critic.net) for critic in critics]
-
-
-def fused_critic_error(
-    policy: nn.Module,
-) -> Callable[[Any, Batch, torch.Generator], FusedError]:
-    """Return a faster ``error`` of ``TD3`` or ``SAC``, for a policy with critics.
-
-    Args:
-        policy: What ``make_ddpg_policy`` or ``make_sac_policy`` has built.
-
-    Raises:
-        ValueError: If a critic is no chain of layers of ours. With the first batch, if
-            the algorithm's error is another one.
-    """
-    chains = critic_chains(policy)
-
-    def error(algorithm: Any, batch: Batch, generator: torch.Generator) -> FusedError:
-        kind = type(algorithm)
-        words = f"algorithm must have TD3's or SAC's .error, got a {kind.__name__}"
-        check_that(kind.error in (TwinDelayed.error, SoftActorCritic.error), words)
-        target = algorithm.aim(batch, generator)
-        with torch.no_grad():
-            x = torch.cat([batch.obs, batch.action], -1)
-            outputs = [chain_outputs(chain, x) for chain in chains]
-            q = torch.stack([each[-1].squeeze(-1) for each in outputs])
-            distance = target - q
-            loss = (0.5 * distance.square()).sum(0)
-            check_finite(loss, q=q, target=target)
-            value = q.mean(0)
-        return FusedError(loss, target - value, value, chains, outputs, distance)
-
-    return error
-
-
-# %% [markdown]
-# **Prove.** `tests/test_td3.py` holds learners with this error equal to the plain ones, to the
-# bit. **Measure.** {doc}`/docs/results` has updates of TD3 and SAC beside those of
-# Stable-Baselines3. DDPG and HDDPG once had such an error too. With one critic instead of two it saved too
-# little, and went.
 
 # %% [markdown]
 # ## Adam on one vector
@@ -710,7 +632,7 @@ class FlatAdam(SharesMemory):
         """Return the optimiser's settings, or refuse them."""
         groups = self.optimizer.param_groups
         check_that(len(groups) == 1, "optimizer must have one group of parameters")
-        group: dict[str, Any] = groups[0]
+        group = groups[0]
         extras = group["weight_decay"] or group["amsgrad"] or group["maximize"]
         words = "optimizer must be without weight_decay, amsgrad and maximize"
         check_that(not extras, words)
@@ -775,7 +697,7 @@ class FlatAdam(SharesMemory):
 # %% [markdown]
 # ## The limit
 #
-# How much faster could an update become? All that this page saves is the price of calls. The products
+# How much faster could an update of TD3 or SAC become? Fast forms save the price of calls only. The products
 # of large matrices stay: with layers of 256 and a batch of 256 each of them is 17 million
 # multiply-adds, whoever asks for it. So let us count them, in an update of the values and in one of the
 # actor. An actor's step can ask for the actor's gradients alone, as the loop of this book does
@@ -785,8 +707,8 @@ class FlatAdam(SharesMemory):
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from literate_rl.learners.ddpg import make_ddpg_policy
-from literate_rl.learners.sac import SACConfig
-from literate_rl.learners.td3 import TD3Config
+from literate_rl.learners.sac import SACConfig, SoftActorCritic
+from literate_rl.learners.td3 import TD3Config, TwinDelayed
 
 
 class Products(TorchDispatchMode):

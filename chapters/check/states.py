@@ -99,7 +99,7 @@ def state_spec(observation_space: Space) -> StateSpec:
     on, and anything else is one state called ``state``. Integers, such as the bytes of
     a picture, stay integers. A space that is not a ``Box`` is flattened by Gymnasium.
     """
-    parts: dict[str, Space] = {"state": observation_space}
+    parts = {"state": observation_space}
     if isinstance(observation_space, spaces.Dict):
         parts = dict(observation_space.spaces)
     elif isinstance(observation_space, spaces.Tuple):
@@ -159,7 +159,7 @@ class ByName(nn.Module):
         super().__init__()
         unwrapped(model)  # refuses anything that is not a module
         self.spec = spec.named_for(model)
-        self.fixed: dict[str, Any] = {}
+        self.fixed = {}
         if isinstance(model, partial):
             model, self.fixed = model.func, dict(model.keywords)
         self.model = model

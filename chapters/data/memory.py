@@ -167,8 +167,7 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
     (grad,) = torch.autograd.grad(value_loss, value, retain_graph=True)
     total = grad[:-1].abs().sum(0) * weight.numel() / 2
     # Steps that do not count weigh nothing in this mean either.
-    mean: list[float] = (total / weight.sum(0).clamp_min(1e-9)).tolist()
-    return mean
+    return (total / weight.sum(0).clamp_min(1e-9)).tolist()
 
 
 @checked

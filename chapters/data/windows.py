@@ -227,8 +227,7 @@ class Rings:
         ends = self.count.cumsum()
         env = np.searchsorted(ends, chosen, side="right")
         row = chosen - (ends - self.count)[env]
-        place: NDArray[np.int64] = row * self.num_envs + env
-        return place
+        return row * self.num_envs + env
 
 
 # %% [markdown]

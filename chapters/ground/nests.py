@@ -320,8 +320,7 @@ Make = TypeVar("Make", bound=Callable[..., Any])
 
 def name_of_model(model: Any) -> str:
     """Return the name of a model's class, or of the function that makes one."""
-    name: str = getattr(model, "__qualname__", type(model).__qualname__)
-    return name
+    return getattr(model, "__qualname__", type(model).__qualname__)
 
 
 def remembered(make: Make) -> Make:

@@ -105,8 +105,7 @@ class ActionCritic(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the values of actions, ``(*B, 1)``."""
-        q: Tensor = self.net(torch.cat([self.front(obs), action], -1))
-        return q
+        return self.net(torch.cat([self.front(obs), action], -1))
 
 
 class Critics(nn.ModuleList):

@@ -110,8 +110,7 @@ class Row:
     def home(self) -> str:
         """The module of what trains it."""
         trains: Any = self.learner or self.actors
-        module: str = trains.__module__
-        return module
+        return trains.__module__
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -212,7 +212,7 @@ def ppg_network_forward(
     """
     output, state = network(inputs.observation, state, require_aux)
     distribution, value, aux = output
-    log_prob: Any = ()
+    log_prob = ()
     if epsilon_greedy is None:
         action = map_nest(lambda leaf: leaf.sample(), distribution)
         terms = map_nest(lambda leaf, a: leaf.log_prob(a), distribution, action)
@@ -229,7 +229,7 @@ def ppg_network_forward(
 def draw_or_mode(leaf: Any, q: float) -> Tensor:
     """Draw from a distribution with probability q, row by row, else take its mode."""
     # The mixture {eq}`greedy-mixture`. To be greedy always needs no random number.
-    mode: Tensor = leaf.mode.detach()
+    mode = leaf.mode.detach()
     if q == 0:
         return mode
     drawn = torch.rand(leaf.batch_shape, device=mode.device) < q
@@ -296,8 +296,7 @@ def divergence(old: Any, new: Any) -> Tensor:
     check_that(came == wanted, words)
     # Leaf by leaf, {eq}`nested-divergence`.
     each = map_nest(lambda p, q: kl_divergence(frozen(p), q), old, new)
-    total: Tensor = sum(ends(each))
-    return total
+    return sum(ends(each))
 
 
 def shapes(nest: Any) -> Any:
@@ -562,7 +561,7 @@ class PPGAuxAlgorithm:
         self.optimizer, self.parameters = self.phase.optimizer, self.network.parameters
         self.interval = aux_options.interval
         self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
-        self.form: Any = None  # shapes and types of an experience
+        self.form = None  # shapes and types of an experience
 
     @property
     def training(self) -> bool:
@@ -626,11 +625,10 @@ class PPGAuxAlgorithm:
         target = torch.cat(
             [self.loss.target(map_nest(itemgetter(part), seen)) for part in rollouts]
         )
-        chunks: Chunks = map_nest(
+        return map_nest(
             lambda x: in_chunks(x[: count * length], length),
             Chunks(observation, target, info.action_distribution),
         )
-        return chunks
 
     def train_iter(self) -> dict[str, float]:
         """Run one auxiliary phase, empty the buffer, and return metrics."""

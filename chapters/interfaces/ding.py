@@ -296,8 +296,7 @@ class ByMode(nn.Module):
         answer = self.model(obs.reshape(-1, *obs.shape[lead:]), mode=mode)[key]
         if isinstance(answer, Mapping):
             answer = torch.cat([answer["mu"], answer["sigma"].log()], -1)
-        rows: Tensor = answer.reshape(*obs.shape[:lead], -1)
-        return rows
+        return answer.reshape(*obs.shape[:lead], -1)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the rows of observations."""
@@ -394,9 +393,8 @@ class IMPALAPolicy:
     def build_model(self) -> nn.Module:
         """Build the default model."""
         name, (module,) = self.default_model()
-        make_model: Any = getattr(import_module(module), name)
-        model: nn.Module = make_model(*self.env_spaces(**self.cfg.model))
-        return model
+        make_model = getattr(import_module(module), name)
+        return make_model(*self.env_spaces(**self.cfg.model))
 
     def env_spaces(self, obs_shape: Any, action_shape: int) -> tuple[spaces.Box, Space]:
         """Return the space of observations, and that of actions."""

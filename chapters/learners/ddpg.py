@@ -83,8 +83,7 @@ class ActorCritics(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the actor's actions, before any noise."""
-        row: Tensor = self.actor(obs)
-        return row
+        return self.actor(obs)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the actor's own actions by the first critic."""
@@ -201,8 +200,7 @@ class OneHotActions:
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.argmax(-1).numpy() + self.start
-        return names
+        return action.argmax(-1).numpy() + self.start
 
 
 # %% [markdown]

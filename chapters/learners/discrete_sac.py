@@ -19,8 +19,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from gymnasium import spaces
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from literate_rl.data.replay import Batch
 from literate_rl.ground.nests import as_discrete, as_space, remembered
 from literate_rl.ground.networks import eval_mode, layers, mean_surprise
-from literate_rl.ground.protocols import Act, Envs, Error, PolicyLike, settings_of
+from literate_rl.ground.protocols import Act, Envs, PolicyLike, settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, checked
 from literate_rl.learners.loop import OffPolicy, learner_of
@@ -261,8 +260,7 @@ def soft_policy(
     """Build a policy for numbers in a box or for actions from a list."""
     listed = isinstance(actions, spaces.Discrete)
     make = make_discrete_sac_policy if listed else make_sac_policy
-    policy: Policy = by_settings(make)(seen, actions, config, **given)
-    return policy
+    return by_settings(make)(seen, actions, config, **given)
 
 
 def soft_learner(
@@ -270,12 +268,11 @@ def soft_learner(
     envs: Envs,
     config: SACConfig,
     act_in_list: Act | None = None,
-    error: Callable[..., Error] | None = None,
 ) -> OffPolicy:
     """Return SAC for numbers in a box or for actions from a list."""
     if isinstance(envs.single_action_space, spaces.Discrete):
-        return DiscreteSAC(cast(Any, policy), envs, config, act=act_in_list)
-    return SAC(cast(Any, policy), envs, config, error=error)
+        return DiscreteSAC(policy, envs, config, act=act_in_list)
+    return SAC(policy, envs, config)
 
 
 ROW = register(
@@ -288,7 +285,7 @@ ROW = register(
         soft_learner,
         settings=settings_of_sac,
         contract="sac",
-        forms=("act_in_list", "error"),
+        forms=("act_in_list",),
     )
 )
 

@@ -139,8 +139,7 @@ class EpsilonGreedy:
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.numpy() + self.start
-        return names
+        return action.numpy() + self.start
 
 
 # %% [markdown]
@@ -156,8 +155,7 @@ class QLayers(nn.Sequential):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the best action."""
-        best: Tensor = self(obs).amax(-1)
-        return best
+        return self(obs).amax(-1)
 
 
 def dueling_layer(num_actions: int) -> nn.Linear:

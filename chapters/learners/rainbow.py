@@ -88,8 +88,7 @@ class PictureLayer(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features of pictures."""
-        features: Tensor = self.encoder(obs)[0]
-        return features
+        return self.encoder(obs)[0]
 
 
 # %% tags=["export"]
@@ -206,8 +205,7 @@ class RainbowPolicy(Policy):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the best action."""
-        best: Tensor = self(obs).amax(-1)
-        return best
+        return self(obs).amax(-1)
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
@@ -230,8 +228,7 @@ class RainbowPolicy(Policy):
             return super().act(obs, noise, mask=mask)
         layers, random = noise.split([self.noise_size, self.num_actions], -1)
         row = self.legal(self(obs, layers), mask)
-        action: Tensor = self.actions.choose(row, random)
-        return action
+        return self.actions.choose(row, random)
 
 
 # %% tags=["export", "hide-input"]

@@ -115,8 +115,7 @@ class SquashedGaussian(GaussianActions, nn.Module):
         self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
     ) -> Float[Tensor, "*B A"]:
         """Return the actions that follow from rows and noise."""
-        action: Tensor = self.box(super().choose(row, noise))
-        return action
+        return self.box(super().choose(row, noise))
 
     @checked
     def draw(

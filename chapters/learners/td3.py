@@ -234,7 +234,6 @@ ROW_TD3 = register(
         config=TD3Config,
         learner=TD3,
         settings=td3_settings,
-        forms=("error",),
         chapter="td3",
     )
 )

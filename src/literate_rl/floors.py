@@ -109,8 +109,8 @@ BELOW_THE_TOP = {
     "check.states": "StateSpec look_around",
     "check.contracts": "Broken Role",
     "check.own_models": "ContractPolicy LogitsOf",
-    "by_hand.fast_forms": "FlatAdam FusedCriticError FusedQError SharesMemory "
-    "chain_backward chain_layers chain_outputs fused_critic_error",
+    "by_hand.fast_forms": "FlatAdam FusedQError SharesMemory "
+    "chain_backward chain_layers chain_outputs",
     "interfaces.ding": "IMPALAPolicyConfig Timestep collate",
     "interfaces.cluster": "import_ray",
     "runs.evaluation": "Difference",

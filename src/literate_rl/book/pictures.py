@@ -1,4 +1,4 @@
-# Generated from chapters/book/pictures.py (edit there); digest 8ecaa37ac604d47e
+# Generated from chapters/book/pictures.py (edit there); digest df4966cd39c0930b
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -565,7 +565,7 @@ def dial(
             there are more than 2,000 settings.
     """
     rows, columns = grid or ((), ())
-    choices: list[Sequence[Any]] = [*sliders.values()]
+    choices = [*sliders.values()]
     sizes = [*map(len, choices), *[2] * (len(rows) * len(columns))]
     if prod(sizes) > 2000:
         raise ValueError(f"dial must have at most 2000 settings, got {prod(sizes)}")

@@ -1,4 +1,4 @@
-# Generated from chapters/book/playground.py (edit there); digest fbfd25505485eb2b
+# Generated from chapters/book/playground.py (edit there); digest 474640c9a8ce3fca
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
     Between two linear layers there must be a Tanh, and nothing else anywhere: no
     subclass, and no ``forward`` or hook of one's own.
     """
-    children: list[Any] = list(network.children())
+    children = list(network.children())
     wanted = [nn.Tanh if number % 2 else nn.Linear for number in range(len(children))]
     fits = (
         len(children) % 2 == 1
@@ -117,12 +117,6 @@ def layers(network: nn.Module) -> list[tuple[list[list[float]], list[float]]]:
 METRE, LIMIT = 83.0, radians(12)
 
 
-def moves(state: list[float]) -> list[str]:
-    """Return where the marks of the scene are: the limits, the cart, the pole."""
-    shift = f"translate({state[0] * METRE:.1f} 0)"
-    return [shift, shift, f"{shift} rotate({degrees(state[2]):.1f} 220 86)"]
-
-
 def scene(state: list[float]) -> Picture:
     """Draw cart, pole and track."""
     picture = Picture(
@@ -134,15 +128,14 @@ def scene(state: list[float]) -> Picture:
     picture.path(f"M{left:.1f},104v12M{right:.1f},104v12M{left:.1f},110H{right:.1f}")
     # The limits lean to both sides and are a little longer than the pole.
     across, up = (METRE + 8) * sin(LIMIT), (METRE + 8) * cos(LIMIT)
-    marks = (
-        (
-            "quiet lr-dashed",
-            f"M220,86l{across:.1f},{-up:.1f}M220,86l{-across:.1f},{-up:.1f}",
-        ),
-        ("thick", "M195,110v-24h50v24Z"),
-        ("accent lr-pole", f"M220,86v-{METRE:.0f}"),
-    )
-    for (kind, d), move in zip(marks, moves(state), strict=True):
+    limits = f"M220,86l{across:.1f},{-up:.1f}M220,86l{-across:.1f},{-up:.1f}"
+    shift = f"translate({state[0] * METRE:.1f} 0)"
+    turn = f"{shift} rotate({degrees(state[2]):.1f} 220 86)"
+    for kind, d, move in (
+        ("quiet lr-dashed", limits, shift),
+        ("thick", "M195,110v-24h50v24Z", shift),
+        ("accent lr-pole", f"M220,86v-{METRE:.0f}", turn),
+    ):
         picture.marks.append(
             f'<path class="lr-{kind} lr-moves" transform="{move}" d="{d}"/>'
         )

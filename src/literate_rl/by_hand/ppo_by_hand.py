@@ -1,4 +1,4 @@
-# Generated from chapters/ppo_by_hand.py (edit there); digest ed4d2e6240a792e4
+# Generated from chapters/ppo_by_hand.py (edit there); digest 0dd9c2eb7729fc6a
 """PPO by hand: forward, loss, backward and gradient clipping in NumPy."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from types import MethodType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -313,11 +313,11 @@ class ByHand(SharesMemory):
             check_that(p in free, "policy must use each parameter in one place only")
             return free.pop(p)
 
-        self.actor, self.critic, self.terms_of = parts_of(policy, take)
+        self.policy = as_made(policy, Policy)
+        self.actor, self.critic, self.terms_of = parts_of(self.policy, take)
         check_that(not free, "policy must have no parameters but those of its layers")
         self.check_trained()
-        self.normalizer: Any = policy.network.normalizer  # type: ignore[attr-defined]
-        self.policy = cast(Policy, policy)
+        self.normalizer = self.policy.network.normalizer
 
     def check_trained(self) -> None:
         """Raise unless all parameters are trained."""
@@ -326,8 +326,7 @@ class ByHand(SharesMemory):
 
     def seen(self, obs: Tensor) -> Array:
         """Return observations as the networks see them, a row for each."""
-        rows: Array = self.normalizer(obs).flatten(0, -2).numpy()
-        return rows
+        return self.normalizer(obs).flatten(0, -2).numpy()
 
     @one_thread
     @torch.no_grad()
@@ -420,14 +419,12 @@ class ByHand(SharesMemory):
         optimizer.step = MethodType(lambda _: flat.step(), optimizer)
 
 
-def parts_of(
-    policy: ActorCriticLike, take: Take
-) -> tuple[list[Layer], list[Layer], Any]:
+def parts_of(policy: Policy, take: Take) -> tuple[list[Layer], list[Layer], Any]:
     """Return the layers of actor and critic, and what finds the terms of rows."""
-    network = as_made(as_made(policy, Policy).network, ActorCritic)
+    network = as_made(policy.network, ActorCritic)
     known = {nn.Tanh: lambda _: Tanh(), nn.ReLU: lambda _: ReLU()}
     chain = partial(layers_of, known={nn.Linear: partial(Linear, take=take), **known})
-    actor, actions = network.actor, cast(Policy, policy).actions
+    actor, actions = network.actor, policy.actions
     kind: Any = CategoricalActions
     terms_of: Any = categorical
     if type(actor) is WithDeviations:

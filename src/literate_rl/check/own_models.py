@@ -1,4 +1,4 @@
-# Generated from chapters/check/own_models.py (edit there); digest 9629b020abc60360
+# Generated from chapters/check/own_models.py (edit there); digest 16a8d6d5869e490e
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -106,8 +106,7 @@ class ContractPolicy(nn.Module):
             # Without a `mode` this draws, so it needs a seed as well.
             seed, mode = checksum(obs), getattr(model.model, "mode", None)
             model = partial(model.ask, mode) if callable(mode) else model
-        action: Tensor = drawn(model, seed, obs)[0]
-        return action
+        return drawn(model, seed, obs)[0]
 
     def evaluate_actions(
         self, obs: Tensor, action: Tensor, *, mask: Tensor | None = None
@@ -123,10 +122,8 @@ class ContractPolicy(nn.Module):
         """Return actions for the vector environment, clipped to the box if any."""
         space: Any = self.action_space
         if isinstance(space, spaces.Discrete):
-            names: NDArray[Any] = action.squeeze(-1).numpy() + space.start
-            return names
-        inside: NDArray[Any] = action.numpy().clip(space.low, space.high)
-        return inside.astype(space.dtype)
+            return action.squeeze(-1).numpy() + space.start
+        return action.numpy().clip(space.low, space.high).astype(space.dtype)
 
     def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
         """Return actions in the environment's own form, as ``Policy.predict`` does."""
@@ -134,8 +131,7 @@ class ContractPolicy(nn.Module):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the values of observations."""
-        value: Tensor = drawn(self.critic, checksum(obs), obs)[0]
-        return value.squeeze(-1)
+        return drawn(self.critic, checksum(obs), obs)[0].squeeze(-1)
 
     def draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw an action in each state; return its log-density too, with gradient."""
@@ -147,8 +143,7 @@ class ContractPolicy(nn.Module):
     ) -> Tensor:
         """Return the log-probabilities of all actions, the actor's fourth result."""
         refuse_mask(mask, self.actor.model)
-        log_prob: Tensor = self.asked(obs, generator)[3]
-        return log_prob
+        return self.asked(obs, generator)[3]
 
     def asked(self, obs: Tensor, generator: torch.Generator) -> tuple[Any, ...]:
         """Return all that the actor says about states; it draws with our seed."""
@@ -168,10 +163,7 @@ def drawn(
 
 def checksum(*tensors: Tensor) -> int:
     """Return a number that is the same for the same tensors, rarely for others."""
-    number = 0
-    for tensor in tensors:
-        number = crc32(tensor.numpy(force=True).tobytes(), number)
-    return number
+    return crc32(b"".join(x.numpy(force=True).tobytes() for x in tensors))
 
 
 @checked
@@ -219,11 +211,9 @@ class FirstResult(nn.Module):
             # All actions of all states in one batch.
             each = torch.eye(number).to(obs).expand(len(obs), number, number)
             again = obs.unsqueeze(1).expand(-1, number, *obs.shape[1:])
-            value: Tensor = self.by_name(again, action=each)[0]
-            return value.squeeze(-1)
+            return self.by_name(again, action=each)[0].squeeze(-1)
         given = {} if action is None else {"action": action}
-        result: Tensor = self.by_name(obs, **given)[0]
-        return result
+        return self.by_name(obs, **given)[0]
 
 
 class LogitsOf(nn.Module):
@@ -243,8 +233,7 @@ class LogitsOf(nn.Module):
 
     def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return logits for observations; there is no noise."""
-        prob: Tensor = self.model(obs)
-        return (prob + 1e-8).log()
+        return (self.model(obs) + 1e-8).log()
 
 
 @checked
@@ -359,14 +348,8 @@ def make_own_sac_policy(
 
 def own_model(policy: Any) -> ByName | None:
     """Return the user's model that acts in a policy, or None."""
-    if isinstance(policy, ContractPolicy):
-        return policy.actor
-    network = policy.network
-    if isinstance(network, ActorCritics):
-        network = network.actor
-    if isinstance(network, LogitsOf):
-        network = network.model
-    return network.by_name if isinstance(network, FirstResult) else None
+    # Of the models of a policy the actor comes first.
+    return next((x for x in policy.modules() if isinstance(x, ByName)), None)
 
 
 def results_for(model: ByName, states: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-# Generated from chapters/check/probes.py (edit there); digest c41faefbb14638d4
+# Generated from chapters/check/probes.py (edit there); digest 5c04ad8929b81cfc
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def seed_generators(seed: int, device: torch.device) -> None:
             torch.cuda.manual_seed(seed)
 
 
-def watch(env: Any, num_steps: int = 32) -> tuple[gym.Env[Any, Any], list[Any]]:
-    """Make an environment and return it with the observations of some random steps."""
+def watch(env: Any) -> tuple[gym.Env[Any, Any], list[Any]]:
+    """Make an environment and return it with the observations of 32 random steps."""
     made = env_maker(env)()
     made.action_space.seed(0)
     seen: list[Any] = []
     over = True
-    while len(seen) < num_steps:
+    while len(seen) < 32:
         if over:
             observation, infos = made.reset(seed=None if seen else 0)
             over = False
@@ -153,9 +153,7 @@ class Probe:
         self.weights = [p for p in self.model.parameters() if p.requires_grad]
         self.states, self.space = states, space
         self.action, self.transform = action, transform
-        self.num_actions: int | None = None
-        if isinstance(space, spaces.Discrete):
-            self.num_actions = int(space.n)
+        self.num_actions = int(space.n) if isinstance(space, spaces.Discrete) else None
 
     def rows(
         self, batch: int, row: int | None = None, scale: float = 1.0
@@ -217,21 +215,19 @@ class Probe:
             batch, *low.shape, generator=generator
         ).to(low)
 
-    def bounds(self) -> tuple[Tensor, Tensor]:
+    def bounds(self) -> Tensor:
         """Return the bounds of continuous actions, -1 and 1 where there are none."""
         space: Any = self.space
         low, high = open_ended(space.low), open_ended(space.high)
         bounded = np.isfinite(low) & np.isfinite(high)
         low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         ends = torch.as_tensor(np.stack([low, high]), dtype=torch.float32)
-        first, last = ends.to(self.device)
-        return first, last
+        return ends.to(self.device)
 
     def drawn_or_given(self, batch: int) -> Tensor | None:
         """Return actions for a model that takes some: its own, or the probe's."""
         if self.action == "action=None":
-            action: Tensor = self.call(batch)[0].detach()
-            return action
+            return self.call(batch)[0].detach()
         return self.actions(batch) if self.action else None
 
     def judge(
@@ -253,7 +249,7 @@ class Probe:
 
     def shape(self, dims: Sequence[str], batch: int) -> tuple[int, ...]:
         """Return the sizes that the words of a shape mean; 0 is any number above 1."""
-        known: dict[str, tuple[int, ...]] = {
+        known = {
             "batch_size": (batch,),
             "action_num": (self.num_actions or 0,),
             "atom_num": (0,),

@@ -1,4 +1,4 @@
-# Generated from chapters/check/states.py (edit there); digest 7477e53d9bf15c41
+# Generated from chapters/check/states.py (edit there); digest 0c949668ab2b41ff
 """States by name: what the states are called, and a model that is called with them."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def state_spec(observation_space: Space) -> StateSpec:
     on, and anything else is one state called ``state``. Integers, such as the bytes of
     a picture, stay integers. A space that is not a ``Box`` is flattened by Gymnasium.
     """
-    parts: dict[str, Space] = {"state": observation_space}
+    parts = {"state": observation_space}
     if isinstance(observation_space, spaces.Dict):
         parts = dict(observation_space.spaces)
     elif isinstance(observation_space, spaces.Tuple):
@@ -120,7 +120,7 @@ class ByName(nn.Module):
         super().__init__()
         unwrapped(model)  # refuses anything that is not a module
         self.spec = spec.named_for(model)
-        self.fixed: dict[str, Any] = {}
+        self.fixed = {}
         if isinstance(model, partial):
             model, self.fixed = model.func, dict(model.keywords)
         self.model = model

@@ -1,4 +1,4 @@
-# Generated from chapters/data/memory.py (edit there); digest 37346baa4606f90f
+# Generated from chapters/data/memory.py (edit there); digest 5da53ce336742aec
 """Memory: the last samples, drawn alike or by priority, a limited number of times."""
 
 from __future__ import annotations
@@ -120,8 +120,7 @@ def distances(value_loss: Tensor, value: Tensor, weight: Tensor) -> list[float]:
     (grad,) = torch.autograd.grad(value_loss, value, retain_graph=True)
     total = grad[:-1].abs().sum(0) * weight.numel() / 2
     # Steps that do not count weigh nothing in this mean either.
-    mean: list[float] = (total / weight.sum(0).clamp_min(1e-9)).tolist()
-    return mean
+    return (total / weight.sum(0).clamp_min(1e-9)).tolist()
 
 
 @checked

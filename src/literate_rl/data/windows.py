@@ -1,4 +1,4 @@
-# Generated from chapters/data/windows.py (edit there); digest b1fd7277ecee49e5
+# Generated from chapters/data/windows.py (edit there); digest f6832d5224b7d716
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
@@ -197,5 +197,4 @@ class Rings:
         ends = self.count.cumsum()
         env = np.searchsorted(ends, chosen, side="right")
         row = chosen - (ends - self.count)[env]
-        place: NDArray[np.int64] = row * self.num_envs + env
-        return place
+        return row * self.num_envs + env

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/nests.py (edit there); digest 35888f8c115fe9f7
+# Generated from chapters/ground/nests.py (edit there); digest 1de3e9c08e15f581
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -248,8 +248,7 @@ Make = TypeVar("Make", bound=Callable[..., Any])
 
 def name_of_model(model: Any) -> str:
     """Return the name of a model's class, or of the function that makes one."""
-    name: str = getattr(model, "__qualname__", type(model).__qualname__)
-    return name
+    return getattr(model, "__qualname__", type(model).__qualname__)
 
 
 def remembered(make: Make) -> Make:

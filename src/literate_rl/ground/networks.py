@@ -1,4 +1,4 @@
-# Generated from chapters/ground/networks.py (edit there); digest 6e3359b336d5c57a
+# Generated from chapters/ground/networks.py (edit there); digest 7eb5463668fbd2e8
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class ActionCritic(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the values of actions, ``(*B, 1)``."""
-        q: Tensor = self.net(torch.cat([self.front(obs), action], -1))
-        return q
+        return self.net(torch.cat([self.front(obs), action], -1))
 
 
 class Critics(nn.ModuleList):

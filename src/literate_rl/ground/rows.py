@@ -1,4 +1,4 @@
-# Generated from chapters/ground/rows.py (edit there); digest 70d0171dd39e090a
+# Generated from chapters/ground/rows.py (edit there); digest 3d81953f1d43f08f
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class Row:
     def home(self) -> str:
         """The module of what trains it."""
         trains: Any = self.learner or self.actors
-        module: str = trains.__module__
-        return module
+        return trains.__module__
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-# Generated from chapters/interfaces/alf.py (edit there); digest ef109958bd461dc6
+# Generated from chapters/interfaces/alf.py (edit there); digest f8f3b67c41c8ae61
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def ppg_network_forward(
     """
     output, state = network(inputs.observation, state, require_aux)
     distribution, value, aux = output
-    log_prob: Any = ()
+    log_prob = ()
     if epsilon_greedy is None:
         action = map_nest(lambda leaf: leaf.sample(), distribution)
         terms = map_nest(lambda leaf, a: leaf.log_prob(a), distribution, action)
@@ -178,7 +178,7 @@ def ppg_network_forward(
 def draw_or_mode(leaf: Any, q: float) -> Tensor:
     """Draw from a distribution with probability q, row by row, else take its mode."""
     # The mixture {eq}`greedy-mixture`. To be greedy always needs no random number.
-    mode: Tensor = leaf.mode.detach()
+    mode = leaf.mode.detach()
     if q == 0:
         return mode
     drawn = torch.rand(leaf.batch_shape, device=mode.device) < q
@@ -194,8 +194,7 @@ def divergence(old: Any, new: Any) -> Tensor:
     check_that(came == wanted, words)
     # Leaf by leaf, {eq}`nested-divergence`.
     each = map_nest(lambda p, q: kl_divergence(frozen(p), q), old, new)
-    total: Tensor = sum(ends(each))
-    return total
+    return sum(ends(each))
 
 
 def shapes(nest: Any) -> Any:
@@ -450,7 +449,7 @@ class PPGAuxAlgorithm:
         self.optimizer, self.parameters = self.phase.optimizer, self.network.parameters
         self.interval = aux_options.interval
         self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
-        self.form: Any = None  # shapes and types of an experience
+        self.form = None  # shapes and types of an experience
 
     @property
     def training(self) -> bool:
@@ -514,11 +513,10 @@ class PPGAuxAlgorithm:
         target = torch.cat(
             [self.loss.target(map_nest(itemgetter(part), seen)) for part in rollouts]
         )
-        chunks: Chunks = map_nest(
+        return map_nest(
             lambda x: in_chunks(x[: count * length], length),
             Chunks(observation, target, info.action_distribution),
         )
-        return chunks
 
     def train_iter(self) -> dict[str, float]:
         """Run one auxiliary phase, empty the buffer, and return metrics."""

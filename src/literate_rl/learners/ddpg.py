@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ddpg.py (edit there); digest ecf6a8fd5cf4df69
+# Generated from chapters/learners/ddpg.py (edit there); digest 8c0a021473261388
 """DDPG: an actor that climbs the values of a critic."""
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class ActorCritics(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the actor's actions, before any noise."""
-        row: Tensor = self.actor(obs)
-        return row
+        return self.actor(obs)
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the actor's own actions by the first critic."""
@@ -178,8 +177,7 @@ class OneHotActions:
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.argmax(-1).numpy() + self.start
-        return names
+        return action.argmax(-1).numpy() + self.start
 
 
 class DeterministicPolicyGradient(Exploring):

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/dqn.py (edit there); digest 149b083ebecf9d56
+# Generated from chapters/learners/dqn.py (edit there); digest 5b51b48e755123c8
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -111,8 +111,7 @@ class EpsilonGreedy:
 
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
-        names: NDArray[np.int64] = action.numpy() + self.start
-        return names
+        return action.numpy() + self.start
 
 
 class QLayers(nn.Sequential):
@@ -120,8 +119,7 @@ class QLayers(nn.Sequential):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the best action."""
-        best: Tensor = self(obs).amax(-1)
-        return best
+        return self(obs).amax(-1)
 
 
 def dueling_layer(num_actions: int) -> nn.Linear:

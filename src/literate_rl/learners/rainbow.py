@@ -1,4 +1,4 @@
-# Generated from chapters/learners/rainbow.py (edit there); digest 937897c5848fe83d
+# Generated from chapters/learners/rainbow.py (edit there); digest 14ad4a4d02931940
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class PictureLayer(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return features of pictures."""
-        features: Tensor = self.encoder(obs)[0]
-        return features
+        return self.encoder(obs)[0]
 
 
 class RainbowNetwork(nn.Module):
@@ -184,8 +183,7 @@ class RainbowPolicy(Policy):
 
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of the best action."""
-        best: Tensor = self(obs).amax(-1)
-        return best
+        return self(obs).amax(-1)
 
     def noise(
         self, num_steps: int, num_envs: int, generator: torch.Generator
@@ -208,8 +206,7 @@ class RainbowPolicy(Policy):
             return super().act(obs, noise, mask=mask)
         layers, random = noise.split([self.noise_size, self.num_actions], -1)
         row = self.legal(self(obs, layers), mask)
-        action: Tensor = self.actions.choose(row, random)
-        return action
+        return self.actions.choose(row, random)
 
 
 @checked

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/sac.py (edit there); digest 856987030b308dfd
+# Generated from chapters/learners/sac.py (edit there); digest 7d48673c6f2d60e0
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ class SquashedGaussian(GaussianActions, nn.Module):
         self, row: Float[Tensor, "*B 2*A"], noise: Float[Tensor, "*B A"] | float
     ) -> Float[Tensor, "*B A"]:
         """Return the actions that follow from rows and noise."""
-        action: Tensor = self.box(super().choose(row, noise))
-        return action
+        return self.box(super().choose(row, noise))
 
     @checked
     def draw(

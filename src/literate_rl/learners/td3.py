@@ -1,4 +1,4 @@
-# Generated from chapters/learners/td3.py (edit there); digest a906a92007448ec6
+# Generated from chapters/learners/td3.py (edit there); digest b8f1cc2adb2f8f86
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -184,7 +184,6 @@ ROW_TD3 = register(
         config=TD3Config,
         learner=TD3,
         settings=td3_settings,
-        forms=("error",),
         chapter="td3",
     )
 )

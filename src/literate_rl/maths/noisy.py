@@ -1,4 +1,4 @@
-# Generated from chapters/rainbow.py (edit there); digest 5a3116135da3ca20
+# Generated from chapters/rainbow.py (edit there); digest 23fe6e127d5b412a
 """Noisy layers: weights that are drawn, with means and deviations to learn."""
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ def factorised_noise(
     """Draw the noise of noisy layers, on the CPU."""
     normal = torch.randn(num_steps, num_rows, size, generator=generator)
     # The signed roots of {eq}`factorised-noise`.
-    result: Tensor = normal.sign() * normal.abs().sqrt()
-    return result
+    return normal.sign() * normal.abs().sqrt()
 
 
 class NoisyLinear(nn.Module):

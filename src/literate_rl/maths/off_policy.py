@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 6a8c864890b3e059
+# Generated from chapters/off_policy.py (edit there); digest a531ad52cdb7c695
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from warnings import warn
 import numpy as np
 import torch
 from jaxtyping import Integer
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -145,8 +144,7 @@ def clipped_policy(
     total = part.sum(-1, keepdims=True)
     common = bool((total > 0).all())
     check_that(common, "policy and old_policy must have an action in common")
-    result: NDArray[Any] = part / total
-    return result
+    return part / total
 
 
 class MeanAndDeviation(TypedDict):

@@ -1,4 +1,4 @@
-# Generated from chapters/disjoint_network.py (edit there); digest c4ae0592def524ba
+# Generated from chapters/disjoint_network.py (edit there); digest 0ff4ab6b1a0afc1b
 """The disjoint network: a policy, a value and an auxiliary value, in two forms."""
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     """Build a linear layer with orthogonal weights and a bias of zero."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a type may have no arguments
-        layer: nn.Linear = orthogonal(nn.Linear(inputs, outputs), gain)
-        return layer
+        return orthogonal(nn.Linear(inputs, outputs), gain)
 
 
 class EncodingNetwork(nn.Module):
@@ -78,8 +77,7 @@ class CategoricalProjectionNetwork(nn.Module):
     @checked
     def forward(self, features: Float[Tensor, "... F"]) -> Float[Tensor, "... N"]:
         """Return the logits of features."""
-        logit: Tensor = self.logits(features)
-        return logit
+        return self.logits(features)
 
     @checked
     def distribution(self, row: Float[Tensor, "... N"]) -> Distribution:
