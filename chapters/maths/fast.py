@@ -490,8 +490,7 @@ def gru_scan(
         weight: Matrix of the state, for the same three.
         bias: What is added to them.
     """
-    result: Tensor = GRUScan.apply(inputs, state, weight, bias)
-    return result
+    return GRUScan.apply(inputs, state, weight, bias)
 
 
 # %% [markdown]

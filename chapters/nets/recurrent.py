@@ -83,23 +83,19 @@ class RecurrentNetwork(nn.Module):
 
     def output(self, seen: Window, which: int) -> Tensor:
         """Return what the actor's (0) or the critic's (-1) memory says of each step."""
-        result: Tensor = self.memories[which](self.each(seen)[which])
-        return result
+        return self.memories[which](self.each(seen)[which])
 
     def forward(self, seen: Window) -> Tensor:
         """Return the rows of a window."""
-        rows: Tensor = self.actor(self.output(seen, 0))
-        return rows
+        return self.actor(self.output(seen, 0))
 
     def value(self, seen: Window) -> Tensor:
         """Return the values of a window."""
-        value: Tensor = self.critic(self.output(seen, -1)).squeeze(-1)
-        return value
+        return self.critic(self.output(seen, -1)).squeeze(-1)
 
     def row(self, state: Tensor) -> Tensor:
         """Return the rows that belong to states."""
-        row: Tensor = self.actor(state[..., : self.memories[0].size])
-        return row
+        return self.actor(state[..., : self.memories[0].size])
 
 
 # %% [markdown]
@@ -184,8 +180,7 @@ class RecurrentPolicy(Policy):
 
     def states(self, seen: Window) -> Tensor:
         """Return the states behind the steps of a window, ``(T, B, S)``."""
-        result: Tensor = self.network.states(seen)
-        return result
+        return self.network.states(seen)
 
     def step(
         self,

@@ -1,4 +1,4 @@
-# Generated from chapters/maths/fast.py (edit there); digest 46691e69b2fa9937
+# Generated from chapters/maths/fast.py (edit there); digest 3b2c9b7855b8381a
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -295,5 +295,4 @@ def gru_scan(
         weight: Matrix of the state, for the same three.
         bias: What is added to them.
     """
-    result: Tensor = GRUScan.apply(inputs, state, weight, bias)
-    return result
+    return GRUScan.apply(inputs, state, weight, bias)
