@@ -196,6 +196,9 @@ PLACES = (
         "RunningMoments.forward RewardScaler.forward",
         "policies",
     ),
+    Place("nets.cells", "gru_step lstm_step Memory.states Memory.forward", "recurrent"),
+    Place("maths.fast", "GRUScan.forward GRUScan.backward", "recurrent"),
+    Place("data.agents", "without Window.take as_read behind", "recurrent"),
     Place(
         "nets.choices",
         "options ChoiceActions.__init__ ChoiceActions.table ChoiceActions.noise "
@@ -252,6 +255,8 @@ CUT_OFF = "the function of the targets detaches what it gets: only time is lost"
 
 # Mutants that compute the same thing, by their names, with the proof.
 EQUIVALENT: dict[str, str] = {
+    "nets.cells.Memory.forward: 1 -> 2 (4)": "a row of padding that nobody reads",
+    "nets.cells.Memory.forward: 1 -> 2 (5)": "likewise, a column",
     "learners.sac.SquashedGaussian.entropy: 7 -> 8": (
         "the weights add up to 1 wherever the integral ends, and beyond 7 deviations "
         "they are below 1e-10"

@@ -13,7 +13,6 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import RecurrentEncodingNetwork
 from torch import Tensor, nn
 from torch.distributions import (
     Beta,
@@ -47,6 +46,7 @@ from literate_rl.learners.ppg import AuxiliaryPhase, PPGAuxPhaseLossInfo
 from literate_rl.learners.ppg_learner import PPGConfig, side_by_side
 from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.nets.hybrid_action import HybridDistribution
+from literate_rl.nets.recurrent import RecurrentEncodingNetwork
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))

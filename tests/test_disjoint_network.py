@@ -18,7 +18,6 @@ from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import RecurrentEncodingNetwork
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,6 +28,7 @@ from literate_rl.nets.disjoint_network import (
     EncodingNetwork,
     NormalProjectionNetwork,
 )
+from literate_rl.nets.recurrent import RecurrentEncodingNetwork
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 HYBRID = spaces.Tuple(

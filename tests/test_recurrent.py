@@ -272,6 +272,7 @@ def test_a_value_behind_a_time_limit_is_that_of_the_state_behind_the_step(mode):
     policy = policy_for(short)
     (batch,) = rollouts(policy, envs_of(short, 3, mode), [30])
     now, behind = seen_by(policy, batch)
+    assert not behind.state.requires_grad
     value, next_value = policy.value(now), policy.value(behind)
     assert value.shape == next_value.shape == batch.reward.shape
     for t, b in batch.truncated.nonzero().tolist():

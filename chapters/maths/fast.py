@@ -420,7 +420,7 @@ class GRUScan(torch.autograd.Function):
     ) -> Tensor:
         """Compute the states (T, B, H)."""
         gates, first, matrix, more = (
-            x.detach().numpy() for x in (inputs.clone(), state, weight, bias)
+            x.numpy() for x in (inputs.clone(), state, weight, bias)
         )
         size, across = first.shape[-1], np.ascontiguousarray(matrix.T)
         states = np.empty((len(gates) + 1, *first.shape), gates.dtype)

@@ -1,4 +1,4 @@
-# Generated from chapters/maths/fast.py (edit there); digest 3b2c9b7855b8381a
+# Generated from chapters/maths/fast.py (edit there); digest 4ea5d3d78f46329f
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class GRUScan(torch.autograd.Function):
     ) -> Tensor:
         """Compute the states (T, B, H)."""
         gates, first, matrix, more = (
-            x.detach().numpy() for x in (inputs.clone(), state, weight, bias)
+            x.numpy() for x in (inputs.clone(), state, weight, bias)
         )
         size, across = first.shape[-1], np.ascontiguousarray(matrix.T)
         states = np.empty((len(gates) + 1, *first.shape), gates.dtype)
