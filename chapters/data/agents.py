@@ -314,7 +314,7 @@ class Collector:
         if self.state is None:
             action = act(torch.from_numpy(obs.copy()), **told)
         else:
-            more["state"] = self.state.cpu().numpy()
+            more["state"] = self.state.cpu().numpy().copy()
             told["state"] = self.state
             action, self.state = act(torch.from_numpy(obs.copy()), **told)
         action = on_cpu(action)

@@ -1,4 +1,4 @@
-# Generated from chapters/data/agents.py (edit there); digest a6f73c73d55b33fa
+# Generated from chapters/data/agents.py (edit there); digest 5baad3541cbac475
 """Collectors: rollouts of an agent in many environments, seeds and devices."""
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Collector:
         if self.state is None:
             action = act(torch.from_numpy(obs.copy()), **told)
         else:
-            more["state"] = self.state.cpu().numpy()
+            more["state"] = self.state.cpu().numpy().copy()
             told["state"] = self.state
             action, self.state = act(torch.from_numpy(obs.copy()), **told)
         action = on_cpu(action)
