@@ -196,8 +196,8 @@ PLACES = (
         "RunningMoments.forward RewardScaler.forward",
         "policies",
     ),
-    Place("nets.cells", "gru_step lstm_step Memory.states Memory.forward", "recurrent"),
-    Place("maths.fast", "GRUScan.forward GRUScan.backward", "recurrent"),
+    Place("nets.cells", "gru_step lstm_step Memory.loop Memory.forward", "recurrent"),
+    Place("maths.fast", "GRUScan.forward GRUScan.backward pieces_of", "recurrent"),
     Place("data.agents", "without Window.take as_read behind", "recurrent"),
     Place(
         "nets.choices",

@@ -10,8 +10,8 @@
 # # Policies that remember
 #
 # **What if one observation is not enough?** Then a policy has to keep something of what it saw before.
-# After this chapter you can give a policy a GRU or an LSTM, train it with PPO, and name the four places
-# where a memory goes wrong without a word. It takes about 30 minutes. You need {doc}`policies`, {doc}`ppo` and the
+# After this chapter you can give a policy a GRU or an LSTM, train it with PPO, and name the five places
+# where a memory goes wrong silently. It takes about 30 minutes. You need {doc}`policies`, {doc}`ppo` and the
 # time limits of {doc}`agents`.
 
 # %% tags=["export", "hide-input"]
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from literate_rl.data.agents import Window, without
 from literate_rl.ground.signatures import Float, checked
-from literate_rl.maths.fast import gru_scan
+from literate_rl.maths.fast import gru_scan, pieces_of
 
 __all__ = ["Memory", "gru_step", "lstm_step"]
 
@@ -68,7 +68,8 @@ def angles(policy):
     """Return the pole's angles in one greedy episode, in degrees."""
     env, seen = half_seen(), []
     obs, _ = env.reset(seed=5)
-    policy.reset() if hasattr(policy, "reset") else None
+    if hasattr(policy, "reset"):
+        policy.reset()  # it remembers nothing of an episode before
     while len(seen) < 200:
         seen.append(np.degrees(obs[1]))
         obs, _, fallen, _, _ = env.step(policy.predict(obs))
@@ -92,8 +93,9 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** the growing swing of the first one: it pushes back as soon as the pole leans, too late to stop the
-# fall and too hard to end it. The second knows where the pole was a moment ago.
+# **Notice** the growing swing of the first one. It can only push against the lean. It cannot see that the pole is
+# already on its way back, pushes on, and each swing is larger than the one before. The second knows where the
+# pole was a moment ago.
 
 # %% tags=["claims"]
 assert len(tracks["one observation"]) < 120, "it falls"
@@ -102,10 +104,10 @@ assert len(tracks["a GRU"]) == 200, "and one stands"
 # %% [markdown]
 # ## Stack, or remember?
 #
-# Two observations in a row would have been enough here. Handing over the last four at once is called
-# *stacking*, and where it does, it is the simpler way: the policy stays what it was
-# (`wrappers=["FrameStackObservation(4)"]`). But four observations know nothing of the fifth. A sign at the entrance
-# of a building, read once and needed at the end of a long corridor, is out of their reach.
+# Two observations in a row would nearly do here: how far the pole moved says how fast it was. Handing over the
+# last four at once is called *stacking*, and where that is enough it is the simpler way, because the policy stays what it
+# was (`wrappers=["FrameStackObservation(4)"]`). But four observations tell nothing about those before them. A sign
+# at the entrance of a building, read once and needed at the end of a long corridor, is out of their reach.
 #
 # A policy with a memory reads one observation $o_t$ at a time and keeps a row of $H$ numbers, its **state**
 # $h_t$. In the field's words the task is *partially observable*: $o_t$ is not all that matters, and $h_t$ has to stand
@@ -113,10 +115,11 @@ assert len(tracks["a GRU"]) == 200, "and one stands"
 #
 # ## One step
 #
-# A plain network for this would be $h_t = \tanh(W o_t + U h_{t-1} + b)$. It forgets quickly, because every step
-# writes the whole state anew. A *gated recurrent unit* {cite:p}`cho2014` copies the state unless there is a reason not
-# to. Two gates between 0 and 1 decide for each number: how much of the state the new candidate
-# $\tilde h_t$ may see, and how much of the state is kept. With $x_t = W o_t + c$, split in three parts,
+# A plain network for this would be $h_t = \tanh(W o_t + U h_{t-1} + b)$, with a matrix $W$ for what is seen and $U$ for
+# what is known. It forgets quickly, because every step writes the whole state anew. A *gated recurrent unit*, or GRU
+# {cite:p}`cho2014`, can also leave a number as it is. Two gates between 0 and 1 decide, for each number, how much of
+# the state the candidate sees and how much of the state is kept. The candidate $\tilde h_t$ is what would be
+# written. With $x_t = W o_t$ and its bias, split in three parts,
 #
 # $$
 # \begin{aligned}
@@ -127,7 +130,8 @@ assert len(tracks["a GRU"]) == 200, "and one stands"
 # \end{aligned}
 # $$ (gru)
 #
-# Here $\sigma$ is the sigmoid, and the products of gates and rows are number by number.
+# Here $\sigma$ is the sigmoid, and gates multiply number by number. Elsewhere the two are called reset gate and update
+# gate. This is PyTorch's form, in which the first one stands outside of $U^{\text{new}}$.
 
 
 # %% tags=["export"]
@@ -141,7 +145,8 @@ def gru_step(
     """Return the next state of a GRU.
 
     Args:
-        inputs: What the observation adds to the two gates and to the candidate.
+        inputs: What the observation adds to the gates that see and keep, and to the
+            candidate.
         state: The state so far.
         weight: Matrix of the state, for the same three.
         bias: What is added to them.
@@ -150,16 +155,16 @@ def gru_step(
     """
     from_obs = inputs.chunk(3, -1)
     from_state = nn.functional.linear(state, weight, bias).chunk(3, -1)
-    # How much of the state the candidate sees, and how much of it stays.
-    reset = (from_obs[0] + from_state[0]).sigmoid()
-    stay = (from_obs[1] + from_state[1]).sigmoid()
-    candidate = (from_obs[2] + reset * from_state[2]).tanh()
-    return candidate + stay * (state - candidate)
+    # How much of the state the candidate sees, and how much of it is kept.
+    see = (from_obs[0] + from_state[0]).sigmoid()
+    keep = (from_obs[1] + from_state[1]).sigmoid()
+    candidate = (from_obs[2] + see * from_state[2]).tanh()
+    return candidate + keep * (state - candidate)
 
 
 # %% [markdown]
-# The *long short-term memory* {cite:p}`hochreiter1997` is older and has one thing more: a second row, the cell $c_t$,
-# that nothing reads directly. Gates say what enters it, what is kept in it and what of it is shown,
+# The *long short-term memory*, or LSTM {cite:p}`hochreiter1997`, is older and keeps a second row, the cell $c_t$.
+# The network after it sees $h_t$ only. Gates say what enters the cell, what is kept in it and what of it is shown,
 #
 # $$
 # \begin{aligned}
@@ -168,7 +173,8 @@ def gru_step(
 # \end{aligned}
 # $$ (lstm)
 #
-# and each of its three gates is a sigmoid of its own $x_t + U h_{t-1} + b$. Its state is $h_t$ and $c_t$, side by side.
+# and each of the three is a sigmoid of its own $x_t + U h_{t-1} + b$. They are usually called input, forget and output
+# gate. The state of an LSTM is $h_t$ and $c_t$, side by side.
 
 
 # %% tags=["export"]
@@ -182,8 +188,8 @@ def lstm_step(
     """Return the next state of an LSTM: its output, and behind it its cell.
 
     Args:
-        inputs: What the observation adds to the input and the forget gate, the
-            candidate and the output gate.
+        inputs: What the observation adds to the gates that enter and keep, to the
+            candidate and to the gate that shows.
         state: The state so far.
         weight: Matrix of the output so far, for the same four.
         bias: What is added to them.
@@ -192,17 +198,18 @@ def lstm_step(
     """
     output, cell = state.chunk(2, -1)
     gates = inputs + nn.functional.linear(output, weight, bias)
-    enter, stay, candidate, leave = gates.chunk(4, -1)
-    cell = stay.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
-    return torch.cat([leave.sigmoid() * cell.tanh(), cell], -1)
+    enter, keep, candidate, show = gates.chunk(4, -1)
+    cell = keep.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    return torch.cat([show.sigmoid() * cell.tanh(), cell], -1)
 
 
 # %% [markdown]
-# ## How far back does it know?
+# ## How long does a state remember?
 #
-# Turn the knobs. A GRU with random weights reads noise, twice: the second time its first observation is
-# another one. The curve says how different the two states still are, step by step. The first slider moves
-# the bias of the gate that keeps. The second one ends the episode.
+# A GRU with random weights reads noise, twice: only the first observation differs. The curve says how different
+# the two states still are, step by step. We call the first observation known while the difference is
+# above a hundredth of its largest. One slider moves the bias of the gate that keeps, the other one the
+# end of the episode.
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import Axis, Mark, dial, plot
@@ -241,32 +248,36 @@ def frame(keep, end):
     return [drawn], f"the first observation is known for {still} steps"
 
 
-biases, ends = [-2.0, 0.0, 2.0, 4.0], [10, 20, 30, 40]
+biases, ends = [-2.0, -1.0, 0.0, 1.0, 2.0], [10, 20, 30, 40]
 dial(
     "How far back a state knows",
     frame,
-    {"bias of the gate that keeps": biases, "the episode ends at step": ends},
-    start=(2.0, 40),
+    {"bias of the gate that keeps": biases, "the episode ends after step": ends},
+    start=(0.0, 40),
 )
 
 # %% [markdown]
-# **Notice** how much one bias does: with −2 the first observation is gone within a few steps, with 4 it
-# is there for all forty. And the end of an episode wipes the state to the last bit, whatever the bias.
+# **Notice** how much one bias does: with −2 the first observation is gone after a few steps, with 2 it
+# is there for all forty. The price stands at the left end: what is kept well is also written slowly. And the end of an
+# episode wipes the state to the last bit, whatever the bias.
 
 # %% tags=["claims"]
 known = {
     x: int((difference(x, 40) > 0.01 * difference(x, 40).max()).sum()) for x in biases
 }
 assert known[-2.0] < 10, "a few steps"
-assert known[4.0] == 40, "all forty"
+assert known[2.0] == 40, "all forty"
+assert difference(2.0, 40)[0] < 0.5 * difference(-2.0, 40)[0], "written slowly"
 assert all((difference(x, 10)[10:] == 1e-4).all() for x in biases), "to the last bit"
 
 # %% [markdown]
 # ## Many steps
 #
-# A learner reads a whole rollout at once, and in it episodes end. `states` is the plain loop: it wipes the
-# state where an episode is over and takes one step after the other. `forward` gives the same outputs sooner.
-# PyTorch's layers know nothing of ends, so each episode's part of the rollout becomes a sequence of its own.
+# A learner reads a whole rollout again, and in it episodes end. What it reads is a `Window` ({doc}`data/agents`):
+# observations `obs`, the states with which they begin, and flags `over`, which say that an episode ended right before
+# a step. `loop` is the plain way: wipe the state where an episode is over, then take one step. `forward` gives
+# the same outputs sooner ({doc}`maths/fast`): each episode's piece of the window becomes a sequence of its own, from its
+# first step on, and all of them are read side by side.
 
 
 # %% tags=["export"]
@@ -295,90 +306,95 @@ class Memory(nn.Module):
             init(weight)
 
     def step(self, features: Tensor, state: Tensor) -> Tensor:
-        """Return the states behind a step, ``(*B, S)``."""
+        """Return the states after a step, ``(*B, S)``."""
         enter, recur, enter_bias, bias = self.cells.parameters()
         advance = gru_step if self.state_size == self.size else lstm_step
         inputs = nn.functional.linear(features, enter, enter_bias)
         return advance(inputs, state, recur, bias)
 
-    def states(self, seen: Window) -> Tensor:
-        """Return the states behind all steps, ``(T, B, S)``."""
+    def loop(self, seen: Window) -> Tensor:
+        """Return the states after all steps, ``(T, B, S)``."""
         features = self.front(seen.obs)
-        if not isinstance(seen.over, Tensor):
+        if not isinstance(seen.over, Tensor):  # each step stands alone
             return self.step(features, seen.state)
-        if self.state_size == self.size:  # the output of a GRU is all of its state
-            return self(seen._replace(real=()))
         state, states = seen.state[0], []
         for row, over in zip(features, seen.over, strict=True):
             state = self.step(row, without(state, over))
             states.append(state)
         return torch.stack(states)
 
-    def forward(self, seen: Window) -> Tensor:
-        """Return the outputs behind the steps that count, by default ``(T, B, H)``."""
-        if not isinstance(seen.over, Tensor):
-            return self.states(seen)[..., : self.size]
-        # PyTorch's layers know no ends. So each episode's part of the window becomes a
-        # sequence of its own: how many steps it has had, and which part it is.
-        over, features = seen.over, self.front(seen.obs)
-        begins = over.clone()
-        begins[0] = True
-        time = torch.arange(len(over), device=over.device).unsqueeze(1).expand_as(over)
-        since = time - time.masked_fill(~begins, 0).cummax(0).values
-        part = begins.t().flatten().cumsum(0).view(over.shape[::-1]).t() - 1
-        longest, parts = int(since.max()) + 1, int(part.max()) + 1
-        pieces = features.new_zeros(longest, parts, features.shape[-1])
-        pieces[since, part] = features
-        # The first parts go on from what is known, all others from nothing.
-        start = features.new_zeros(1, parts, self.state_size)
-        start[0, part[0]] = without(seen.state[0], over[0])
-        whole: Tensor = self.read(pieces, start)[since, part]
-        return whole[seen.real] if isinstance(seen.real, Tensor) else whole
+    def states(self, seen: Window) -> Tensor:
+        """Return the same, sooner if it can be had: a GRU's output is its state."""
+        quick = self.state_size == self.size and isinstance(seen.over, Tensor)
+        return self(seen._replace(real=())) if quick else self.loop(seen)
 
-    def read(self, pieces: Tensor, start: Tensor) -> Tensor:
+    def forward(self, seen: Window) -> Tensor:
+        """Return the outputs after the steps that count, by default ``(T, B, H)``."""
+        if not isinstance(seen.over, Tensor):
+            return self.loop(seen)[..., : self.size]
+        features, (since, piece) = self.front(seen.obs), pieces_of(seen.over)
+        length, pieces = int(since.max()) + 1, int(piece.max()) + 1
+        sequences = features.new_zeros(length, pieces, features.shape[-1])
+        sequences[since, piece] = features
+        # The first pieces go on from what is known, all others from nothing.
+        start = features.new_zeros(1, pieces, self.state_size)
+        start[0, piece[0]] = without(seen.state[0], seen.over[0])
+        outputs = self.read(sequences, start)[since, piece]
+        return outputs[seen.real] if isinstance(seen.real, Tensor) else outputs
+
+    def read(self, sequences: Tensor, start: Tensor) -> Tensor:
         """Return the outputs of sequences ``(L, N, F)`` that begin with some states."""
-        if self.state_size == self.size and pieces.device.type == "cpu":
+        if self.state_size == self.size and sequences.device.type == "cpu":
             enter, recur, enter_bias, bias = self.cells.parameters()
-            inputs = nn.functional.linear(pieces, enter, enter_bias)
+            inputs = nn.functional.linear(sequences, enter, enter_bias)
             return gru_scan(inputs, start[0], recur, bias)
         known = tuple(x.contiguous() for x in start.split(self.size, -1))
-        outputs, _ = self.cells(pieces, known if len(known) > 1 else known[0])
+        outputs, _ = self.cells(sequences, known if len(known) > 1 else known[0])
         return outputs
 
 
 # %% [markdown]
-# The gradient takes the same way back. What happens at step $t$ depends on the weights $\theta$ through *all*
-# states before it,
+# ## Learning through time
+#
+# Learning goes backwards through the same steps. What happens at step $t$ depends on the weights $\theta$ through the
+# states up to there,
 #
 # $$
-# \frac{\mathrm d L}{\mathrm d \theta} = \sum_t \frac{\partial L}{\partial h_t} \sum_{k \le t}
+# \frac{\mathrm d L}{\mathrm d \theta} = \sum_t \frac{\partial L}{\partial h_t} \sum_{k = t_0}^{t}
 # \Big( \prod_{j = k + 1}^{t} \frac{\partial h_j}{\partial h_{j - 1}} \Big) \frac{\partial h_k}{\partial \theta} ,
 # $$ (through-time)
 #
-# where $\partial h_k / \partial \theta$ is that of one step. This is *backpropagation through time*. A long product of factors below 1 is nearly
-# zero: that is why gates that keep matter for learning too. And it has a limit. The sum begins where
-# the rollout begins, because the state at its start is a number that was stored. The *value* of something may be
-# carried over many rollouts; what was worth carrying is learned within one.
+# where $\partial h_k / \partial \theta$ is that of one step alone. This is *backpropagation through time*. A long product of factors below 1 is
+# nearly zero: gates that keep matter for learning too. Factors above 1 grow, and the norm of the gradient is
+# clipped.
 #
-# ## Four places to get it wrong
+# The inner sum begins at $t_0$, the first step of the episode or of the rollout, whichever comes later: the state there is
+# a row of stored numbers. A state may be carried over many rollouts. But the network learns to carry something only if the
+# sign and its use lie in one rollout, so `num_steps` should be longer than the time between them.
 #
-# None of them raises an error, and such slips have been published ({doc}`/docs/errata`).
+# ## Five places to get it wrong
 #
-# 1. **At an end** the state has to be wiped, whether the episode terminated or was cut off. Both flags
-#    count, as in {eq}`gae`.
-# 2. **At the start of a rollout** the state goes on. Who begins with zeros trains a policy that never acts.
-#    So the rollout keeps the state before each step.
-# 3. **At a time limit** the target needs the value of the true successor, and that value needs the state *behind* the
-#    last step, not the one before it and not an empty one.
-# 4. **In a minibatch** time must stay whole. What is shuffled are environments.
+# None of them raises an error, and slips like these have been published ({doc}`/docs/errata`).
 #
-# The `Collector` of {doc}`agents` does the first two, `seen_by` and `Window` of {doc}`data/agents` the others. A policy has
-# two methods more, `start` and `step`, and PPO, A2C, A3C, IMPALA and PPG train it without another word.
+# 1. **At an end** the state has to be wiped, whether the episode terminated or was cut off: while the policy acts, and
+#    once more when the learner reads the rollout.
+# 2. **At the start of a rollout** the state goes on. A learner that begins with zeros trains a policy that is not
+#    the one that acted. So the rollout keeps the state with which it began.
+# 3. **After the last step**, at a time limit or at the end of the rollout, the target needs the value of the true
+#    successor. That value is read from the state *after* the last step, not from the one before it and not from an
+#    empty one.
+# 4. **In a minibatch** time must stay whole. Shuffle environments, not steps. So there can be no more minibatches than
+#    environments.
+# 5. **When you play**, forget before each new episode: `agent.reset()`.
+#
+# The `Collector` keeps and wipes the state while the policy acts, and a `Window` does it for the learner. A policy that remembers has
+# three methods more, `start`, `step` and `states` ({doc}`nets/recurrent`). PPO, A2C and the agents of later
+# chapters that learn from fresh rollouts, A3C, IMPALA and PPG, train it with no other change.
 #
 # ## Recurrent PPO on one page
 #
-# Actor and critic share one GRU here. The task is the corridor: a sign at its start says where to turn at its
-# end, ten steps later.
+# Actor and critic share one GRU here. The task is a corridor: a sign at its start says where to turn at its
+# end, ten steps or more later.
 
 # %% tags=["program"] total_steps=60000
 import torch
@@ -415,7 +431,7 @@ def act(obs, state):
 
 
 def read(obs, state, over):
-    """Return the states behind all steps of a rollout."""
+    """Return the states after all steps of a rollout."""
     states = []
     for now, ended in zip(obs, over, strict=True):
         state = memory(now, state.masked_fill(ended.unsqueeze(-1), 0.0))
@@ -428,14 +444,15 @@ while collector.step < total_steps:
     # 1. Act. Each rollout knows with which state it began.
     batch = collector.collect(act, num_steps)
     ended = batch.terminated | batch.truncated
+    # What ended with the step before is over. The collector has seen to the first row.
     over = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
     with torch.no_grad():
-        # 2. What the old policy thought, and the value behind each step.
+        # 2. Probabilities and values of the old policy, also after each step.
         states = read(batch.obs, batch.state[0], over)
         old = Categorical(logits=actor(states)).log_prob(batch.action)
         value = critic(states)[..., 0]
-        behind = memory(batch.next_obs.flatten(0, 1), states.flatten(0, 1))
-        next_value = critic(behind).view_as(value)
+        after = memory(batch.next_obs.flatten(0, 1), states.flatten(0, 1))
+        next_value = critic(after).view_as(value)
         ends = batch.terminated, batch.truncated
         adv = gae(batch.reward, value, next_value, *ends, gamma, lambda_)
         target = adv + value
@@ -465,15 +482,18 @@ while collector.step < total_steps:
         next_report += total_steps // 8
 
 # %% [markdown]
-# **Take this program:** `literate-rl copy recurrent > my_recurrent.py`. With `train` it is one word,
-# `train("PPO", "literate_rl/TMaze-v0", recurrent="gru")`, and `--recurrent gru` on the command line. `agent.predict`
-# then keeps the state from call to call, and `agent.reset()` comes before each new episode.
+# **Take this program:** `literate-rl copy recurrent > my_recurrent.py`. The package does the same with a memory each
+# for actor and critic, `agent = train("PPO", "literate_rl/TMaze-v0", recurrent="gru")`, or `--recurrent gru` on the
+# command line. `agent.predict` then keeps the state from call to call.
 #
 # ## Does it pay?
 #
 # RESULTS
 #
 # ## When to use it
+#
+# Ask first what is missing from one observation. If the last few have it, stack them. If it was shown once, or
+# nobody knows when, remember.
 #
 # - **Use it for**: what was seen long ago, or at a time that nobody knows
 # - **Rather than**: four stacked observations, which do where the last few say all
@@ -484,10 +504,8 @@ while collector.step < total_steps:
 # ## Summary
 #
 # - A memory keeps a state from step to step, and gates decide what stays in it.
-# - The state is wiped at both kinds of end, goes on from rollout to rollout, and is part of the value behind a
-#   time limit.
-# - Learning reads sequences. The gradient goes back to the start of a rollout, and no further.
-# - Minibatches are environments, whole in time.
+# - The state is wiped at both kinds of end and goes on from rollout to rollout. The value of a true successor needs it too.
+# - Learning reads sequences, whole in time. The gradient goes back to the start of a rollout, and no further.
 #
 # ## Exercises
 #
@@ -506,7 +524,7 @@ predict(
     ],
     right="from states that still hold the episodes before",
     because="Nothing ever terminates, so nothing is ever wiped. When the agent is evaluated, its first "
-    "state is empty, as it never was in training.",
+    "state is empty, as it hardly ever was in training.",
 )
 
 # %% [markdown]

@@ -134,6 +134,7 @@ def test_a_sequence_is_its_steps(kind, over):
     made = memory(kind)
     seen = window(made, torch.tensor(over))
     wanted = unrolled(made, seen)
+    torch.testing.assert_close(made.loop(seen), wanted, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(made.states(seen), wanted, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(
         made(seen), wanted[..., : made.size], rtol=1e-9, atol=1e-9
@@ -152,6 +153,7 @@ def test_single_precision_is_as_close_as_it_can_be(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_is_that_of_the_unrolled_loop(kind):
+    """{eq}`through-time`."""
     made = memory(kind)
     over = torch.rand(12, 4, generator=torch.Generator().manual_seed(4)) < 0.2
     seen = window(made, over)

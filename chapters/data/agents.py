@@ -579,8 +579,8 @@ class Runner(Sampler):
 #
 # A policy without a memory judges each observation by itself, in any order. One that remembers has to
 # read them in the order in which they came, from the state that it had at the start, and it has to forget
-# where an episode ends. What it needs for that is a `Window`. Parts of it are whole environments, because
-# time must not be torn.
+# where an episode ends. What it needs for that is a `Window`. A minibatch takes whole environments from it,
+# so that the steps stay in order.
 
 
 # %% tags=["export"]

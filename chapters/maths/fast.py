@@ -32,11 +32,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from literate_rl.ground.signatures import Float, below, check_finite, checked
+from literate_rl.ground.signatures import Bool, Float, below, check_finite, checked
 
 __all__ = [
     "categorical_terms",
     "gru_scan",
+    "pieces_of",
     "project_atoms",
     "reverse_scan",
 ]
@@ -492,6 +493,43 @@ def gru_scan(
     """
     return GRUScan.apply(inputs, state, weight, bias)
 
+
+# %% [markdown]
+# Episodes that end inside of a rollout would stop the scan, or ask for a mask at each step. Cut apart, they are
+# sequences of their own, side by side.
+
+
+# %% tags=["export"]
+@checked
+def pieces_of(
+    over: Bool[Tensor, "T B"],
+) -> tuple[Integer[Tensor, "T B"], Integer[Tensor, "T B"]]:
+    """Return the place of each step in its piece, and the number of the piece.
+
+    Args:
+        over: Whether an episode ended right before a step. There a piece begins, and at
+            the first step.
+    """
+    begins = over.clone()
+    begins[0] = True
+    time = torch.arange(len(over), device=over.device).unsqueeze(1).expand_as(over)
+    since = time - time.masked_fill(~begins, 0).cummax(0).values
+    # Pieces are counted through the first environment, then through the next.
+    number = begins.t().flatten().cumsum(0).view(over.shape[::-1]).t() - 1
+    return since, number
+
+
+# %%
+over = torch.tensor([[0, 0], [0, 0], [1, 0], [0, 1], [0, 0]]).bool()
+since, piece = pieces_of(over)
+print(since.t().tolist(), piece.t().tolist(), sep="\n")
+
+# %% [markdown]
+# Five steps of two environments are four pieces.
+
+# %% tags=["claims"]
+assert since.t().tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 1]]
+assert piece.t().tolist() == [[0, 0, 1, 1, 1], [2, 2, 2, 3, 3]], "four pieces"
 
 # %% [markdown]
 # **Prove.** `tests/test_recurrent.py` holds states and gradients to `gru_step` in float64, with ends of

@@ -10,8 +10,7 @@
 # # Policies with a memory
 #
 # **How does a learner train a policy that remembers?** The memory is that of {doc}`/chapters/recurrent`. A
-# learner hands a `Window` of {doc}`/chapters/data/agents` where it else hands observations, and nothing
-# else changes.
+# learner hands it a `Window` of {doc}`/chapters/data/agents` where it would otherwise hand observations.
 
 # %% tags=["export", "hide-input"]
 """Policies that remember: a memory between what is seen and what is done."""
@@ -99,8 +98,8 @@ class RecurrentNetwork(nn.Module):
 
 
 # %% [markdown]
-# ALF's networks ({doc}`/chapters/disjoint_network`) take a state and return the next one. So does this
-# encoder, and PPG's policy is made of it.
+# The disjoint network ({doc}`/chapters/disjoint_network`), which has ALF's interface, hands its encoders a state and
+# returns the next one. This is an encoder for it, and PPG's policy is made of it.
 
 
 # %% tags=["export"]
@@ -274,7 +273,7 @@ def make_recurrent_policy(
 
 
 # %% [markdown]
-# With `gym.Env`'s spaces alone it can play, here one observation after the other:
+# The two spaces of an environment are enough to build one. Here it plays, with nothing learned yet:
 
 # %%
 from literate_rl.data.worlds import TMaze
@@ -290,4 +289,4 @@ policy.reset()  # before the next episode
 # %% [markdown]
 # ## References
 #
-# What its two memories are from says {doc}`/chapters/recurrent`.
+# {doc}`/chapters/recurrent` says where the two memories come from.

@@ -1,4 +1,4 @@
-# Generated from chapters/maths/fast.py (edit there); digest 4ea5d3d78f46329f
+# Generated from chapters/maths/fast.py (edit there); digest 2d7327c054d3c85e
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from literate_rl.ground.signatures import Float, below, check_finite, checked
+from literate_rl.ground.signatures import Bool, Float, below, check_finite, checked
 
 __all__ = [
     "categorical_terms",
     "gru_scan",
+    "pieces_of",
     "project_atoms",
     "reverse_scan",
 ]
@@ -296,3 +297,22 @@ def gru_scan(
         bias: What is added to them.
     """
     return GRUScan.apply(inputs, state, weight, bias)
+
+
+@checked
+def pieces_of(
+    over: Bool[Tensor, "T B"],
+) -> tuple[Integer[Tensor, "T B"], Integer[Tensor, "T B"]]:
+    """Return the place of each step in its piece, and the number of the piece.
+
+    Args:
+        over: Whether an episode ended right before a step. There a piece begins, and at
+            the first step.
+    """
+    begins = over.clone()
+    begins[0] = True
+    time = torch.arange(len(over), device=over.device).unsqueeze(1).expand_as(over)
+    since = time - time.masked_fill(~begins, 0).cummax(0).values
+    # Pieces are counted through the first environment, then through the next.
+    number = begins.t().flatten().cumsum(0).view(over.shape[::-1]).t() - 1
+    return since, number

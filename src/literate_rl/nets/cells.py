@@ -1,4 +1,4 @@
-# Generated from chapters/recurrent.py (edit there); digest b6c34b235c71cab4
+# Generated from chapters/recurrent.py (edit there); digest 9b4e14defbb8b782
 """What remembers: a step of a GRU and of an LSTM, and many steps with ends inside."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from literate_rl.data.agents import Window, without
 from literate_rl.ground.signatures import Float, checked
-from literate_rl.maths.fast import gru_scan
+from literate_rl.maths.fast import gru_scan, pieces_of
 
 __all__ = ["Memory", "gru_step", "lstm_step"]
 
@@ -25,7 +25,8 @@ def gru_step(
     """Return the next state of a GRU.
 
     Args:
-        inputs: What the observation adds to the two gates and to the candidate.
+        inputs: What the observation adds to the gates that see and keep, and to the
+            candidate.
         state: The state so far.
         weight: Matrix of the state, for the same three.
         bias: What is added to them.
@@ -34,11 +35,11 @@ def gru_step(
     """
     from_obs = inputs.chunk(3, -1)
     from_state = nn.functional.linear(state, weight, bias).chunk(3, -1)
-    # How much of the state the candidate sees, and how much of it stays.
-    reset = (from_obs[0] + from_state[0]).sigmoid()
-    stay = (from_obs[1] + from_state[1]).sigmoid()
-    candidate = (from_obs[2] + reset * from_state[2]).tanh()
-    return candidate + stay * (state - candidate)
+    # How much of the state the candidate sees, and how much of it is kept.
+    see = (from_obs[0] + from_state[0]).sigmoid()
+    keep = (from_obs[1] + from_state[1]).sigmoid()
+    candidate = (from_obs[2] + see * from_state[2]).tanh()
+    return candidate + keep * (state - candidate)
 
 
 @checked
@@ -51,8 +52,8 @@ def lstm_step(
     """Return the next state of an LSTM: its output, and behind it its cell.
 
     Args:
-        inputs: What the observation adds to the input and the forget gate, the
-            candidate and the output gate.
+        inputs: What the observation adds to the gates that enter and keep, to the
+            candidate and to the gate that shows.
         state: The state so far.
         weight: Matrix of the output so far, for the same four.
         bias: What is added to them.
@@ -61,9 +62,9 @@ def lstm_step(
     """
     output, cell = state.chunk(2, -1)
     gates = inputs + nn.functional.linear(output, weight, bias)
-    enter, stay, candidate, leave = gates.chunk(4, -1)
-    cell = stay.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
-    return torch.cat([leave.sigmoid() * cell.tanh(), cell], -1)
+    enter, keep, candidate, show = gates.chunk(4, -1)
+    cell = keep.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    return torch.cat([show.sigmoid() * cell.tanh(), cell], -1)
 
 
 class Memory(nn.Module):
@@ -91,52 +92,48 @@ class Memory(nn.Module):
             init(weight)
 
     def step(self, features: Tensor, state: Tensor) -> Tensor:
-        """Return the states behind a step, ``(*B, S)``."""
+        """Return the states after a step, ``(*B, S)``."""
         enter, recur, enter_bias, bias = self.cells.parameters()
         advance = gru_step if self.state_size == self.size else lstm_step
         inputs = nn.functional.linear(features, enter, enter_bias)
         return advance(inputs, state, recur, bias)
 
-    def states(self, seen: Window) -> Tensor:
-        """Return the states behind all steps, ``(T, B, S)``."""
+    def loop(self, seen: Window) -> Tensor:
+        """Return the states after all steps, ``(T, B, S)``."""
         features = self.front(seen.obs)
-        if not isinstance(seen.over, Tensor):
+        if not isinstance(seen.over, Tensor):  # each step stands alone
             return self.step(features, seen.state)
-        if self.state_size == self.size:  # the output of a GRU is all of its state
-            return self(seen._replace(real=()))
         state, states = seen.state[0], []
         for row, over in zip(features, seen.over, strict=True):
             state = self.step(row, without(state, over))
             states.append(state)
         return torch.stack(states)
 
-    def forward(self, seen: Window) -> Tensor:
-        """Return the outputs behind the steps that count, by default ``(T, B, H)``."""
-        if not isinstance(seen.over, Tensor):
-            return self.states(seen)[..., : self.size]
-        # PyTorch's layers know no ends. So each episode's part of the window becomes a
-        # sequence of its own: how many steps it has had, and which part it is.
-        over, features = seen.over, self.front(seen.obs)
-        begins = over.clone()
-        begins[0] = True
-        time = torch.arange(len(over), device=over.device).unsqueeze(1).expand_as(over)
-        since = time - time.masked_fill(~begins, 0).cummax(0).values
-        part = begins.t().flatten().cumsum(0).view(over.shape[::-1]).t() - 1
-        longest, parts = int(since.max()) + 1, int(part.max()) + 1
-        pieces = features.new_zeros(longest, parts, features.shape[-1])
-        pieces[since, part] = features
-        # The first parts go on from what is known, all others from nothing.
-        start = features.new_zeros(1, parts, self.state_size)
-        start[0, part[0]] = without(seen.state[0], over[0])
-        whole: Tensor = self.read(pieces, start)[since, part]
-        return whole[seen.real] if isinstance(seen.real, Tensor) else whole
+    def states(self, seen: Window) -> Tensor:
+        """Return the same, sooner if it can be had: a GRU's output is its state."""
+        quick = self.state_size == self.size and isinstance(seen.over, Tensor)
+        return self(seen._replace(real=())) if quick else self.loop(seen)
 
-    def read(self, pieces: Tensor, start: Tensor) -> Tensor:
+    def forward(self, seen: Window) -> Tensor:
+        """Return the outputs after the steps that count, by default ``(T, B, H)``."""
+        if not isinstance(seen.over, Tensor):
+            return self.loop(seen)[..., : self.size]
+        features, (since, piece) = self.front(seen.obs), pieces_of(seen.over)
+        length, pieces = int(since.max()) + 1, int(piece.max()) + 1
+        sequences = features.new_zeros(length, pieces, features.shape[-1])
+        sequences[since, piece] = features
+        # The first pieces go on from what is known, all others from nothing.
+        start = features.new_zeros(1, pieces, self.state_size)
+        start[0, piece[0]] = without(seen.state[0], seen.over[0])
+        outputs = self.read(sequences, start)[since, piece]
+        return outputs[seen.real] if isinstance(seen.real, Tensor) else outputs
+
+    def read(self, sequences: Tensor, start: Tensor) -> Tensor:
         """Return the outputs of sequences ``(L, N, F)`` that begin with some states."""
-        if self.state_size == self.size and pieces.device.type == "cpu":
+        if self.state_size == self.size and sequences.device.type == "cpu":
             enter, recur, enter_bias, bias = self.cells.parameters()
-            inputs = nn.functional.linear(pieces, enter, enter_bias)
+            inputs = nn.functional.linear(sequences, enter, enter_bias)
             return gru_scan(inputs, start[0], recur, bias)
         known = tuple(x.contiguous() for x in start.split(self.size, -1))
-        outputs, _ = self.cells(pieces, known if len(known) > 1 else known[0])
+        outputs, _ = self.cells(sequences, known if len(known) > 1 else known[0])
         return outputs

@@ -1,4 +1,4 @@
-# Generated from chapters/recurrent.py (edit there); digest da37b49a3d9241e0
+# Generated from chapters/recurrent.py (edit there); digest 09c79f7f5f796e3d
 """Policies that remember on one page, from the chapter recurrent.
 
 Copy it and make it yours:
@@ -50,7 +50,7 @@ def act(obs, state):
 
 
 def read(obs, state, over):
-    """Return the states behind all steps of a rollout."""
+    """Return the states after all steps of a rollout."""
     states = []
     for now, ended in zip(obs, over, strict=True):
         state = memory(now, state.masked_fill(ended.unsqueeze(-1), 0.0))
@@ -63,14 +63,15 @@ while collector.step < total_steps:
     # 1. Act. Each rollout knows with which state it began.
     batch = collector.collect(act, num_steps)
     ended = batch.terminated | batch.truncated
+    # What ended with the step before is over. The collector has seen to the first row.
     over = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
     with torch.no_grad():
-        # 2. What the old policy thought, and the value behind each step.
+        # 2. Probabilities and values of the old policy, also after each step.
         states = read(batch.obs, batch.state[0], over)
         old = Categorical(logits=actor(states)).log_prob(batch.action)
         value = critic(states)[..., 0]
-        behind = memory(batch.next_obs.flatten(0, 1), states.flatten(0, 1))
-        next_value = critic(behind).view_as(value)
+        after = memory(batch.next_obs.flatten(0, 1), states.flatten(0, 1))
+        next_value = critic(after).view_as(value)
         ends = batch.terminated, batch.truncated
         adv = gae(batch.reward, value, next_value, *ends, gamma, lambda_)
         target = adv + value
