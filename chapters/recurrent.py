@@ -304,6 +304,9 @@ class Memory(nn.Module):
         for name, weight in self.cells.named_parameters():
             init = nn.init.zeros_ if "bias" in name else nn.init.orthogonal_
             init(weight)
+            # A memory begins by keeping: the bias of that gate is 1.
+            if name == "bias_ih_l0":
+                nn.init.ones_(weight.data[size : 2 * size])
 
     def step(self, features: Tensor, state: Tensor) -> Tensor:
         """Return the states after a step, ``(*B, S)``."""

@@ -1,4 +1,4 @@
-# Generated from chapters/recurrent.py (edit there); digest 9b4e14defbb8b782
+# Generated from chapters/recurrent.py (edit there); digest ca0f8755baf2420e
 """What remembers: a step of a GRU and of an LSTM, and many steps with ends inside."""
 
 from __future__ import annotations
@@ -90,6 +90,9 @@ class Memory(nn.Module):
         for name, weight in self.cells.named_parameters():
             init = nn.init.zeros_ if "bias" in name else nn.init.orthogonal_
             init(weight)
+            # A memory begins by keeping: the bias of that gate is 1.
+            if name == "bias_ih_l0":
+                nn.init.ones_(weight.data[size : 2 * size])
 
     def step(self, features: Tensor, state: Tensor) -> Tensor:
         """Return the states after a step, ``(*B, S)``."""
