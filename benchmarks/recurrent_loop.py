@@ -124,8 +124,8 @@ def check(config: PPOConfig) -> None:
         samples = own.look_back(batch)
         as_peer(peer.rollout_buffer, batch, samples)
         own.learn(samples)
-        # It turns the rows by so many before it cuts them. A cut within an episode would
-        # stop the gradient there.
+        # It turns the rows by so many before it cuts them. A cut within an episode
+        # would stop the gradient there.
         with patch("numpy.random.randint", return_value=0):
             peer.train()
         for ours, theirs in pairs:
