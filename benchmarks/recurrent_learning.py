@@ -1,6 +1,12 @@
 """PPO with and without a memory where one observation is not enough.
 
 ``python -m benchmarks.recurrent_learning`` works as ``benchmarks.learning`` does.
+
+On CartPole three step sizes were tried with three other seeds: 0.002 was the best one,
+or as good as any, for each kind of policy. The T-mazes have the same settings but for a
+bonus for entropy. With them the one of 20 steps was not learned. Of eight other settings
+that were tried with a GRU and one seed, those below were the best. Pendulum has the
+settings of PPO without a memory, and nothing was tried there.
 """
 
 from __future__ import annotations
@@ -60,10 +66,8 @@ def agent(config: PPOConfig, env: str, wrappers: tuple[str, ...] = ()) -> PPO:
     return PPO(policy, envs, config, numpy_act(policy))
 
 
-def compare(
-    env: str, config: PPOConfig, rates: dict[str, float] | None = None
-) -> Experiment:
-    """Return the experiment with four kinds of policies, each with its step size."""
+def compare(env: str, config: PPOConfig) -> Experiment:
+    """Return the experiment with four kinds of policies."""
     variants = {}
     for name, recurrent, wrappers in (
         ("one observation", None, ()),
@@ -72,8 +76,6 @@ def compare(
         ("LSTM", "lstm", ()),
     ):
         changes: dict[str, Any] = {"recurrent": recurrent} if recurrent else {}
-        if rates:
-            changes["learning_rate"] = rates[name]
         build = partial(agent, env=env, wrappers=wrappers)
         variants[name] = Variant(changes, build, wrappers)
     return Experiment(env, config, seeds=10, episodes=100, variants=variants)
@@ -105,15 +107,25 @@ CARTPOLE_CONFIG = PPOConfig(
 )
 PENDULUM_CONFIG = replace(ppo_settings("Pendulum-v1"), recurrent_size=32)
 
+TMAZE_CONFIG = replace(CARTPOLE_CONFIG, entropy_weight=0.01)
+LONG_CONFIG = replace(
+    TMAZE_CONFIG,
+    total_steps=120_000,
+    num_envs=8,
+    num_steps=256,
+    num_epochs=10,
+    learning_rate=3e-3,
+    gamma=0.99,
+    lambda_=0.95,
+)
+
 EXPERIMENTS = {
     "recurrent_cartpole_rates": tried(compare(CARTPOLE, CARTPOLE_CONFIG)),
     "recurrent_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG),
+    "recurrent_tmaze_5": compare("TMaze5-v0", TMAZE_CONFIG),
+    "recurrent_tmaze_10": compare("TMaze10-v0", TMAZE_CONFIG),
+    "recurrent_tmaze_20": compare("TMaze20-v0", LONG_CONFIG),
     "recurrent_pendulum": compare(PENDULUM, PENDULUM_CONFIG),
-} | {
-    f"recurrent_tmaze_{length}": compare(
-        f"TMaze{length}-v0", replace(CARTPOLE_CONFIG, entropy_weight=0.01)
-    )
-    for length in LENGTHS
 }
 
 
