@@ -4,9 +4,9 @@
 
 On CartPole three step sizes were tried with three other seeds: 0.002 was the best one,
 or as good as any, for each kind of policy. The T-mazes have the same settings but for a
-bonus for entropy. With them the one of 20 steps was not learned. Of eight other settings
-that were tried with a GRU and one seed, those below were the best. Pendulum has the
-settings of PPO without a memory, and nothing was tried there.
+bonus for entropy. With them the one of 20 steps was not learned. Eight other settings
+were tried there with a GRU and one seed, and those below were the best. Pendulum has
+the settings of PPO without a memory. Nothing was tried there.
 """
 
 from __future__ import annotations
