@@ -110,6 +110,7 @@ learn: $(READY)  ## Train the agents of the results page; a stopped run goes on
 	  moving_idle_cause \
 	  lander lander_discrete lander_continuous
 	$(BIN)/python -m benchmarks.masks_learning
+	$(BIN)/python -m benchmarks.recurrent_learning
 	$(BIN)/python -m benchmarks.ppg_learning
 	$(BIN)/python -m benchmarks.impala_learning
 	$(BIN)/python -m benchmarks.dqn_learning

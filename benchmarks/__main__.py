@@ -43,6 +43,7 @@ PEER_NAMES = (
     "dqn_loop",
     "td3_loop",
     "sac_loop",
+    "recurrent_loop",
     "advantages_torchrl",
     "vtrace_torchrl",
     "actors_ray",

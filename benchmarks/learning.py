@@ -34,6 +34,7 @@ from literate_rl.actors.actors import RemoteLearner
 from literate_rl.apps.training import runner_of
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import make_envs
+from literate_rl.data.makers import make_wrapped
 from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.evaluation import evaluate
@@ -74,10 +75,12 @@ class Variant:
     Attributes:
         changes: Settings that differ from the experiment's.
         build: Makes the learner from the settings, or None for the chapter's agent.
+        wrappers: What is put around the environment, as in ``train``.
     """
 
     changes: dict[str, Any]
     build: Build | None = None
+    wrappers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,9 +150,8 @@ def train(experiment: Experiment, variant: Variant, seed: int) -> Result:
     history = fit(learner, progress=False)
     seconds = time.process_time() - start
     close(learner)
-    returns = evaluate(
-        learner.policy, experiment.env, experiment.episodes, EVALUATION_SEED
-    )
+    world = make_wrapped(experiment.env, variant.wrappers)
+    returns = evaluate(learner.policy, world, experiment.episodes, EVALUATION_SEED)
     judged = {name: judge(learner.policy) for name, judge in experiment.judges.items()}
     if experiment.by_clock:
         judged |= clock(history)
@@ -233,8 +235,10 @@ def facts(name: str, variant: str, experiment: Experiment, result: Result) -> Fa
     """Return what is to be known of a policy that is kept."""
     made = provenance("", "gymnasium", *experiment.packages)
     del made["command"], made["seed"]
+    wrappers = experiment.variants[variant].wrappers
     return {
         "env": experiment.env,
+        **({"wrappers": list(wrappers)} if wrappers else {}),
         "experiment": name,
         "variant": variant,
         "return": float(f"{result.final:.5g}"),
