@@ -419,6 +419,8 @@ torch.manual_seed(seed)
 generator = torch.Generator().manual_seed(seed)
 memory = nn.GRUCell(envs.single_observation_space.shape[0], size)
 actor, critic = nn.Linear(size, int(envs.single_action_space.n)), nn.Linear(size, 1)
+with torch.no_grad():
+    memory.bias_ih[size : 2 * size] = 1.0  # it begins by keeping
 networks = nn.ModuleList([memory, actor, critic])
 optimizer = torch.optim.Adam(networks.parameters(), learning_rate, eps=1e-5)
 # The collector keeps the state, and wipes it where an episode ends.
@@ -491,7 +493,33 @@ while collector.step < total_steps:
 #
 # ## Does it pay?
 #
-# RESULTS
+# Four kinds of policies, ten seeds each, with the same settings on each task: one observation, four stacked ones,
+# a GRU and an LSTM with 32 outputs.
+
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. Mean return over steps on CartPole and on Pendulum without speeds, for four kinds of policies. Then how many of ten seeds solve a corridor of 5, 10 and 20 steps: most with a memory in the two shorter ones, none without."}}
+from literate_rl.runs.runs import stored_runs
+
+fig, axes = plt.subplots(1, 3, figsize=(7, 2.5))
+for axis, name in zip(axes, ("cartpole", "pendulum"), strict=False):
+    for kind, runs in stored_runs(f"recurrent_{name}").items():
+        axis.plot(runs.steps / 1000, runs.curves.mean(0), label=kind)
+    axis.set_title(f"{name}, no speeds", fontsize=9)
+    axis.set_xlabel("thousand steps")
+axes[0].set_ylabel("return while training")
+mazes = {length: stored_runs(f"recurrent_tmaze_{length}") for length in (5, 10, 20)}
+solved = {
+    kind: [int((maze[kind].final > 0.5).sum()) for maze in mazes.values()]
+    for kind in mazes[5]
+}
+for kind, counts in solved.items():
+    axes[2].plot(list(mazes), counts, "o-", label=kind)
+axes[2].set(xlabel="steps of the corridor", ylim=(-0.5, 10.5), xticks=list(mazes))
+axes[2].set_title("corridors: seeds of ten", fontsize=9)
+axes[2].legend(fontsize=6)
+fig.tight_layout()
+
+# %% [markdown]
+# NOTICE
 #
 # ## When to use it
 #

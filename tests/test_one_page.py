@@ -129,6 +129,7 @@ def test_the_recurrent_program_learns_as_ppo_does() -> None:
     network = built.network
     weights = [*memory.parameters(), *heads[0].parameters(), *heads[1].parameters()]
     with torch.no_grad():
+        memory.bias_ih[32:64] = 1.0
         for mine, theirs in zip(network.parameters(), weights, strict=True):
             mine.copy_(theirs)
     learner = PPO(RecurrentPolicy(network, DrawnInTurn(3)), envs, config)

@@ -1,4 +1,4 @@
-# Generated from chapters/recurrent.py (edit there); digest 09c79f7f5f796e3d
+# Generated from chapters/recurrent.py (edit there); digest c7fbb4d04adf14df
 """Policies that remember on one page, from the chapter recurrent.
 
 Copy it and make it yours:
@@ -35,6 +35,8 @@ torch.manual_seed(seed)
 generator = torch.Generator().manual_seed(seed)
 memory = nn.GRUCell(envs.single_observation_space.shape[0], size)
 actor, critic = nn.Linear(size, int(envs.single_action_space.n)), nn.Linear(size, 1)
+with torch.no_grad():
+    memory.bias_ih[size : 2 * size] = 1.0  # it begins by keeping
 networks = nn.ModuleList([memory, actor, critic])
 optimizer = torch.optim.Adam(networks.parameters(), learning_rate, eps=1e-5)
 # The collector keeps the state, and wipes it where an episode ends.
