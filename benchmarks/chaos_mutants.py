@@ -129,7 +129,7 @@ PLACES = (
         "AuxiliaryPhase.run AuxiliaryPhase.learn",
         "ppg",
     ),
-    Place("learners.ppg_learner", "one_row in_chunks", "ppg_learner"),
+    Place("learners.ppg_learner", "one_row in_chunks", "ppg_learner ppg"),
     Place(
         "learners.impala",
         "to_unroll VTraceLearner.learn VTraceLearner.next_value VTraceLearner.anneal",
@@ -255,8 +255,8 @@ CUT_OFF = "the function of the targets detaches what it gets: only time is lost"
 
 # Mutants that compute the same thing, by their names, with the proof.
 EQUIVALENT: dict[str, str] = {
-    "nets.cells.Memory.forward: 1 -> 2 (4)": "a row of padding that nobody reads",
-    "nets.cells.Memory.forward: 1 -> 2 (5)": "likewise, a column",
+    "nets.cells.Memory.forward: 1 -> 2": "a row of padding that nobody reads",
+    "nets.cells.Memory.forward: 1 -> 2 (2)": "likewise, a column",
     "learners.sac.SquashedGaussian.entropy: 7 -> 8": (
         "the weights add up to 1 wherever the integral ends, and beyond 7 deviations "
         "they are below 1e-10"
@@ -889,7 +889,7 @@ def judged_again(row: Listed, source: Path) -> dict[str, Any]:
     # First the test that noticed it then, which may have another name now. After it the
     # tests of where the statement was and of where it is.
     file = row.killed_by.partition("::")[0]
-    names = dict.fromkeys([file, f"test_{Path(spot.module).name}.py"])
+    names = dict.fromkeys([file, f"test_{spot.module.rpartition('.')[2]}.py"])
     files = [f"tests/{name}" for name in names if (ROOT / "tests" / name).exists()]
     for tests in ([f"tests/{row.killed_by}"], files):
         killer = killer_of(spot.module, exchanged(spot, row.after), source, tests)

@@ -187,6 +187,19 @@ def test_a_mutant_dies_lives_or_is_gone(
     )
 
 
+def test_after_the_test_of_then_come_those_of_where_it_is_now(
+    monkeypatch, tmp_path: Path
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(
+        chaos_mutants, "first_failure", lambda _, tests: asked.append(tests) or ""
+    )
+    row = LOOP._replace(killed_by="test_of_then.py::test_it")
+    told = chaos_mutants.judged_again(row, chaos_mutants.copied(str(tmp_path)))
+    assert told["now"] == "lives"
+    assert asked == [["tests/test_of_then.py::test_it"], ["tests/test_advantages.py"]]
+
+
 def test_the_program_leaves_it_to_the_tests_to_import_the_package() -> None:
     # A process that runs them begins by importing the program, and what the program
     # imports is not the copy.
