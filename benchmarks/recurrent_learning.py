@@ -112,7 +112,7 @@ TMAZE_CONFIG = replace(CARTPOLE_CONFIG, entropy_weight=0.01)
 
 EXPERIMENTS = {
     "recurrent_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG),
-    "recurrent_pendulum": compare(PENDULUM, PENDULUM_CONFIG),
+    "recurrent_pendulum": replace(compare(PENDULUM, PENDULUM_CONFIG), seeds=5),
 } | {
     f"recurrent_tmaze_{length}": compare(
         f"TMaze{length}-v0", TMAZE_CONFIG, KINDS | OPEN

@@ -155,7 +155,7 @@ def gru_step(
     """
     from_obs = inputs.chunk(3, -1)
     from_state = nn.functional.linear(state, weight, bias).chunk(3, -1)
-    # How much of the state the candidate sees, and how much of it is kept.
+    # How much of the state the candidate sees, and how much of it is kept, {eq}`gru`.
     see = (from_obs[0] + from_state[0]).sigmoid()
     keep = (from_obs[1] + from_state[1]).sigmoid()
     candidate = (from_obs[2] + see * from_state[2]).tanh()
@@ -199,6 +199,7 @@ def lstm_step(
     output, cell = state.chunk(2, -1)
     gates = inputs + nn.functional.linear(output, weight, bias)
     enter, keep, candidate, show = gates.chunk(4, -1)
+    # What is kept and what enters, and then what is shown, {eq}`lstm`.
     cell = keep.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
     return torch.cat([show.sigmoid() * cell.tanh(), cell], -1)
 
@@ -320,6 +321,7 @@ class Memory(nn.Module):
         features = self.front(seen.obs)
         if not isinstance(seen.over, Tensor):  # each step stands alone
             return self.step(features, seen.state)
+        # The gradient {eq}`through-time` comes back through this chain.
         state, states = seen.state[0], []
         for row, over in zip(features, seen.over, strict=True):
             state = self.step(row, without(state, over))

@@ -73,12 +73,13 @@ def slow_lstm(x: Any, state: Any, weight: Any, bias: Any) -> list[float]:
     return [leave[i] * math.tanh(cells[i]) for i in range(size)] + cells
 
 
+@pytest.mark.equation("gru")
+@pytest.mark.equation("lstm")
 @pytest.mark.parametrize(
     ("step", "slow", "gates", "parts"),
     [(gru_step, slow_gru, 3, 1), (lstm_step, slow_lstm, 4, 2)],
 )
 def test_a_step_computes_its_equation(step, slow, gates, parts):
-    """{eq}`gru` and {eq}`lstm`."""
     torch.manual_seed(0)
     size, batch = 3, 5
     x = torch.randn(batch, gates * size, dtype=torch.float64)
@@ -151,9 +152,9 @@ def test_single_precision_is_as_close_as_it_can_be(kind):
     torch.testing.assert_close(made(seen), wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.equation("through-time")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_is_that_of_the_unrolled_loop(kind):
-    """{eq}`through-time`."""
     made = memory(kind)
     over = torch.rand(12, 4, generator=torch.Generator().manual_seed(4)) < 0.2
     seen = window(made, over)
@@ -171,8 +172,8 @@ def test_the_gradient_is_that_of_the_unrolled_loop(kind):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.equation("gru-gradient")
 def test_the_scan_has_the_gradient_of_finite_differences():
-    """{eq}`gru-gradient`."""
     torch.manual_seed(5)
     shapes = (4, 2, 9), (2, 3), (9, 3), (9,)
     inputs = [torch.randn(x, dtype=torch.float64, requires_grad=True) for x in shapes]
