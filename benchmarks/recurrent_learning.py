@@ -6,7 +6,7 @@ Three step sizes were tried on CartPole with three other seeds, before the bias 
 gate that keeps became 1: 0.002 was the best one, or as good as any, for each kind of
 policy. The T-mazes have the same settings but for a bonus for entropy. For the longest
 one eleven others were tried with a memory and one or two further seeds, of which none
-was clearly better. Pendulum has the settings of PPO without a memory.
+was clearly better.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import make_envs
 from literate_rl.data.makers import make_wrapped
 from literate_rl.data.worlds import SelectObservation
-from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.nets.policies import make_policy
 from literate_rl.nets.recurrent import make_recurrent_policy
 from literate_rl.runs.runs import flat_env
 
-CARTPOLE, PENDULUM = "CartPoleWithoutSpeeds-v1", "PendulumWithoutSpeed-v1"
+CARTPOLE = "CartPoleWithoutSpeeds-v1"
 LENGTHS = (5, 10, 20)
 
 
@@ -38,11 +38,7 @@ def without(env: str, numbers: tuple[int, ...], **options: Any) -> gym.Env[Any, 
     return SelectObservation(gym.make(env, **options), *numbers)
 
 
-for name, env, numbers in (
-    (CARTPOLE, "CartPole-v1", (0, 2)),
-    (PENDULUM, "Pendulum-v1", (0, 1)),
-):
-    gym.register(name, entry_point=partial(without, env, numbers))
+gym.register(CARTPOLE, entry_point=partial(without, "CartPole-v1", (0, 2)))
 for length in LENGTHS:
     gym.register(
         f"TMaze{length}-v0",
@@ -106,14 +102,10 @@ CARTPOLE_CONFIG = PPOConfig(
     entropy_weight=0.0,
     recurrent_size=32,
 )
-PENDULUM_CONFIG = replace(ppo_settings("Pendulum-v1"), recurrent_size=32)
 
 TMAZE_CONFIG = replace(CARTPOLE_CONFIG, entropy_weight=0.01)
 
-EXPERIMENTS = {
-    "recurrent_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG),
-    "recurrent_pendulum": replace(compare(PENDULUM, PENDULUM_CONFIG), seeds=5),
-} | {
+EXPERIMENTS = {"recurrent_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG)} | {
     f"recurrent_tmaze_{length}": compare(
         f"TMaze{length}-v0", TMAZE_CONFIG, KINDS | OPEN
     )

@@ -123,9 +123,9 @@ assert len(tracks["a GRU"]) == 200, "and one stands"
 #
 # $$
 # \begin{aligned}
-# g^{\text{see}}_t &= \sigma(x^{\text{see}}_t + U^{\text{see}} h_{t-1} + b^{\text{see}}), &
+# g^{\text{see}}_t &= \sigma(x^{\text{see}}_t + U^{\text{see}} h_{t-1} + b^{\text{see}}), \\
 # g^{\text{keep}}_t &= \sigma(x^{\text{keep}}_t + U^{\text{keep}} h_{t-1} + b^{\text{keep}}), \\
-# \tilde h_t &= \tanh\!\big(x^{\text{new}}_t + g^{\text{see}}_t (U^{\text{new}} h_{t-1} + b^{\text{new}})\big), &
+# \tilde h_t &= \tanh\!\big(x^{\text{new}}_t + g^{\text{see}}_t (U^{\text{new}} h_{t-1} + b^{\text{new}})\big), \\
 # h_t &= (1 - g^{\text{keep}}_t)\, \tilde h_t + g^{\text{keep}}_t\, h_{t-1} .
 # \end{aligned}
 # $$ (gru)
@@ -498,39 +498,37 @@ while collector.step < total_steps:
 # Four kinds of policies, ten seeds each, with the same settings on each task: one observation, four stacked ones,
 # a GRU and an LSTM with 32 outputs.
 
-# %% tags=["hide-input"] mystnb={"image": {"alt": "Three panels. Mean return over steps on CartPole and on Pendulum without speeds, for four kinds of policies. Then how many of ten seeds solve a corridor of 5, 10 and 20 steps: most with a memory in the two shorter ones, none without."}}
+# %% tags=["hide-input"] mystnb={"image": {"alt": "Two panels. Mean return over steps on CartPole without speeds, for four kinds of policies; four stacked observations are far ahead. Then how many of ten seeds solve a corridor of 5, 10 and 20 steps: most with a memory in the two shorter ones, none without."}}
 from literate_rl.runs.evaluation import paired_difference
 from literate_rl.runs.runs import stored_runs
 
-fig, axes = plt.subplots(1, 3, figsize=(7, 2.5))
-for axis, name in zip(axes, ("cartpole", "pendulum"), strict=False):
-    for kind, runs in stored_runs(f"recurrent_{name}").items():
-        axis.plot(runs.steps / 1000, runs.curves.mean(0), label=kind)
-    axis.set_title(f"{name}, no speeds", fontsize=9)
-    axis.set_xlabel("thousand steps")
-axes[0].set_ylabel("return while training")
+fig, axes = plt.subplots(1, 2, figsize=(7, 2.5))
+for kind, runs in stored_runs("recurrent_cartpole").items():
+    axes[0].plot(runs.steps / 1000, runs.curves.mean(0), label=kind)
+axes[0].set(xlabel="thousand steps", ylabel="return while training")
+axes[0].set_title("CartPole without speeds", fontsize=9)
 mazes = {length: stored_runs(f"recurrent_tmaze_{length}") for length in (5, 10, 20)}
 solved = {  # where the last policy does better than a guess
     kind: [int((maze[kind].final > 0.5).sum()) for maze in mazes.values()]
     for kind in mazes[5]
 }
 for kind in ("one observation", "four stacked", "GRU", "LSTM"):
-    axes[2].plot(list(mazes), solved[kind], "o-", label=kind)
-axes[2].set(xlabel="steps of the corridor", ylim=(-0.5, 10.5), xticks=list(mazes))
-axes[2].set_title("corridors: seeds of ten", fontsize=9)
-axes[2].legend(fontsize=6)
+    axes[1].plot(list(mazes), solved[kind], "o-", label=kind)
+axes[1].set(xlabel="steps of the corridor", ylim=(-0.5, 10.5), xticks=list(mazes))
+axes[1].set_title("corridors: seeds that solve them", fontsize=9)
+axes[1].legend(fontsize=6)
 fig.tight_layout()
 
 # %% [markdown]
 # **Notice** who wins where. Without its speeds CartPole is out of reach for a policy that sees one observation, and the
-# best of the four stacks its observations: a few of them say all. The memories get there too, later and not as far.
-# sb3-contrib's recurrent PPO, with an LSTM of the same size, ends where ours does, after six times the seconds of
-# CPU time ({doc}`/docs/results`).
+# best of the four stacks its observations: the last few say all. The memories come after, later and not as far.
+# sb3-contrib's recurrent PPO, with an LSTM of the same size, ends where ours does, after about five times the
+# seconds of CPU time ({doc}`/docs/results`).
 #
-# The corridors turn this round. No policy without a memory solves one with any seed. Corridors of five and of ten steps
-# are solved with all ten seeds by a GRU, and with all but one by an LSTM. At twenty MAZE20. And it matters how a
-# memory begins: where the bias of the gate that keeps starts at 0 and not at 1, the LSTM never solves the corridor of ten
-# steps, and the GRU with eight seeds of ten.
+# The corridors turn this round. No policy without a memory solves one with any seed. Those of five and of ten steps
+# are solved with all ten seeds by a GRU, and with all but one by an LSTM, that of twenty with five seeds by a GRU
+# and with none by an LSTM. And it matters how a memory begins: where the bias of the gate that keeps starts at 0 and
+# not at 1, the LSTM never solves the corridor of ten steps, and the GRU with eight seeds of ten.
 
 # %% tags=["claims"]
 ends = {kind: runs.final for kind, runs in stored_runs("recurrent_cartpole").items()}
@@ -545,9 +543,9 @@ assert all(x.min() > 100 and x.mean() < 400 for x in memories.values()), "not as
 gap = paired_difference(memories["LSTM"], peer.final)
 assert gap.low < 0 < gap.high, "ends where ours does"
 cpu = stored_runs("recurrent_cartpole")["LSTM"].cpu_seconds
-assert peer.cpu_seconds.mean() > 5 * cpu.mean(), "six times"
+assert 4 < peer.cpu_seconds.mean() / cpu.mean() < 7, "about five times"
 assert solved["one observation"] == solved["four stacked"] == [0, 0, 0]
-assert (solved["GRU"][:2], solved["LSTM"][:2]) == ([10, 10], [10, 9])
+assert (solved["GRU"], solved["LSTM"]) == ([10, 10, 5], [10, 9, 0])
 assert (solved["GRU, bias 0"][1], solved["LSTM, bias 0"][1]) == (8, 0)
 
 # %% [markdown]
@@ -560,7 +558,7 @@ assert (solved["GRU, bias 0"][1], solved["LSTM, bias 0"][1]) == (8, 0)
 # - **Rather than**: four stacked observations, which do where the last few say all
 # - **Costs**: a GRU three times, an LSTM twice the seconds of CPU time
 # - **First settings**: `recurrent`, `recurrent_size`, `num_steps`
-# - **Decided by**: [ten seeds on five tasks](#does-it-pay)
+# - **Decided by**: [ten seeds on four tasks](#does-it-pay)
 #
 # ## Summary
 #
