@@ -192,7 +192,10 @@ def test_a_memory_keeps_masks_through_its_end_and_through_a_file() -> None:
     rollout = collected(make_policy(*SPACES), 50)
     for first in range(0, 50, 10):
         buffer.push(
-            type(rollout)(*(x[first : first + 10] for x in rollout)), among=None
+            type(rollout)(
+                *(x if x is None else x[first : first + 10] for x in rollout)
+            ),
+            among=None,
         )
     again = ReplayBuffer(90)
     again.load_state_dict(copy.deepcopy(buffer.state_dict()))

@@ -37,6 +37,7 @@ def test_make_learn_trains_what_the_page_shows() -> None:
             module = import_module(found[1])
             made.update(names or getattr(module, "EXPERIMENTS", ()))
     cheetahs = {f"{x}_cheetah{by}" for x in ("td3", "sac") for by in ("", "_peer")}
+    cheetahs.add("recurrent_cartpole_peer")
     minatar = {"minatar_breakout", "minatar_dqn", "minatar_rainbow"}
     assert shown - made == {"platform", "ppg_starpilot", *cheetahs, *minatar}
 

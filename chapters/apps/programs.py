@@ -272,7 +272,8 @@ class Source(NamedTuple):
         return self.code
 
     def _repr_markdown_(self) -> str:
-        return f"```python\n{self.code}```\n`{self.name}` of `{self.module}`"
+        where = "`" + "` of `".join([self.name, self.module]) + "`"
+        return "\n".join(["```python", self.code + "```", where])
 
 
 def source(thing: Any) -> Source:

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/programs.py (edit there); digest d3c2fc4739893e3e
+# Generated from chapters/apps/programs.py (edit there); digest 7eb81f0ebc014461
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ class Source(NamedTuple):
         return self.code
 
     def _repr_markdown_(self) -> str:
-        return f"```python\n{self.code}```\n`{self.name}` of `{self.module}`"
+        where = "`" + "` of `".join([self.name, self.module]) + "`"
+        return "\n".join(["```python", self.code + "```", where])
 
 
 def source(thing: Any) -> Source:
