@@ -676,6 +676,5 @@ grade(answer, one_number, *cases)
 # %% [markdown]
 # ## References
 #
-# The LSTM is by {cite:t}`hochreiter1997`, its gate that keeps by {cite:t}`gers2000`, the GRU by {cite:t}`cho2014`,
-# the corridor by {cite:t}`bakker2001`. {cite:t}`hausknecht2015` gave DQN a memory, and {cite:t}`kapturowski2019`
-# looked at the states with which its windows begin.
+# The LSTM is by {cite:t}`hochreiter1997`, the GRU by {cite:t}`cho2014`, the corridor by {cite:t}`bakker2001`.
+# {cite:t}`kapturowski2019` looked at the states with which the windows of agents with a replay buffer begin.

@@ -212,7 +212,7 @@ def test_a_memory_keeps_masks_through_its_end_and_through_a_file() -> None:
     state = buffer.state_dict()
     older = ReplayBuffer(90)
     older.load_state_dict({x: y for x, y in state.items() if "mask" not in x})
-    older.push(type(rollout)(*(x[:5] for x in rollout)))
+    older.push(type(rollout)(*(x if x is None else x[:5] for x in rollout)))
     batch = older.sample(400, generator)
     known = (batch.mask == (batch.obs[:, :4] == 1)).all(-1)
     assert (known | batch.mask.all(-1)).all()

@@ -49,7 +49,6 @@ NOT_HERE = {
     "several agents in one world": "multi agent, multiagent, marl, self play",
     "learned models of the world": "world model, model based, muzero, dreamer, mcts",
     "learning from stored data alone": "offline, batch rl, cql, decision transformer",
-    "recurrent networks": "recurrent, lstm, gru, rnn",
     "training on Atari": "atari, ale",
 }
 
