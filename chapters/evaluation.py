@@ -198,8 +198,9 @@ def evaluate(
     """Play episodes, greedily or not, and return the undiscounted return of each.
 
     Args:
-        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called, and
-            ``noise`` if it draws.
+        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called,
+            ``noise`` if it draws, and ``reset`` if it has one: alone at the start and
+            the end, and after each step with a flag for each episode that is over.
         env: A registered id, or a function that makes an environment.
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the

@@ -34,7 +34,6 @@ from literate_rl.data.agents import (
     Runner,
     as_read,
     behind,
-    seen_by,
     step_of,
 )
 from literate_rl.data.episodes import check_num_envs, mean_return
@@ -597,8 +596,7 @@ def to_unroll(batch: Rollout, actor: PolicyLike) -> Unroll:
     # whole rollout says how likely each of its actions was. (`real` is False for rows
     # that some environments add after an end; they weigh nothing.)
     with eval_mode(actor):
-        obs, _ = seen_by(actor, batch)
-        log_prob, _ = actor.evaluate_actions(obs, batch.action, mask=batch.mask)
+        log_prob, _ = actor.evaluate_actions(batch.seen, batch.action, mask=batch.mask)
     return Unroll(
         obs_plus_1=torch.cat([batch.obs, batch.next_obs[-1:]]),
         next_obs=batch.next_obs,

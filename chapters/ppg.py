@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Rollout, Window, as_read, seen_by
+from literate_rl.data.agents import Rollout, Window
 from literate_rl.ground.nests import map_nest
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Envs, Kept
@@ -463,9 +463,7 @@ class AuxiliaryPhase(Kept):
         )
         length = config.aux_batch_length or config.num_steps
         masks = () if batch.mask is None else (batch.mask,)
-        flags = batch.terminated, batch.truncated, batch.real
-        obs = as_read(batch.obs, batch.state, *flags)
-        steps = Chunks(obs, target, row, *masks)
+        steps = Chunks(batch.seen, target, row, *masks)
         self.buffer.append(map_nest(lambda x: in_chunks(x, length), steps))
 
     def run(self) -> dict[str, float]:
@@ -601,8 +599,7 @@ class PPGAlgorithm(Kept):
         if not self.config.aux_enabled:
             return self.policy_phase(batch)
         with torch.no_grad(), eval_mode(self.policy):
-            obs, _ = seen_by(self.policy, batch)
-            row = self.policy.legal(self.policy(obs), batch.mask)
+            row = self.policy.legal(self.policy(batch.seen), batch.mask)
 
         # The policy phase. Afterwards `seen` holds the rollout as PPO learned from it,
         # with scaled rewards where the settings ask for them, and the values of then.
@@ -630,8 +627,7 @@ class PPGAlgorithm(Kept):
                 *(seen.reward, next_value, *flags), config.gamma, config.lambda_
             )
             rate = metrics["charts/learning_rate"]
-            obs = as_read(seen.obs, seen.state, *flags, seen.real)
-            loss = self.value.learn(rate, obs, value, target)
+            loss = self.value.learn(rate, seen.seen, value, target)
             metrics["losses/value_loss"] = loss
         return metrics
 

@@ -94,7 +94,7 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** the growing swing of the first one. It can only push against the lean. It cannot see that the pole is
-# already on its way back, pushes on, and each swing is larger than the one before. The second knows where the
+# already on its way back, pushes on, and the swings grow until it falls. The second knows where the
 # pole was a moment ago.
 
 # %% tags=["claims"]
@@ -547,6 +547,9 @@ gap = paired_difference(memories["LSTM"], peer.final)
 assert gap.low < 0 < gap.high, "ends where ours does"
 cpu = stored_runs("recurrent_cartpole")["LSTM"].cpu_seconds
 assert 4 < peer.cpu_seconds.mean() / cpu.mean() < 7, "about five times"
+costs = {x: y.cpu_seconds.mean() for x, y in stored_runs("recurrent_cartpole").items()}
+alone = costs["one observation"]
+assert [round(costs[x] / alone) for x in ("GRU", "LSTM")] == [3, 2], "what it costs"
 assert solved["one observation"] == solved["four stacked"] == [0, 0, 0]
 assert (solved["GRU"], solved["LSTM"]) == ([10, 10, 5], [10, 9, 0])
 assert (solved["GRU, bias 0"][1], solved["LSTM, bias 0"][1]) == (8, 0)

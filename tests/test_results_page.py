@@ -276,6 +276,11 @@ def test_the_loop_by_hand_is_as_fast_as_the_page_says() -> None:
     assert [round(ratio, 1) for ratio in breakout] == [1.0, 1.0, 1.7]
 
 
+def test_a_memory_takes_as_many_steps_a_second_as_the_page_says() -> None:
+    rows, _ = read_results(RESULTS / "recurrent_loop.csv")
+    assert [round(row.ratio, 1) for row in rows if row.method == "PPO"] == [4.7]
+
+
 def test_cartpole_is_solved_as_soon_as_the_page_says() -> None:
     rows, _ = read_table(RESULTS / "ppo_solve.csv")
     steps, seconds = (

@@ -222,6 +222,12 @@ class Rollout(NamedTuple):
         fields: Any = [x if x is None else x.to(device) for x in self]
         return Rollout(*fields)
 
+    @property
+    def seen(self) -> Any:
+        """The observations as their policy reads them, see ``as_read``."""
+        flags = self.terminated, self.truncated, self.real
+        return as_read(self.obs, self.state, *flags)
+
 
 # %% [markdown]
 # Nearly all agents of this book get their data from one loop, and here it is. It is an object,
@@ -454,7 +460,8 @@ def collector_for(policy: PolicyLike, envs: Envs, dtype: Any) -> Collector:
 
 def step_of(policy: PolicyLike) -> Any:
     """Return how a policy acts: one that remembers takes a state, returns the next."""
-    return getattr(policy, "step", policy.act)
+    remembers: Any = policy
+    return remembers.step if hasattr(policy, "start") else policy.act
 
 
 class Sampler(Kept):
@@ -641,8 +648,7 @@ def as_read(
 
 def seen_by(policy: PolicyLike, batch: Rollout) -> tuple[Any, Any]:
     """Return what a policy reads of a rollout's steps, and of where they led."""
-    flags = batch.terminated, batch.truncated, batch.real
-    obs = as_read(batch.obs, batch.state, *flags)
+    obs = batch.seen
     return obs, behind(policy, obs, batch.next_obs)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/evaluation.py (edit there); digest a129e10677deb186
+# Generated from chapters/evaluation.py (edit there); digest 58bbbf580f785f57
 """Evaluation: what an agent is worth, and how sure one can be of it."""
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def evaluate(
     """Play episodes, greedily or not, and return the undiscounted return of each.
 
     Args:
-        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called, and
-            ``noise`` if it draws.
+        policy: The policy; only ``act``, ``to_env`` and ``parameters`` are called,
+            ``noise`` if it draws, and ``reset`` if it has one: alone at the start and
+            the end, and after each step with a flag for each episode that is over.
         env: A registered id, or a function that makes an environment.
         episodes: How many to play.
         seed: Decides how they start and what happens in them. The same seed gives the
