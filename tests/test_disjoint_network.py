@@ -483,7 +483,7 @@ def worker(rank: int, folder: str) -> None:
         init_method=f"file://{folder}/meeting",
         rank=rank,
         world_size=2,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=300),
     )
     torch.manual_seed(0)
     results = {}
@@ -505,7 +505,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
     folder: Path = tmp_path_factory.mktemp("ddp")
     context = mp.spawn(worker, (str(folder),), nprocs=2, join=False)
     try:
-        deadline = datetime.datetime.now() + datetime.timedelta(seconds=120)
+        deadline = datetime.datetime.now() + datetime.timedelta(seconds=600)
         while not context.join(timeout=5):
             assert datetime.datetime.now() < deadline, "two processes wait forever"
     finally:
