@@ -1,7 +1,7 @@
 """PPO on MinAtar's Breakout: the cells as one row, or as a picture.
 
 ``python -m benchmarks.encoders_learning`` works as ``benchmarks.learning`` does, where
-MinAtar is installed (``pip install MinAtar``). Both variants see the same flat rows and
+MinAtar is installed (``pip install '.[minatar]'``). Both variants see the same flat rows and
 have the same settings, which are not tuned. One gives the rows to two hidden layers,
 the other one to the encoder that ``make_encoder`` chooses.
 """
@@ -27,17 +27,7 @@ from literate_rl.runs.runs import flat_env
 ENV = "MinAtarBreakout-v1"
 
 
-def breakout(**arguments: Any) -> gym.Env[Any, Any]:
-    """Make the game with the three actions that do something in it."""
-    from minatar.gym import BaseEnv
-
-    env: gym.Env[Any, Any] = BaseEnv(
-        "breakout", use_minimal_action_set=True, **arguments
-    )
-    return env
-
-
-gym.register(ENV, entry_point=breakout)  # type: ignore[arg-type]
+gym.register(ENV, "literate_rl.data.worlds:make_minatar", kwargs={"game": "breakout"})
 
 
 def plain_agent(config: PPOConfig) -> PPO:

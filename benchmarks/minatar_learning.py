@@ -1,7 +1,7 @@
 """MinAtar's Breakout, with the network that the pictures of the game call for.
 
 ``python -m benchmarks.minatar_learning`` works as ``benchmarks.learning`` does, where
-MinAtar is installed (``pip install MinAtar``). All networks are that of the MinAtar
+MinAtar is installed (``pip install '.[minatar]'``). All networks are that of the MinAtar
 paper: a convolution of 16 filters and a layer of 128. PPO has the policy of
 ``make_policy``, or one that is built by hand, and nothing was tuned. The settings of
 DQN and Rainbow were chosen among seven on seed 100; ``docs/results.md`` lists them.
@@ -23,8 +23,7 @@ from benchmarks.learning import Experiment, Variant, main
 from literate_rl.apps.training import make_learner
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.dqn import DQNConfig
-from literate_rl.learners.loop import OffPolicy
-from literate_rl.learners.ppo import PPO, PPOConfig
+from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
 from literate_rl.learners.rainbow import RainbowConfig
 from literate_rl.nets.parts import ActorCritic, CategoricalActions
 from literate_rl.nets.policies import Policy, make_policy
@@ -65,10 +64,9 @@ def by_hand(config: PPOConfig) -> PPO:
     return PPO(Policy(network, CategoricalActions(3)), envs, config)
 
 
-def by_name(config: DQNConfig, algorithm: str) -> OffPolicy:
+def by_name(config: Any, algorithm: str, env: str = ENV) -> Any:
     """Build an agent as the command line does."""
-    learner: OffPolicy = make_learner(algorithm, ENV, config, {})
-    return learner
+    return make_learner(algorithm, env, config, {})
 
 
 # One update of 32 steps for every four steps of the game, and older copies that follow
@@ -102,7 +100,17 @@ def values(config: DQNConfig, algorithm: str) -> Experiment:
     return Experiment(ENV, config, 2, 20, variants, packages=("MinAtar",))
 
 
+def policies(env: str) -> Experiment:
+    """Return the experiment that trains PPO in another game."""
+    build = partial(by_name, algorithm="ppo", env=env)
+    variants = {"PPO": Variant({}, build)}
+    return Experiment(env, ppo_settings(env), 5, 20, variants, packages=("MinAtar",))
+
+
 EXPERIMENTS = {
+    f"minatar_{game.lower()}": policies(f"MinAtar/{game}-v1")
+    for game in ("Asterix", "Freeway", "Seaquest", "SpaceInvaders")
+} | {
     "minatar_breakout": Experiment(
         ENV,
         replace(CONFIG, total_steps=1_001_472),

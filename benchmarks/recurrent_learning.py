@@ -19,7 +19,7 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from benchmarks.learning import Experiment, Variant, main
+from benchmarks.learning import Experiment, Variant, main, ppo_settings
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import make_envs
 from literate_rl.data.makers import make_wrapped
@@ -29,7 +29,7 @@ from literate_rl.nets.policies import make_policy
 from literate_rl.nets.recurrent import make_recurrent_policy
 from literate_rl.runs.runs import flat_env
 
-CARTPOLE = "CartPoleWithoutSpeeds-v1"
+CARTPOLE, PENDULUM = "CartPoleWithoutSpeeds-v1", "PendulumWithoutSpeed-v1"
 LENGTHS = (5, 10, 20)
 
 
@@ -39,6 +39,7 @@ def without(env: str, numbers: tuple[int, ...], **options: Any) -> gym.Env[Any, 
 
 
 gym.register(CARTPOLE, entry_point=partial(without, "CartPole-v1", (0, 2)))
+gym.register(PENDULUM, entry_point=partial(without, "Pendulum-v1", (0, 1)))
 for length in LENGTHS:
     gym.register(
         f"TMaze{length}-v0",
@@ -105,7 +106,12 @@ CARTPOLE_CONFIG = PPOConfig(
 
 TMAZE_CONFIG = replace(CARTPOLE_CONFIG, entropy_weight=0.01)
 
-EXPERIMENTS = {"recurrent_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG)} | {
+PENDULUM_CONFIG = replace(ppo_settings("Pendulum-v1"), recurrent_size=32)
+
+EXPERIMENTS = {
+    "recurrent_cartpole": compare(CARTPOLE, CARTPOLE_CONFIG),
+    "recurrent_pendulum": compare(PENDULUM, PENDULUM_CONFIG),
+} | {
     f"recurrent_tmaze_{length}": compare(
         f"TMaze{length}-v0", TMAZE_CONFIG, KINDS | OPEN
     )

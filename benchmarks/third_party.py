@@ -30,18 +30,10 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit, TransformObservation
 
 from literate_rl import MaskFromObservation, evaluate, load, train
-from literate_rl.data.worlds import Moving
+from literate_rl.data.worlds import Moving, make_minatar
 
 Env = gym.Env[Any, Any]
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
-
-
-def minatar(game: str, **arguments: Any) -> Env:
-    """Make a game of MinAtar, with the actions that do something in it."""
-    from minatar.gym import BaseEnv
-
-    env: Env = BaseEnv(game, use_minimal_action_set=True, **arguments)
-    return env
 
 
 def minigrid(**arguments: Any) -> Env:
@@ -175,7 +167,7 @@ class World(NamedTuple):
 
 
 WORLDS = {
-    **{f"MinAtar-{game}": World("MinAtar", partial(minatar, game)) for game in GAMES},
+    **{f"MinAtar-{game}": World("MinAtar", partial(make_minatar, game=game)) for game in GAMES},
     "MiniGrid": World("minigrid", minigrid),
     "gym-hybrid": World(
         "literate-rl",

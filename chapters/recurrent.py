@@ -33,10 +33,9 @@ __all__ = ["Memory", "gru_step", "lstm_step"]
 # %% [markdown]
 # ## A pole whose speed nobody sees
 #
-# CartPole shows where cart and pole are and how fast they move. Hide the two speeds. A pole that stands
-# upright may be falling to the left, or to the right, or be at rest, and one picture of it does not say which.
-# Here PPO trains two policies on what is left. One sees the present observation only. The other one
-# remembers.
+# Hide the two speeds that CartPole shows. A pole that stands upright may be falling to the left, or to the right,
+# or be at rest, and one picture of it does not say which. Here PPO trains two policies on what is left. One sees
+# the present observation only. The other one remembers.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "The angle of the pole over 200 steps for two policies. Without a memory it swings further and further and falls after a few dozen steps. With one it trembles around zero and stays."}}
 import gymnasium as gym
@@ -94,8 +93,7 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** the growing swing of the first one. It can only push against the lean. It cannot see that the pole is
-# already on its way back, pushes on, and the swings grow until it falls. The second knows where the
-# pole was a moment ago.
+# already on its way back, and pushes on. The second knows where the pole was a moment ago.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import evaluate
@@ -109,20 +107,20 @@ assert worth["a GRU"] > 1.5 * worth["one observation"], "the other one stands lo
 #
 # Two observations in a row would nearly do here: how far the pole moved says how fast it was. Handing over the
 # last four at once is called *stacking*, and where that is enough it is the simpler way, because the policy stays what it
-# was (`wrappers=["FrameStackObservation(4)"]`). But four observations tell nothing about those before them. A sign
-# at the entrance of a building, read once and needed at the end of a long corridor, is out of their reach.
+# was (`wrappers=["FrameStackObservation(4)"]`). But a sign that is read once at the entrance of a building, and
+# needed at the end of a long corridor, is out of its reach.
 #
 # A policy with a memory reads one observation $o_t$ at a time and keeps a row of $H$ numbers, its **state**
-# $h_t$. In the field's words the task is *partially observable*: $o_t$ is not all that matters, and $h_t$ has to stand
-# for the rest. The network learns by itself what to keep.
+# $h_t$. In the field's words the task is *partially observable*, and $h_t$ has to stand for what $o_t$ does not
+# show. The network learns by itself what to keep.
 #
 # ## One step
 #
 # A plain network for this would be $h_t = \tanh(W o_t + U h_{t-1} + b)$, with a matrix $W$ for what is seen and $U$ for
 # what is known. It forgets quickly, because every step writes the whole state anew. A *gated recurrent unit*, or GRU
-# {cite:p}`cho2014`, can also leave a number as it is. Two gates between 0 and 1 decide, for each number, how much of
-# the state the candidate sees and how much of the state is kept. The candidate $\tilde h_t$ is what would be
-# written. With $x_t = W o_t$ and its bias, split in three parts,
+# {cite:p}`cho2014`, can also leave a number as it is. The candidate $\tilde h_t$ is what would be written, and two gates
+# between 0 and 1 decide, for each number, how much of the state the candidate sees and how much of it is kept.
+# With $x_t = W o_t$ and its bias, split in three parts,
 #
 # $$
 # \begin{aligned}
@@ -134,7 +132,7 @@ assert worth["a GRU"] > 1.5 * worth["one observation"], "the other one stands lo
 # $$ (gru)
 #
 # Here $\sigma$ is the sigmoid, and gates multiply number by number. Elsewhere the two are called reset gate and update
-# gate. This is PyTorch's form, in which the first one stands outside of $U^{\text{new}}$.
+# gate.
 
 
 # %% tags=["export"]
@@ -211,9 +209,8 @@ def lstm_step(
 # ## How long does a state remember?
 #
 # A GRU with random weights reads noise, twice: only the first observation differs. The curve says how different
-# the two states still are, step by step. We call the first observation known while the difference is
-# above a hundredth of its largest. One slider moves the bias of the gate that keeps, the other one the
-# end of the episode.
+# the two states still are. We call the first observation known while the difference is
+# above a hundredth of its largest.
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import Axis, Mark, dial, plot
@@ -262,7 +259,7 @@ dial(
 
 # %% [markdown]
 # **Notice** how much one bias does: with −2 the first observation is gone after a few steps, with 2 it
-# is there for all forty. The price stands at the left end: what is kept well is also written slowly. And the end of an
+# is there for all forty. The price: what is kept well is also written slowly. And the end of an
 # episode wipes the state to the last bit, whatever the bias.
 
 # %% tags=["claims"]
@@ -280,8 +277,8 @@ assert all((difference(x, 10)[10:] == 1e-4).all() for x in biases), "to the last
 # A learner reads a whole rollout again, and in it episodes end. What it reads is a `Window` ({doc}`data/agents`):
 # observations `obs`, the states with which they begin, and flags `over`, which say that an episode ended right before
 # a step. `loop` is the plain way: wipe the state where an episode is over, then take one step. `forward` gives
-# the same outputs sooner ({doc}`maths/fast`): each episode's piece of the window becomes a sequence of its own, from its
-# first step on, and all of them are read side by side.
+# the same outputs sooner ({doc}`maths/fast`): each episode's piece of the window becomes a sequence of its own, and
+# all of them are read side by side.
 
 
 # %% tags=["export"]
@@ -372,32 +369,31 @@ class Memory(nn.Module):
 # \Big( \prod_{j = k + 1}^{t} \frac{\partial h_j}{\partial h_{j - 1}} \Big) \frac{\partial h_k}{\partial \theta} ,
 # $$ (through-time)
 #
-# where $\partial h_k / \partial \theta$ is that of one step alone. This is *backpropagation through time*. A long product of factors below 1 is
-# nearly zero: gates that keep matter for learning too. Factors above 1 grow, and the norm of the gradient is
-# clipped.
+# where $\partial h_k / \partial \theta$ is that of one step alone. This is *backpropagation through time*. A long product
+# of factors below 1 is nearly zero, so gates that keep matter for learning too. One of factors above 1 grows, so the
+# norm of the gradient is clipped.
 #
 # The inner sum begins at $t_0$, the first step of the episode or of the rollout, whichever comes later: the state there is
-# a row of stored numbers. A state may be carried over many rollouts. But the network learns to carry something only if the
-# sign and its use lie in one rollout, so `num_steps` should be longer than the time between them.
+# a row of stored numbers. So the network learns to carry something only if the sign and its use lie in one rollout,
+# and `num_steps` should be longer than the time between them.
 #
 # ## Five places to get it wrong
 #
 # None of them raises an error, and slips like these have been published ({doc}`/docs/errata`).
 #
-# 1. **At an end** the state has to be wiped, whether the episode terminated or was cut off: while the policy acts, and
+# 1. **At an end** wipe the state, whether the episode terminated or was cut off: while the policy acts, and
 #    once more when the learner reads the rollout.
 # 2. **At the start of a rollout** the state goes on. A learner that begins with zeros trains a policy that is not
 #    the one that acted. So the rollout keeps the state with which it began.
-# 3. **After the last step**, at a time limit or at the end of the rollout, the target needs the value of the true
-#    successor. That value is read from the state *after* the last step, not from the one before it and not from an
-#    empty one.
+# 3. **After the last step**, at a time limit or at the end of the rollout, the value of the true successor is read
+#    from the state *after* that step, not from the one before it and not from an empty one.
 # 4. **In a minibatch** time must stay whole. Shuffle environments, not steps. So there can be no more minibatches than
 #    environments.
 # 5. **When you play**, forget before each new episode: `agent.reset()`.
 #
-# The `Collector` keeps and wipes the state while the policy acts, and a `Window` does it for the learner. A policy that remembers has
-# three methods more, `start`, `step` and `states` ({doc}`nets/recurrent`). PPO, A2C and the agents of later
-# chapters that learn from fresh rollouts, A3C, IMPALA and PPG, train it with no other change.
+# The `Collector` keeps and wipes the state while the policy acts, and a `Window` does it for the learner. A policy that
+# remembers has three methods more, `start`, `step` and `states` ({doc}`nets/recurrent`). PPO, A2C, A3C, IMPALA and
+# PPG train it with no other change.
 #
 # ## Recurrent PPO on one page
 #
@@ -492,8 +488,8 @@ while collector.step < total_steps:
         next_report += total_steps // 8
 
 # %% [markdown]
-# **Take this program:** `literate-rl copy recurrent > my_recurrent.py`. The package does the same with a memory each
-# for actor and critic, `agent = train("PPO", "literate_rl/TMaze-v0", recurrent="gru")`, or `--recurrent gru` on the
+# **Take this program:** `literate-rl copy recurrent > my_recurrent.py`. The package has a memory each for actor and
+# critic, `agent = train("PPO", "literate_rl/TMaze-v0", recurrent="gru")`, or `--recurrent gru` on the
 # command line. `agent.predict` then keeps the state from call to call.
 #
 # ## Does it pay?

@@ -256,6 +256,7 @@ def test_the_command_joins_a_cluster_and_leaves_it_running(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["--env=CartPole-v1", "--name=a", "--actors=1", "--transport=ray"]
+    options += ["--recurrent=lstm"]  # unrolls bring their first state
     options += ["--n-sample=2", "--unroll-len=8", "--total-steps=160"]
     main(["impala", *options, "--address", address])
     out, err = capfd.readouterr()

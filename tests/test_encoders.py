@@ -639,6 +639,9 @@ class Stub(gym.Env):
 
     observation_space, action_space = MINATAR, spaces.Discrete(3)
 
+    def __init__(self, game: str, **arguments: Any) -> None:
+        assert game == "breakout"
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         return np.zeros(MINATAR.shape, bool), {}

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from literate_rl import load, train
+from literate_rl.apps.cli import parse
 from literate_rl.apps.commands import main as command
 from literate_rl.ground.nests import remembered
 from literate_rl.ground.rows import (
@@ -25,6 +26,7 @@ from literate_rl.ground.rows import (
     register,
 )
 from literate_rl.learners.dqn import ROW, DQNConfig, make_q_policy
+from literate_rl.learners.ppo import ppo_settings
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import load_checkpoint
 
@@ -209,6 +211,21 @@ def test_the_error_of_a_callback_arrives_as_itself() -> None:
     with pytest.raises(KeyError) as raised:
         train("PPO", CARTPOLE, callback=fails, progress=False, **PPO)
     assert raised.value is error
+
+
+def test_settings_are_taken_from_an_environment_that_is_alike(tmp_path: Path) -> None:
+    few = {"total_steps": 10, "progress": False}
+    agent = train("PPO", "Acrobot-v1", like=CARTPOLE, seed=3, **few)
+    assert agent.learner.config == replace(
+        ppo_settings(CARTPOLE), seed=3, total_steps=10
+    )
+    with pytest.raises(ValueError, match="PPO has settings: .*Pendulum-v1.*; got 'x'"):
+        train("PPO", CARTPOLE, like="x", **few)
+    with pytest.raises(ValueError, match="keeps its settings: leave out like"):
+        train("PPO", like=CARTPOLE, resume=agent.save(tmp_path / "run"), **few)
+    command: Any = parse("ppo", ["--env=Acrobot-v1", f"--like={CARTPOLE}"])
+    assert command.config == ppo_settings(CARTPOLE)
+    assert command.asked("ppo").like == CARTPOLE
 
 
 def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections import deque
 from typing import Any
 
@@ -318,3 +319,9 @@ def test_the_same_seed_gives_the_same_episodes() -> None:
         action = np.random.default_rng(0).integers(4, size=4)
         a, b = first.step(action), second.step(action)
         assert (a[0] == b[0]).all()
+
+
+def test_a_game_of_minatar_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minatar.gym", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'literate-rl\[minatar"):
+        gym.make("MinAtar/SpaceInvaders-v1")

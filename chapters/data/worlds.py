@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Worlds
 #
-# **Where do the agents of this book live?** Mostly in Gymnasium's own environments. Four
+# **Where do the agents of this book live?** Mostly in Gymnasium's own environments. Five
 # worlds are ours, because the path needed a task that a laptop learns in a minute and that
 # shows one thing. Nobody has to read this to follow the book.
 #
@@ -19,8 +19,9 @@
 # | `literate_rl/HybridLander-v0` | hybrid actions, harder | {doc}`/chapters/hybrid_ppo` |
 # | `literate_rl/Maze-v0` | levels that an agent has not seen | {doc}`/chapters/ppg_evidence` |
 # | `literate_rl/ForceCartPole-v0` | continuous actions on a well-known task | {doc}`/chapters/impala` |
+# | `literate_rl/TMaze-v0` | what has to be remembered | {doc}`/chapters/recurrent` |
 #
-# Importing this module registers the four ids.
+# Importing this module registers these ids, and those of MinAtar's games.
 
 # %% tags=["export", "hide-input"]
 """Worlds: the environments that are ours, registered with Gymnasium."""
@@ -513,6 +514,31 @@ def make_force_cart_pole(**arguments: Any) -> gym.Env[Any, Any]:
 
 
 gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
+
+# %% [markdown]
+# ## MinAtar's games
+#
+# Five games of the Atari in miniature, on 10 × 10 cells {cite:p}`young2019`. They come from a package of their own,
+# `pip install 'literate-rl[minatar]'`. Only the actions that do something in a game are offered.
+
+
+# %% tags=["export"]
+def make_minatar(**arguments: Any) -> gym.Env[Any, Any]:
+    """Make one of MinAtar's games; arguments are those of its ``BaseEnv``."""
+    try:
+        from minatar.gym import BaseEnv
+    except ModuleNotFoundError as error:
+        words = "MinAtar's games need pip install 'literate-rl[minatar]'"
+        raise ModuleNotFoundError(words, name=error.name) from error
+    env: gym.Env[Any, Any] = BaseEnv(use_minimal_action_set=True, **arguments)
+    return env
+
+
+for game in ("asterix", "breakout", "freeway", "seaquest", "space_invaders"):
+    name = f"MinAtar/{game.title().replace('_', '')}-v1"
+    if name not in gym.registry:  # the package registers them too, when it is asked to
+        entry = "literate_rl.data.worlds:make_minatar"
+        gym.register(name, entry_point=entry, kwargs={"game": game})
 
 # %% [markdown]
 # ## What has to be remembered

@@ -407,6 +407,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "learning_rate": 2e-3, "gamma": 0.995, "scale_reward": True,
     },
 }  # fmt: skip
+OF_GAMES: dict[str, Any] = {
+    "total_steps": 1_001_472, "num_envs": 16, "num_minibatches": 8,
+    "learning_rate": 1e-3,
+}  # fmt: skip
+for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"):
+    SETTINGS[f"MinAtar/{game}-v1"] = OF_GAMES
 
 
 ppo_settings = settings_of(PPOConfig, SETTINGS)
@@ -432,7 +438,7 @@ ROW = register(
 
 # %% tags=["claims"]
 assert sum("gamma" in entry for entry in SETTINGS.values()) == 4
-assert len(SETTINGS) == 5, "four of the five entries change the discount"
+assert len(SETTINGS) == 10, "four of the five entries, games aside, change the discount"
 steps_between = [
     x.num_steps * x.checkpoint_interval
     for x in (PPOConfig(), ppo_settings("CartPole-v1"))

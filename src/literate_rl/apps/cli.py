@@ -1,4 +1,4 @@
-# Generated from chapters/apps/cli.py (edit there); digest 61d6d18569725171
+# Generated from chapters/apps/cli.py (edit there); digest e787949299345c31
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from literate_rl.apps.training import (
     algorithm_named,
     placing,
     read_mask,
+    settings_like,
 )
 from literate_rl.data.episodes import in_one_line
 from literate_rl.ground.nests import MODELS
@@ -49,6 +50,8 @@ class Command(Generic[Config]):
         wrappers: What is put around each environment, the first one innermost, by
             Gymnasium's names, as in TimeAwareObservation 'FrameStackObservation(4)';
             module:name is one of your own.
+        like: Id of an environment whose settings are the defaults, where yours has none
+            of its own.
         mask: Which type of a hybrid action uses which argument, where the space does
             not say it: a word for each type, as in 10 01 00.
         name: Directory of the run, below runs/. The default is made of the environment,
@@ -79,6 +82,7 @@ class Command(Generic[Config]):
     config: tyro.conf.OmitArgPrefixes[Config]
     env: str | None = None
     wrappers: tuple[str, ...] = ()
+    like: str | None = None
     mask: tuple[str, ...] = ()
     name: str | None = None
     resume: Path | None = None
@@ -99,7 +103,7 @@ class Command(Generic[Config]):
         config: Any = self.config
         env, directory = self.env, None
         if self.resume is None:
-            env = DEFAULT_ENV if env is None else env
+            env = env or DEFAULT_ENV
             new = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
             directory = run_directory(new if self.name is None else self.name)
         elif self.name is not None:
@@ -119,6 +123,7 @@ class Command(Generic[Config]):
             eval_interval=self.eval_interval,
             eval_episodes=self.eval_episodes,
             log_infos=self.log_infos,
+            like=self.like,
             directory=directory,
             look=("human" if has_screen() else "rgb_array") if self.watch else "",
             dash="--",
@@ -131,7 +136,8 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
     prog = f"literate-rl {word}"
     first = argparse.ArgumentParser(prog, add_help=False, allow_abbrev=False)
     first.add_argument("--env")
-    env = first.parse_known_args(arguments)[0].env
+    first.add_argument("--like")
+    given = first.parse_known_args(arguments)[0]
     known = {field.name for field in fields(row.config)}
     words, names = [], []
     for word in arguments:
@@ -148,8 +154,10 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
             names.append(name)
         words.append(option + equals + value)
     command: Any = Command[row.config]
-    settings = row.settings(DEFAULT_ENV if env is None else env)
-    default = Command(env=env, config=settings)
+    settings = row.settings(given.env or DEFAULT_ENV)
+    if given.like is not None:
+        settings = settings_like(given.like, row)
+    default = Command(env=given.env, config=settings)
     parsed: Command[Any] = tyro.cli(command, prog=prog, args=words, default=default)
     # A value that was typed counts, also where it is the default.
     typed = {x if x in known else x.removeprefix("no_") for x in names} & known

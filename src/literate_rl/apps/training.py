@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest ae0f60ca917d16ff
+# Generated from chapters/apps/training.py (edit there); digest e7a72a85f21023dd
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ def train(
     eval_interval: int | None = None,
     eval_episodes: int | None = None,
     log_infos: Sequence[str] = (),
+    like: str | None = None,
     **options: Unpack[Options],
 ) -> Agent:
     """Train an agent on an environment, until it is done or until Ctrl-C.
@@ -183,6 +184,8 @@ def train(
         eval_episodes: Episodes of each evaluation, by default 10.
         log_infos: What to log of ``info`` at the end of episodes, by names such as
             ``"is_success"``: the means.
+        like: Id of an environment whose settings are taken, where yours has none of its
+            own: ``"MinAtar/Breakout-v1"`` for another game of small planes.
         options: Models of your own (``qnet``, or ``actor`` and ``critic``) or an
             ``encoder`` of your own for our networks, and settings of the algorithm
             (``total_steps``, ``seed``, ...). The defaults suit the environment.
@@ -217,6 +220,7 @@ def train(
         eval_interval,
         eval_episodes,
         log_infos,
+        like,
     )
     # The caller may be in a block without gradients, and draws random numbers too.
     with (
@@ -1010,6 +1014,7 @@ class Asked:
         eval_interval: As in ``train``.
         eval_episodes: As in ``train``.
         log_infos: As in ``train``.
+        like: As in ``train``.
         directory: Where a new run is kept; None is a directory that will go.
         look: How the agent will be drawn afterwards; nothing if it will not.
         dash: What stands before the name of an option.
@@ -1027,6 +1032,7 @@ class Asked:
     eval_interval: Count | None = None
     eval_episodes: Count | None = None
     log_infos: Sequence[str] = ()
+    like: str | None = None
     directory: Path | None = None
     look: str = ""
     dash: str = ""
@@ -1076,6 +1082,8 @@ class Asked:
         changes, world = self.changes, known_env(self.env)
         row: Any = ALGORITHMS[self.algorithm]
         default = row.settings(world if isinstance(world, str) else "")
+        if self.like is not None:
+            default = settings_like(self.like, row)
         if isinstance(world, VectorEnv):
             if self.wrappers:
                 words = "wrappers must be left out with a vector environment"
@@ -1087,6 +1095,8 @@ class Asked:
 
     def agreed(self, run: Run) -> tuple[Any, Any, Models]:
         """Return those of a run that goes on, once what was asked for agrees."""
+        words = f"a run that goes on keeps its settings: leave out {self.dash}like"
+        check_that(self.like is None, words)
         stored, source = run.settings, run.directory / "settings.json"
         if (named := stored.get("algorithm")) != self.algorithm:
             words = f"algorithm is {named!r}, not {self.algorithm!r}"
@@ -1293,6 +1303,16 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
         words = "log_infos must be empty where actors are in other processes"
         raise ValueError(f"{words}, got {names}")
     return None
+
+
+def settings_like(env: str, row: Row) -> Any:
+    """Return an algorithm's settings for an environment for which it has its own."""
+    default = row.settings("")
+    if (known := row.settings(env)) == default:
+        names = [name for name in gym.registry if row.settings(name) != default]
+        words = f"for which {row.name} has settings: {', '.join(names) or 'none'}"
+        raise ValueError(f"like must be an environment {words}; got {env!r}")
+    return known
 
 
 def settings_with(config: Any, changes: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-# Generated from chapters/data/worlds.py (edit there); digest 93e811bfd53d38d7
+# Generated from chapters/data/worlds.py (edit there); digest 2718b1ce7e019045
 """Worlds: the environments that are ours, registered with Gymnasium."""
 
 from __future__ import annotations
@@ -398,6 +398,24 @@ def make_force_cart_pole(**arguments: Any) -> gym.Env[Any, Any]:
 
 
 gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
+
+
+def make_minatar(**arguments: Any) -> gym.Env[Any, Any]:
+    """Make one of MinAtar's games; arguments are those of its ``BaseEnv``."""
+    try:
+        from minatar.gym import BaseEnv
+    except ModuleNotFoundError as error:
+        words = "MinAtar's games need pip install 'literate-rl[minatar]'"
+        raise ModuleNotFoundError(words, name=error.name) from error
+    env: gym.Env[Any, Any] = BaseEnv(use_minimal_action_set=True, **arguments)
+    return env
+
+
+for game in ("asterix", "breakout", "freeway", "seaquest", "space_invaders"):
+    name = f"MinAtar/{game.title().replace('_', '')}-v1"
+    if name not in gym.registry:  # the package registers them too, when it is asked to
+        entry = "literate_rl.data.worlds:make_minatar"
+        gym.register(name, entry_point=entry, kwargs={"game": game})
 
 
 class SelectObservation(gym.ObservationWrapper[NDArray[Any], Any, NDArray[Any]]):

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppo.py (edit there); digest e717ca9ea24707fc
+# Generated from chapters/learners/ppo.py (edit there); digest 1944e007b8714ffe
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -345,6 +345,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "learning_rate": 2e-3, "gamma": 0.995, "scale_reward": True,
     },
 }  # fmt: skip
+OF_GAMES: dict[str, Any] = {
+    "total_steps": 1_001_472, "num_envs": 16, "num_minibatches": 8,
+    "learning_rate": 1e-3,
+}  # fmt: skip
+for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"):
+    SETTINGS[f"MinAtar/{game}-v1"] = OF_GAMES
 
 
 ppo_settings = settings_of(PPOConfig, SETTINGS)

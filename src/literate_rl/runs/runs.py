@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest 1346b53b0b08d12c
+# Generated from chapters/runs/runs.py (edit there); digest 2ec95c92835ccb11
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
 from literate_rl.ground.nests import as_space, plain_space
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.protocols import Learner, PolicyLike
-from literate_rl.ground.rows import ONCE, maker_named
+from literate_rl.ground.rows import ALGORITHMS, ONCE, maker_named
 from literate_rl.ground.signatures import Count, NotFiniteError, checked
 from literate_rl.nets.encoders import OwnEncoder
 from literate_rl.runs.evaluation import play
@@ -600,15 +600,19 @@ def warn_once_named(name: str, dash: str = "") -> str:
 
 
 def about(name: str, known: Container[str], dash: str = "") -> str:
-    """Return what to say of a setting that is not known: what it is called here."""
+    """Return what to say of a setting that is not known: its name here, or who has it."""
     names = ELSEWHERE.get(name, name).split()
-    ours = next((x for x in names if x in known), "")
-    words = f"is it {as_typed(ours, dash)}?" if ours else ""
     if name in RENAMED and RENAMED[name][0] in known:
         words = RENAMED[name][1]
-    elif not ours and names == ["hidden"]:
+    elif ours := next((x for x in names if x in known), ""):
+        words = f"is it {as_typed(ours, dash)}?"
+    elif names == ["hidden"]:
         words = SIZE
-    return f" ({words})" if words else ""
+    elif theirs := [x.name for x in ALGORITHMS.values() if hasattr(x.config, name)]:
+        words = f"it is one of {', '.join(theirs)}"
+    else:
+        return ""
+    return f" ({words})"
 
 
 def as_typed(name: str, dash: str) -> str:
