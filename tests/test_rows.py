@@ -176,7 +176,7 @@ def test_the_name_of_an_algorithm_is_not_taken_twice(own: Any) -> None:
 
 
 def test_a_row_has_defaults() -> None:
-    row = Row("X", "", "Discrete", DQNConfig, lambda: None, lambda: None)
+    row = Row("X", "a try", "Discrete", DQNConfig, lambda: None, lambda: None)
     assert (row.settings("any"), row.chapter, row.models) == (DQNConfig(), "dqn", ())
 
 
@@ -357,9 +357,12 @@ def tanh_policy(observation_space: Any, action_space: Any, hidden: int = 16) -> 
 def test_a_network_that_would_come_back_as_another_one_is_refused(own: Any) -> None:
     small = {"total_steps": 200, "progress": False, **SMALL}
     wrong = replace(own.Munchausen, policy=by_settings(tanh_policy))
-    with pytest.raises(ValueError, match="come back as another one, that of make_q"):
+    with pytest.raises(ValueError, match="not come back from load, but that of make_q"):
         train(wrong, CARTPOLE, **small)
     maker = remembered(tanh_policy)
+    unknown = replace(wrong, policy=by_settings(maker))  # it stands in no `makers`
+    with pytest.raises(ValueError, match=r"not come back.*name it in Row\.makers"):
+        train(unknown, CARTPOLE, **small)
     right = replace(wrong, policy=by_settings(maker), makers=(maker,))
     try:
         agent = train(right, CARTPOLE, **small)
@@ -368,7 +371,7 @@ def test_a_network_that_would_come_back_as_another_one_is_refused(own: Any) -> N
         MAKERS.pop("tanh_policy", None)
     assert isinstance(back.network[1], torch.nn.Tanh)
     assert same(back, agent.policy)
-    with pytest.raises(ValueError, match="import what registers its algorithm"):
+    with pytest.raises(ValueError, match="import its algorithm first, or show it with --"):
         load("kept")
 
 
@@ -377,7 +380,7 @@ def test_a_policy_that_could_not_be_kept_is_refused_before_it_learns(own: Any) -
         return torch.nn.Linear(4, 2)
 
     row = replace(own.Munchausen, name="Forgotten", policy=forgotten)
-    with pytest.raises(ValueError, match="Forgotten's policy must have a recipe"):
+    with pytest.raises(ValueError, match="Forgotten's policy would not come back from load"):
         train(row, CARTPOLE)
 
 
@@ -385,8 +388,12 @@ def test_a_row_says_what_is_wrong_with_it(own: Any) -> None:
     row = own.Munchausen
     for changes, words in (
         ({"learner": None}, "a row must have a learner or actors, got none"),
-        ({"actions": "discrete"}, "actions must be one of .*, got 'discrete'"),
+        ({"actions": "discrete"}, "actions must be of 'all kinds', .*'discrete'"),
+        ({"contract": "dnq"}, "contract must be of .*'dnq'"),
+        ({"forms": ("atc",)}, "forms must be of .*'atc'"),
+        ({"purpose": ""}, "purpose must say"),
         ({"config": dict}, "config must be a class below RunConfig"),
+        ({"config": DQNConfig()}, "config must be a class below RunConfig"),
     ):
         with pytest.raises(ValueError, match=words):
             replace(row, **changes)
@@ -418,6 +425,38 @@ class Plain:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"kept": ()}, ValueError, " of Own would not be in a checkpoint: name it in"),
+        ({"iterate": print}, TypeError, "iterate must return metrics by name, got N"),
+    ],
+)
+def test_a_learner_says_what_is_wrong_with_it(
+    own: Any, changes: Any, error: type[Exception], words: str
+) -> None:
+    def wrong(*given: Any, **forms: Any) -> Any:
+        learner = own.Munchausen.learner(*given, **forms)
+        learner.__class__ = type("Own", (type(learner),), changes)
+        return learner
+
+    row = replace(own.Munchausen, name="Wrong", learner=wrong)
+    with pytest.raises(error, match=words):
+        train(row, CARTPOLE, total_steps=200, progress=False, **SMALL)
+
+
+def test_a_file_has_one_algorithm_and_a_script_may_name_itself(own: Any) -> None:
+    few = {"total_steps": 200, "progress": False, **SMALL}
+    assert train("mdqn.py", CARTPOLE, **few).learner.step == 200
+    # As `python mdqn.py` leaves it, which then is asked for `mdqn.py`.
+    MAKERS["make_own_q_policy"] = "__main__"
+    try:
+        register(replace(own.Munchausen, makers=(own.make_own_q_policy,)))
+        assert maker_named("make_own_q_policy") is own.make_own_q_policy
+    finally:
+        del MAKERS["make_own_q_policy"]
 
 
 def test_a_learner_needs_no_more_than_the_protocol_asks(own: Any) -> None:

@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(overview())
     elif name in OTHERS:
         import_module(OTHERS[name][0]).main(options)
-    elif name in OFFERED or name == "apex" or ":" in name:
+    elif name in OFFERED or name == "apex" or ":" in name or name.endswith(".py"):
         import_module(TRAIN).main([name, *options])
     else:
         close = get_close_matches(name.lower(), [*OFFERED, *OTHERS, "apex"], n=1)

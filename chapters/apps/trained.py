@@ -133,6 +133,7 @@ def play(
     list: bool = False,
     env: str | None = None,
     wrappers: tuple[str, ...] = (),
+    algorithm: str | None = None,
 ) -> None:
     """Let a trained agent play; without a name, list those of the package.
 
@@ -144,10 +145,15 @@ def play(
         list: Whether to list the agents.
         env: That of a run, where it has to be named.
         wrappers: Likewise.
+        algorithm: Likewise, mine.py:name, where it is one of your own.
     """
     if list or name is None:
         print(listing())
         return
+    if algorithm is not None:
+        from literate_rl.apps.training import algorithm_named  # it loads everything
+
+        algorithm_named(algorithm)
     path = found(name)
     settings = read_settings(path / "settings.json")
     policy, world = load(path), agreed_env(settings, env, wrappers, "--")

@@ -324,13 +324,21 @@ def name_of_model(model: Any) -> str:
 
 
 def remembered(make: Make) -> Make:
-    """Let a function that builds a policy write down how it was called."""
+    """Let a function that builds a policy write down how it was called.
+
+    Spaces come as they are, or by plain values where ``load`` calls it: the function
+    gets spaces.
+    """
     signature = inspect.signature(make)
 
     @wraps(make)
     def call(*args: Any, **kwargs: Any) -> Any:
-        policy, given = make(*args, **kwargs), signature.bind(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
         given.apply_defaults()
+        for name in given.arguments:
+            if name.endswith("_space"):
+                given.arguments[name] = as_space(given.arguments[name])
+        policy = make(*given.args, **given.kwargs)
         arguments: dict[str, Any] = {}
         for name, x in given.arguments.items():
             parameter = signature.parameters[name]

@@ -45,6 +45,8 @@ __all__ = ["Row", "by_settings", "register"]
 # DI-engine's names, which IMPALA's settings had: they still work, and warn.
 ONCE = {"unroll_len": "num_steps", "n_sample": "num_envs", "discount_factor": "gamma"}
 ANY, LISTED, BOUNDED = "all kinds", "Discrete", "Discrete, Box"
+FAMILIES = ("", "ppo", "dqn", "rainbow", "ddpg", "sac")
+SLOTS = ("act", "act_in_list", "error", "by_hand")
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,18 @@ class Row:
     def __post_init__(self) -> None:
         trained = self.learner or self.actors
         check_that(trained is not None, "a row must have a learner or actors, got none")
+        check_that(self.purpose, "purpose must say in a few words what it is for")
         kinds = (ANY, LISTED, BOUNDED)
-        words = f"actions must be one of {', '.join(kinds)}, got {self.actions!r}"
-        check_that(self.actions in kinds, words)
+        for name, known, given in (
+            ("actions", kinds, (self.actions,)),
+            ("contract", FAMILIES, (self.contract,)),
+            ("forms", SLOTS, self.forms),
+        ):
+            words = f"{name} must be of {', '.join(map(repr, known))}"
+            check_that(set(given) <= set(known), f"{words}, got {given}")
+        below = isinstance(self.config, type) and issubclass(self.config, RunConfig)
         words = f"config must be a class below RunConfig, got {self.config!r}"
-        check_that(issubclass(self.config, RunConfig), words)
+        check_that(below, words)
         # Without `@checked` a setting that makes no sense would be met in the training.
         if not hasattr(self.config.__init__, "__wrapped__"):
             checked(self.config)
@@ -183,9 +192,11 @@ def register(row: Row) -> Row:
             return known
     for make in row.makers:
         name, module = make.__name__, make.__module__
-        if MAKERS.setdefault(name, module) != module:
+        # A script that names itself is imported a second time, under its own name.
+        if MAKERS.get(name, module) not in (module, "__main__"):
             words = f"{MAKERS[name]} has a maker {name!r}"
             raise ValueError(f"{words}: choose another name for that of your own")
+        MAKERS[name] = module
     ALGORITHMS[row.key] = row
     return row
 
@@ -212,50 +223,147 @@ def actor_critic(seen: Any, actions: Any, config: Any, **models: Any) -> Any:
 
 
 # %% [markdown]
-# ## See it
+# ## An algorithm of your own, in one file
 #
-# DQN's row, and an algorithm of one's own. Both differ in what trains them.
+# PQN {cite:p}`gallici2025` is Q-learning without a memory of old steps and without an older copy of the
+# network: it learns from fresh rollouts, and its layers are normalised. Such a file has four parts. First come
+# the settings, a frozen dataclass below `RunConfig`. Under `@checked` ({doc}`/chapters/ground/signatures`) a wrong value is
+# refused by its name.
 
 # %%
-from dataclasses import replace
+from dataclasses import dataclass
 
-from literate_rl.apps.training import train
-from literate_rl.learners.dqn import DQN, ROW, DQNConfig, make_q_policy
+import torch
+from torch import nn
 
-print(ROW.name, ROW.forms, ROW.models, ROW.config().steps_per_iteration)
+from literate_rl import evaluate, load, train
+from literate_rl.data.agents import Runner
+from literate_rl.data.episodes import mean_return
+from literate_rl.ground.nests import remembered
+from literate_rl.ground.networks import chosen
+from literate_rl.ground.signatures import Count, Fraction, Positive
+from literate_rl.learners.dqn import EpsilonGreedy, QLayers
+from literate_rl.learners.loop import linear_schedule
+from literate_rl.maths.advantages import lambda_returns
+from literate_rl.nets.policies import Policy
 
 
-def careful(policy, envs, config, **forms):
-    """Return DQN with a smaller step than its settings ask for."""
-    config = replace(config, learning_rate=config.learning_rate / 2)
-    return DQN(policy, envs, config, **forms)
+@checked
+@dataclass(frozen=True)
+class PQNConfig(RunConfig):
+    """What can be set, beside seed, steps and learning rate."""
 
+    learning_rate: Positive = 1e-3
+    num_envs: Count = 16
+    num_steps: Count = 32
+    num_epochs: Count = 2
+    num_minibatches: Count = 4
+    gamma: Fraction = 0.99
+    lambda_: Fraction = 0.65
+    epsilon_steps: Count = 20_000
+    hidden: Count = 128
 
-mine = Row(
-    "Careful DQN",
-    "DQN with smaller steps",
-    LISTED,
-    DQNConfig,
-    by_settings(make_q_policy),
-    careful,
-    contract="dqn",
-    forms=("act", "error"),
-)
-print(register(mine).key)
-
-# %% tags=["claims"]
-assert ALGORITHMS["carefuldqn"] is mine
-agent = train(mine, "CartPole-v1", total_steps=2_000, progress=False)
-assert agent.learner.config.learning_rate == DQNConfig().learning_rate / 2
 
 # %% [markdown]
-# With `train(mine, "CartPole-v1")` it is trained. From a file `mine.py` that ends like this,
-# `literate-rl mine.py:mine --env CartPole-v1` does the same, with an option for each setting.
-#
-# Settings of your own are a class below those of an algorithm, a frozen dataclass under `@checked`
-# ({doc}`/chapters/ground/signatures`): then a wrong value is refused by its name. A maker of policies of your own takes
-# `observation_space` and `action_space`, is decorated with `remembered` ({doc}`/chapters/ground/nests`) and stands in
-# `makers`. Then `load` builds the same network again, once your file is imported.
+# A maker builds the policy. `remembered` ({doc}`/chapters/ground/nests`) writes down how it was called, so that `load` can
+# build the same policy again.
+
+
+# %%
+@remembered
+def make_pqn_policy(observation_space, action_space, hidden=128):
+    """Build a network with normalised layers, and an ε-greedy choice."""
+    (seen,), num_actions = observation_space.shape, int(action_space.n)
+    layers = []
+    for size in (seen, hidden):
+        layers += [nn.Linear(size, hidden), nn.LayerNorm(hidden), nn.ReLU()]
+    network = QLayers(*layers, nn.Linear(hidden, num_actions))
+    return Policy(network, EpsilonGreedy(num_actions))
+
+
+# %% [markdown]
+# The learner collects, learns and returns metrics. `Runner` ({doc}`/chapters/data/agents`) does the first for it, and knows when a
+# checkpoint is due. What else a resumed run needs stands in `kept`.
+
+
+# %%
+class PQN(Runner):
+    """Q-learning on fresh rollouts."""
+
+    kept = (*Runner.kept, "optimizer")
+
+    def __init__(self, policy, envs, config):
+        every = config.num_steps, config.seed, config.checkpoint_interval
+        super().__init__(policy, envs, *every)
+        self.config = config
+        self.optimizer = torch.optim.RAdam(policy.parameters(), config.learning_rate)
+
+    def iterate(self):
+        """Collect a rollout, learn from it, and return metrics by name."""
+        config = self.config
+        falling = linear_schedule(1.0, 0.05, config.epsilon_steps, self.step)
+        self.policy.actions.epsilon = falling
+        batch = self.collect()
+        with torch.no_grad():
+            next_value = self.policy(batch.next_obs).amax(-1)
+        ends = batch.terminated, batch.truncated
+        target = lambda_returns(
+            batch.reward, next_value, *ends, config.gamma, config.lambda_
+        )
+        obs, action, target = (x[batch.real] for x in (batch.obs, batch.action, target))
+        for _ in range(config.num_epochs):
+            order = torch.randperm(len(obs), generator=self.generator)
+            for some in order.tensor_split(config.num_minibatches):
+                q = chosen(self.policy(obs[some]), action[some])
+                loss = nn.functional.mse_loss(q, target[some])
+                self.optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.policy.parameters(), 10.0)
+                self.optimizer.step()
+        mean = mean_return(batch.episode_return)
+        return {"charts/episodic_return": mean, "losses/loss": loss.item()}
+
+
+# %% [markdown]
+# The file ends with the row. `by_settings` hands the maker the settings whose names it has.
+
+# %%
+pqn = register(
+    Row(
+        "PQN",
+        "Q-learning on fresh rollouts",
+        LISTED,
+        PQNConfig,
+        by_settings(make_pqn_policy),
+        PQN,
+        makers=(make_pqn_policy,),
+    )
+)
+
+# %% [markdown]
+# Now it is an algorithm like any other: `train` takes its row, or its name once the file is imported.
+
+# %%
+agent = train(pqn, "CartPole-v1", total_steps=51_200, progress=False)
+returns = evaluate(agent.policy, "CartPole-v1", episodes=20, seed=1)
+print(f"mean return of 20 episodes: {returns.mean():.0f}")
+
+# %% tags=["claims"]
+import tempfile
+
+few = {"total_steps": 25_600, "progress": False}
+with tempfile.TemporaryDirectory() as folder:
+    run = train(pqn, "CartPole-v1", **few).save(f"{folder}/run")
+    resumed = train("PQN", resume=run, total_steps=51_200, progress=False)
+    again = load(resumed.save(f"{folder}/whole"))
+for policy in (resumed.policy, again):
+    assert all(map(torch.equal, policy.parameters(), agent.policy.parameters()))
+assert returns.mean() > 100, "it learns"
+
+# %% [markdown]
+# On the command line `literate-rl pqn.py --env CartPole-v1` trains it, with an option for each setting.
+# `--resume`, and `show` with `--algorithm pqn.py`, find its runs. A learner of one of the families has less to write: `OffPolicy` takes an
+# algorithm's error ({doc}`/chapters/learners/loop`). And where a row names a `contract`, models of your own can be handed over.
 #
 # ## References
 #

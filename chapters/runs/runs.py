@@ -338,6 +338,9 @@ def fit(
             except BaseException as error:
                 keep_what_is_whole(error, learner, run, log)
                 raise
+            if not isinstance(metrics, dict):
+                kind = type(metrics).__name__
+                raise TypeError(f"iterate must return metrics by name, got {kind}")
             taken, seconds = learner.step - before, time.perf_counter() - start
             metrics["charts/SPS"] = Mean(taken / seconds, seconds)
             stopped = callback is not None and bool(callback(learner, metrics))
@@ -1127,7 +1130,7 @@ def load(
     # Only functions that build policies may be called by a file.
     make = maker_named(name)
     if make is None:
-        words = "which builds no policy here: import what registers its algorithm"
+        words = "which builds no policy here: import its algorithm first, or show it with --algorithm"
         raise ValueError(f"{path} wants {name!r}, {words}")
     if models.keys() != wanted.keys():
         pass_ = ", ".join(f"{x}={y}(...)" for x, y in wanted.items()) or "no models"

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/commands.py (edit there); digest 9509fc1d5e2ca2e5
+# Generated from chapters/apps/commands.py (edit there); digest c9c8988e8256c1bb
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(overview())
     elif name in OTHERS:
         import_module(OTHERS[name][0]).main(options)
-    elif name in OFFERED or name == "apex" or ":" in name:
+    elif name in OFFERED or name == "apex" or ":" in name or name.endswith(".py"):
         import_module(TRAIN).main([name, *options])
     else:
         close = get_close_matches(name.lower(), [*OFFERED, *OTHERS, "apex"], n=1)

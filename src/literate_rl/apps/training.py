@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest e7a72a85f21023dd
+# Generated from chapters/apps/training.py (edit there); digest 877c11e0e3043da3
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ from literate_rl.data.episodes import (
     check_flat,
     flat_env,
     from_file,
+    in_file,
     known_env,
     make_one,
     resets_later,
@@ -81,7 +82,13 @@ from literate_rl.ground.nests import (
     plain_space,
 )
 from literate_rl.ground.networks import eval_mode, randomness_kept
-from literate_rl.ground.protocols import Learner, PolicyLike, refuse_mask
+from literate_rl.ground.protocols import (
+    Kept,
+    Learner,
+    PolicyLike,
+    RunConfig,
+    refuse_mask,
+)
 from literate_rl.ground.rows import (
     ALGORITHMS,
     ANY,
@@ -584,16 +591,30 @@ def make_learner(*asked: Any, **more: Any) -> Learner:
 
 def check_recipe(row: Row, policy: Any) -> None:
     """Raise if ``load`` would build no policy, or another one, for a user's row."""
-    words = f"{row.name}'s policy must have a recipe, by which load builds it"
-    check_that(hasattr(policy, "recipe"), f"{words}: see remembered")
-    name, arguments = policy.recipe
-    make = maker_named(name)
-    if row.home.startswith("literate_rl.") or make is None:
+    if row.home.startswith("literate_rl."):
         return
+    name, arguments = getattr(policy, "recipe", ("", {}))
+    words = f"{row.name}'s policy would not come back from load"
+    how = "decorate its maker with remembered, and name it in Row.makers"
+    if (make := maker_named(name)) is None:
+        raise ValueError(f"{words}: {how}")
+    if any(isinstance(x, RunConfig) for x in arguments.values()):
+        raise ValueError(f"{words}: wrap its maker in by_settings")
     with randomness_kept():
         same = repr(make(**arguments)) == repr(policy)
-    words = f"{row.name}'s policy would come back as another one, that of {name}"
-    check_that(same, f"{words}: decorate its maker with remembered, see Row.makers")
+    check_that(same, f"{words}, but that of {name}: {how}")
+
+
+def check_kept(learner: Any) -> None:
+    """Raise if a checkpoint would lose what a learner of the user's has."""
+    if type(learner).state_dict is not Kept.state_dict:
+        return
+    known = {id(x) for x in learner.policy.modules()}
+    kinds = (nn.Module, torch.optim.Optimizer, torch.Generator)
+    for name, x in vars(learner).items():
+        lost = isinstance(x, kinds) and id(x) not in known and name not in learner.kept
+        words = f"{name} of {type(learner).__name__} would not be in a checkpoint"
+        check_that(not lost, f"{words}: name it in kept")
 
 
 def made(
@@ -639,7 +660,10 @@ def made(
     policy = place(policy, config)
     forms = {slot: fast_form(slot, policy, fast) for slot in row.forms}
     if config.actors is None:
-        return row.learner(policy, build(), config, **forms), forms
+        learner = row.learner(policy, build(), config, **forms)
+        if not row.home.startswith("literate_rl."):
+            check_kept(learner)
+        return learner, forms
     # The actors are on the CPU, and each makes a form of its own.
     act = fast_form("act", copy.deepcopy(policy).cpu(), fast) and numpy_act
     learner = row.actors(policy, build, config, transport_of(config), act, **forms)
@@ -972,15 +996,15 @@ def algorithm_named(name: Any) -> str:
         words = "algorithm must be a text such as 'PPO', or a row"
         raise TypeError(f"{words}, got {kind}")
     own = name
-    if ":" in name:
-        own = from_file(name)
-        module, _, own = own.partition(":")
+    if in_file(name) or ":" in name:
+        module, _, own = from_file(name).partition(":")
         inside = vars(import_module(module))
+        rows = [key for key, x in inside.items() if is_row(x)]
+        own = own or rows[0] if len(rows) == 1 else own
         if is_row(inside.get(own)):
             return register(inside[own]).key
         known = ALGORITHMS.get(key_of(own))
         if known is None or known.home != module:
-            rows = [key for key, x in inside.items() if is_row(x)]
             has = f"it has {' and '.join(rows)}" if rows else "nor another one"
             raise ValueError(f"{name!r} is no algorithm: there is no row {own}, {has}")
     key = key_of(own)

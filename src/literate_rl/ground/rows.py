@@ -1,4 +1,4 @@
-# Generated from chapters/ground/rows.py (edit there); digest 3d81953f1d43f08f
+# Generated from chapters/ground/rows.py (edit there); digest 9b3a49070b2418f9
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ __all__ = ["Row", "by_settings", "register"]
 # DI-engine's names, which IMPALA's settings had: they still work, and warn.
 ONCE = {"unroll_len": "num_steps", "n_sample": "num_envs", "discount_factor": "gamma"}
 ANY, LISTED, BOUNDED = "all kinds", "Discrete", "Discrete, Box"
+FAMILIES = ("", "ppo", "dqn", "rainbow", "ddpg", "sac")
+SLOTS = ("act", "act_in_list", "error", "by_hand")
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,18 @@ class Row:
     def __post_init__(self) -> None:
         trained = self.learner or self.actors
         check_that(trained is not None, "a row must have a learner or actors, got none")
+        check_that(self.purpose, "purpose must say in a few words what it is for")
         kinds = (ANY, LISTED, BOUNDED)
-        words = f"actions must be one of {', '.join(kinds)}, got {self.actions!r}"
-        check_that(self.actions in kinds, words)
+        for name, known, given in (
+            ("actions", kinds, (self.actions,)),
+            ("contract", FAMILIES, (self.contract,)),
+            ("forms", SLOTS, self.forms),
+        ):
+            words = f"{name} must be of {', '.join(map(repr, known))}"
+            check_that(set(given) <= set(known), f"{words}, got {given}")
+        below = isinstance(self.config, type) and issubclass(self.config, RunConfig)
         words = f"config must be a class below RunConfig, got {self.config!r}"
-        check_that(issubclass(self.config, RunConfig), words)
+        check_that(below, words)
         # Without `@checked` a setting that makes no sense would be met in the training.
         if not hasattr(self.config.__init__, "__wrapped__"):
             checked(self.config)
@@ -151,9 +160,11 @@ def register(row: Row) -> Row:
             return known
     for make in row.makers:
         name, module = make.__name__, make.__module__
-        if MAKERS.setdefault(name, module) != module:
+        # A script that names itself is imported a second time, under its own name.
+        if MAKERS.get(name, module) not in (module, "__main__"):
             words = f"{MAKERS[name]} has a maker {name!r}"
             raise ValueError(f"{words}: choose another name for that of your own")
+        MAKERS[name] = module
     ALGORITHMS[row.key] = row
     return row
 
