@@ -1,9 +1,9 @@
 """PPO on MinAtar's Breakout: the cells as one row, or as a picture.
 
 ``python -m benchmarks.encoders_learning`` works as ``benchmarks.learning`` does, where
-MinAtar is installed (``pip install '.[minatar]'``). Both variants see the same flat rows and
-have the same settings, which are not tuned. One gives the rows to two hidden layers,
-the other one to the encoder that ``make_encoder`` chooses.
+MinAtar is installed (``pip install '.[minatar]'``). Both variants see the same flat
+rows and have the same settings, which are not tuned. One gives the rows to two hidden
+layers, the other one to the encoder that ``make_encoder`` chooses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """MinAtar's Breakout, with the network that the pictures of the game call for.
 
 ``python -m benchmarks.minatar_learning`` works as ``benchmarks.learning`` does, where
-MinAtar is installed (``pip install '.[minatar]'``). All networks are that of the MinAtar
-paper: a convolution of 16 filters and a layer of 128. PPO has the policy of
+MinAtar is installed (``pip install '.[minatar]'``). All networks are that of the
+MinAtar paper: a convolution of 16 filters and a layer of 128. PPO has the policy of
 ``make_policy``, or one that is built by hand, and nothing was tuned. The settings of
 DQN and Rainbow were chosen among seven on seed 100; ``docs/results.md`` lists them.
 """

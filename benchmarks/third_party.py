@@ -167,7 +167,10 @@ class World(NamedTuple):
 
 
 WORLDS = {
-    **{f"MinAtar-{game}": World("MinAtar", partial(make_minatar, game=game)) for game in GAMES},
+    **{
+        f"MinAtar-{game}": World("MinAtar", partial(make_minatar, game=game))
+        for game in GAMES
+    },
     "MiniGrid": World("minigrid", minigrid),
     "gym-hybrid": World(
         "literate-rl",

@@ -219,7 +219,7 @@ def test_settings_are_taken_from_an_environment_that_is_alike(tmp_path: Path) ->
     assert agent.learner.config == replace(
         ppo_settings(CARTPOLE), seed=3, total_steps=10
     )
-    with pytest.raises(ValueError, match="PPO has settings: .*Pendulum-v1.*; got 'x'"):
+    with pytest.raises(ValueError, match=r"PPO has settings: .*Pendulum-v1"):
         train("PPO", CARTPOLE, like="x", **few)
     with pytest.raises(ValueError, match="keeps its settings: leave out like"):
         train("PPO", like=CARTPOLE, resume=agent.save(tmp_path / "run"), **few)
@@ -371,7 +371,7 @@ def test_a_network_that_would_come_back_as_another_one_is_refused(own: Any) -> N
         MAKERS.pop("tanh_policy", None)
     assert isinstance(back.network[1], torch.nn.Tanh)
     assert same(back, agent.policy)
-    with pytest.raises(ValueError, match="import its algorithm first, or show it with --"):
+    with pytest.raises(ValueError, match="import its algorithm first"):
         load("kept")
 
 
@@ -380,7 +380,7 @@ def test_a_policy_that_could_not_be_kept_is_refused_before_it_learns(own: Any) -
         return torch.nn.Linear(4, 2)
 
     row = replace(own.Munchausen, name="Forgotten", policy=forgotten)
-    with pytest.raises(ValueError, match="Forgotten's policy would not come back from load"):
+    with pytest.raises(ValueError, match="Forgotten's policy would not come back"):
         train(row, CARTPOLE)
 
 

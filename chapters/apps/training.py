@@ -1517,7 +1517,7 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
 
 
 # %% tags=["export"]
-def settings_like(env: str, row: Row) -> Any:
+def settings_like(env: str, row: Any) -> Any:
     """Return an algorithm's settings for an environment for which it has its own."""
     default = row.settings("")
     if (known := row.settings(env)) == default:

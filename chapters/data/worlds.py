@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
@@ -526,11 +527,11 @@ gym.register("literate_rl/ForceCartPole-v0", entry_point=make_force_cart_pole)
 def make_minatar(**arguments: Any) -> gym.Env[Any, Any]:
     """Make one of MinAtar's games; arguments are those of its ``BaseEnv``."""
     try:
-        from minatar.gym import BaseEnv
+        games = import_module("minatar.gym")
     except ModuleNotFoundError as error:
         words = "MinAtar's games need pip install 'literate-rl[minatar]'"
         raise ModuleNotFoundError(words, name=error.name) from error
-    env: gym.Env[Any, Any] = BaseEnv(use_minimal_action_set=True, **arguments)
+    env: gym.Env[Any, Any] = games.BaseEnv(use_minimal_action_set=True, **arguments)
     return env
 
 

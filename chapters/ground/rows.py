@@ -88,7 +88,7 @@ class Row:
     def __post_init__(self) -> None:
         trained = self.learner or self.actors
         check_that(trained is not None, "a row must have a learner or actors, got none")
-        check_that(self.purpose, "purpose must say in a few words what it is for")
+        check_that(bool(self.purpose), "purpose must say in a few words what it is for")
         kinds = (ANY, LISTED, BOUNDED)
         for name, known, given in (
             ("actions", kinds, (self.actions,)),

@@ -857,7 +857,7 @@ def warn_once_named(name: str, dash: str = "") -> str:
 
 
 def about(name: str, known: Container[str], dash: str = "") -> str:
-    """Return what to say of a setting that is not known: its name here, or who has it."""
+    """Return what to say of an unknown setting: its name here, or who has it."""
     names = ELSEWHERE.get(name, name).split()
     if name in RENAMED and RENAMED[name][0] in known:
         words = RENAMED[name][1]
@@ -1130,8 +1130,8 @@ def load(
     # Only functions that build policies may be called by a file.
     make = maker_named(name)
     if make is None:
-        words = "which builds no policy here: import its algorithm first, or show it with --algorithm"
-        raise ValueError(f"{path} wants {name!r}, {words}")
+        words = "import its algorithm first, or show it with --algorithm"
+        raise ValueError(f"{path} wants {name!r}, unknown here: {words}")
     if models.keys() != wanted.keys():
         pass_ = ", ".join(f"{x}={y}(...)" for x, y in wanted.items()) or "no models"
         given = ", ".join(models) or "none"

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest 877c11e0e3043da3
+# Generated from chapters/apps/training.py (edit there); digest d7076db6be9a1754
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -1329,7 +1329,7 @@ def notes_for(told: Mapping[str, Any], env: World, config: Any) -> Notes | None:
     return None
 
 
-def settings_like(env: str, row: Row) -> Any:
+def settings_like(env: str, row: Any) -> Any:
     """Return an algorithm's settings for an environment for which it has its own."""
     default = row.settings("")
     if (known := row.settings(env)) == default:

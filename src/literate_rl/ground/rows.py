@@ -1,4 +1,4 @@
-# Generated from chapters/ground/rows.py (edit there); digest 9b3a49070b2418f9
+# Generated from chapters/ground/rows.py (edit there); digest 6cf7ba7a92ba569b
 """Rows: what the package knows of an algorithm, written beside the algorithm."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Row:
     def __post_init__(self) -> None:
         trained = self.learner or self.actors
         check_that(trained is not None, "a row must have a learner or actors, got none")
-        check_that(self.purpose, "purpose must say in a few words what it is for")
+        check_that(bool(self.purpose), "purpose must say in a few words what it is for")
         kinds = (ANY, LISTED, BOUNDED)
         for name, known, given in (
             ("actions", kinds, (self.actions,)),
