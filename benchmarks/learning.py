@@ -14,7 +14,6 @@ reads as it does the directory of a run.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 import shutil
@@ -30,7 +29,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import provenance
-from benchmarks.store import RESULTS, read_table, write_table
+from benchmarks.store import RESULTS, is_stale, nets, read_table, write_table
 from literate_rl.actors.actors import RemoteLearner
 from literate_rl.apps.training import runner_of
 from literate_rl.by_hand.fast_forms import numpy_act
@@ -51,7 +50,6 @@ BINS = 25
 # Episodes of the final evaluation start from seeds that no training run uses.
 EVALUATION_SEED = 1_000_000
 LEARNING = RESULTS / "learning"
-NET = Path(__file__).parents[1] / "tests/net.json"
 
 Build = Callable[[Any], Any]
 Table = list[dict[str, str]]
@@ -305,7 +303,9 @@ def run(name: str, experiment: Experiment, command: str, folder: Path) -> None:
         "settings": settings,
     }
     origin.pop("seed")
-    origin["net"] = net_of(experiment.config)
+    algorithm = type(experiment.config).__name__.removesuffix("Config")
+    if algorithm in nets():
+        origin["net"] = nets()[algorithm]
     if experiment.goal is not None:
         origin["goal"] = f"{experiment.goal:g}"
     curve_path, final_path = paths(name, folder)
@@ -374,7 +374,7 @@ def stored(
     # Neither the order of the settings counts nor what their names were then.
     if any(before.get(key) != origin[key] for key in ("env", "episodes")):
         return [], []
-    if before.get("net", origin["net"]) != origin["net"]:
+    if is_stale(before):
         return [], []
     now = settings_in(origin)
     then = todays_names(settings_in(before), now)
@@ -386,21 +386,6 @@ def stored(
     curves = read_table(curve_path)[0] if curve_path.exists() else []
 
     return [row for row in curves if (row["variant"], row["seed"]) in done], finals
-
-
-def net_of(config: Any) -> str:
-    """Return a hash of what an algorithm's short trainings come to (tests/net.py).
-
-    It is another one once the algorithm draws or computes other numbers. Metrics, of
-    which there may be more without that, are left out.
-    """
-    name = type(config).__name__.removesuffix("Config")
-    mine = {
-        case: {part: x for part, x in parts.items() if not part.startswith("metric ")}
-        for case, parts in json.loads(NET.read_text()).items()
-        if case.partition(",")[0] == name
-    }
-    return hashlib.sha256(json.dumps(mine).encode()).hexdigest()[:12]
 
 
 def defaults_of(config: Any) -> dict[str, str]:

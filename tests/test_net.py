@@ -1,11 +1,13 @@
 """Refactorings change nothing: short trainings come to what they came to before."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from net import CASES, NAMES, RECORD, boil_down, compared, digest, play
 
+from benchmarks import store
 from literate_rl.apps.training import ALGORITHMS
 
 
@@ -43,3 +45,18 @@ def test_the_numbers_notice_a_change_of_one_weight() -> None:
     after = boil_down([weight]), digest([weight])
     assert before[0] != after[0]
     assert before[1] != after[1]
+
+
+def test_runs_of_an_algorithm_that_computes_other_numbers_are_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, numbers = store.nets()["PPO"], json.loads(RECORD.read_text())
+    monkeypatch.setattr(store, "NET", tmp_path / "net.json")
+    numbers["PPO, fast"]["metric that is new"] = [1.0]
+    for part, stale in (("metric losses/entropy", False), ("policy", True)):
+        numbers["PPO, fast"][part] = [0.0]
+        store.NET.write_text(json.dumps(numbers))
+        store.nets.cache_clear()
+        assert store.is_stale({"net": before}) is stale
+    assert not store.is_stale({"net": store.nets()["DQN"]})
+    store.nets.cache_clear()

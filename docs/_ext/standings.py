@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from results import html_table
 from sphinx.application import Sphinx
 
-from benchmarks.store import RESULTS, read_table
+from benchmarks.store import RESULTS, is_stale, read_table
 
 PUBLISHED = RESULTS / "published.csv"
 EVERY = -1
@@ -149,7 +149,8 @@ def cells(
     seconds = runs.cpu_seconds.mean()
     return {
         "agent": escape(standing.agent),
-        "ours": with_interval(runs.final),
+        "ours": with_interval(runs.final)
+        + (" <small>stale</small>" if is_stale(origin) else ""),
         "goal": verdict(standing, runs.final, origin.get("goal")),
         "peer run here": "" if theirs is None else with_interval(theirs),
         "published": published(standing.agent, origin["env"]),
