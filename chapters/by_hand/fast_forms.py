@@ -324,13 +324,14 @@ def numpy_act(policy: PolicyLike) -> Act:
         rows, normalizer = as_made(rows, ActorCritic).actor, rows.normalizer
     actions = as_made(known.actions, *RULES)
     layers, choose = RULES[type(actions)](rows, actions)
+    as_it_is = type(normalizer) is nn.Identity  # a module takes longer than a layer
 
     @one_thread
     def act(
         obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         given = noise.numpy() if isinstance(noise, Tensor) else noise
-        row = normalizer(obs).numpy()
+        row = (obs if as_it_is else normalizer(obs)).numpy()
         for layer in layers:
             row = layer(row)
         if mask is not None:
