@@ -23,7 +23,7 @@ from benchmarks.learning import Experiment, Variant, main
 from literate_rl.apps.training import make_learner
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.dqn import DQNConfig
-from literate_rl.learners.ppo import PPO, PPOConfig, ppo_settings
+from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.learners.rainbow import RainbowConfig
 from literate_rl.nets.parts import ActorCritic, CategoricalActions
 from literate_rl.nets.policies import Policy, make_policy
@@ -64,9 +64,9 @@ def by_hand(config: PPOConfig) -> PPO:
     return PPO(Policy(network, CategoricalActions(3)), envs, config)
 
 
-def by_name(config: Any, algorithm: str, env: str = ENV) -> Any:
+def by_name(config: Any, algorithm: str) -> Any:
     """Build an agent as the command line does."""
-    return make_learner(algorithm, env, config, {})
+    return make_learner(algorithm, ENV, config, {})
 
 
 # One update of 32 steps for every four steps of the game, and older copies that follow
@@ -100,17 +100,7 @@ def values(config: DQNConfig, algorithm: str) -> Experiment:
     return Experiment(ENV, config, 2, 20, variants, packages=("MinAtar",))
 
 
-def policies(env: str) -> Experiment:
-    """Return the experiment that trains PPO in another game."""
-    build = partial(by_name, algorithm="ppo", env=env)
-    variants = {"PPO": Variant({}, build)}
-    return Experiment(env, ppo_settings(env), 5, 20, variants, packages=("MinAtar",))
-
-
 EXPERIMENTS = {
-    f"minatar_{game.lower()}": policies(f"MinAtar/{game}-v1")
-    for game in ("Asterix", "Freeway", "Seaquest", "SpaceInvaders")
-} | {
     "minatar_breakout": Experiment(
         ENV,
         replace(CONFIG, total_steps=1_001_472),

@@ -58,7 +58,7 @@ def test_one_more_within_a_second_raises_in_the_next_block(
 
 
 LOOP = """
-    import os, signal
+    import signal
     import gymnasium as gym
     from literate_rl import train
 
@@ -67,7 +67,7 @@ LOOP = """
 
         def step(self, action):
             for _ in range(Pressing.presses):
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             Pressing.presses = 0
             return super().step(action)
 

@@ -140,11 +140,14 @@ def test_an_algorithm_in_one_file_trains_loads_resumes_and_predicts(own: Any) ->
 
 def test_it_has_a_command_line(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     words = "--learning-starts 100 --iteration-steps 200 --hidden 16 --bound -0.5"
+    words += " --eval-interval 200 --eval-episodes 1 --log-infos is_success"
     start = f"mdqn.py:Munchausen --total-steps 400 --name a {words}"
     command(start.split())
     assert "watch it:      literate-rl mdqn.py:Munchausen" in capsys.readouterr().out
     told = json.loads(Path("runs/a/settings.json").read_text())
     assert told["config"]["bound"] == -0.5
+    asked = {"eval_interval": 200, "eval_episodes": 1, "log_infos": ["is_success"]}
+    assert {name: told[name] for name in asked} == asked
     command(["mdqn:Munchausen", "--resume", "runs/a", "--total-steps", "600"])
     assert load_checkpoint("runs/a/checkpoint.pt")["step"] == 600
 

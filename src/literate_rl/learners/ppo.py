@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppo.py (edit there); digest 1944e007b8714ffe
+# Generated from chapters/learners/ppo.py (edit there); digest 648295a4255ca9d5
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -344,13 +344,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "total_steps": 400_000, "num_envs": 16, "num_epochs": 8, "num_minibatches": 8,
         "learning_rate": 2e-3, "gamma": 0.995, "scale_reward": True,
     },
+    "MinAtar/Breakout-v1": {
+        "total_steps": 1_001_472, "num_envs": 16, "num_minibatches": 8,
+        "learning_rate": 1e-3,
+    },
 }  # fmt: skip
-OF_GAMES: dict[str, Any] = {
-    "total_steps": 1_001_472, "num_envs": 16, "num_minibatches": 8,
-    "learning_rate": 1e-3,
-}  # fmt: skip
-for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"):
-    SETTINGS[f"MinAtar/{game}-v1"] = OF_GAMES
 
 
 ppo_settings = settings_of(PPOConfig, SETTINGS)
