@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from typing import (
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 Stranger = namedtuple("Stranger", ["stranger"])
 
@@ -168,32 +170,23 @@ def parts_of(text: str) -> tuple[str, int, int]:
     return base[0], int(factor or 1), int(base[1]) if len(base) > 1 else 0
 
 
+HOLDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
+
+
 def bounds_of(hint: Any) -> tuple[type, dict[str, float]]:
     """Return the base type of a number and its bounds, by their attributes."""
     base, *bounds = get_args(hint) or (hint,)
-    return base, {k: v for bound in bounds for k, v in vars_of(bound).items()}
-
-
-def vars_of(bound: Any) -> dict[str, float]:
-    """Return the fields of a bound."""
-    return {k: getattr(bound, k) for k in ("ge", "gt", "le", "lt") if hasattr(bound, k)}
+    return base, {k: getattr(x, k) for x in bounds for k in HOLDS if hasattr(x, k)}
 
 
 def legal_number(hint: Any, random: Random) -> Any:
-    """Draw a number inside of its bounds, sometimes on one."""
+    """Draw a number inside of its bounds and near one of them, sometimes on it."""
     base, bounds = bounds_of(hint)
-    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
-    if low is None or low == -math.inf:
-        low = -2 if high in (None, math.inf) else min(high - 3, -2)
-    if high is None or high == math.inf:
-        high = low + 3
-    if base is int:
-        first, last = low + ("gt" in bounds), high - ("lt" in bounds)
-        x: Any = random.randint(math.ceil(first), math.floor(last))
-        return random.choice([x, np.int64(x)])
-    ends = [bounds[end] for end in ("ge", "le") if end in bounds]
-    x = random.choice([*ends, low + (high - low) * random.uniform(0.1, 0.9)])
-    return random.choice([x, float(x), np.float64(x)])
+    starts = [x for x in bounds.values() if math.isfinite(x)] or [0]
+    near = {base(start + k / 4) for start in starts for k in range(-12, 13)}
+    legal = [x for x in near if all(HOLDS[k](x, b) for k, b in bounds.items())]
+    x = random.choice(sorted(legal))
+    return random.choice([x, (np.int64 if base is int else np.float64)(x)])
 
 
 # --- Illegal --------------------------------------------------------------------------
@@ -350,15 +343,15 @@ def assert_held(
 
 def assert_call_held(function: Any, arguments: dict[str, Any], **given: Any) -> int:
     """Do the same with one legal call, which need not be drawn from the signature."""
-    before, count = cloned(arguments), 0
+    before, count = copied(arguments), 0
     try:
         function(**arguments)
     except (TypeError, ValueError) as error:
         raise AssertionError(f"a legal call was refused: {error}") from error
-    assert same(arguments, before), "a legal call changed its arguments"
+    assert unchanged(arguments, before), "a legal call changed its arguments"
     for name, what, bad in illegal_calls(function, arguments, **given):
         count += 1
-        before = cloned(bad)
+        before = copied(bad)
         try:
             function(**bad)
         except (TypeError, ValueError) as error:
@@ -366,25 +359,15 @@ def assert_call_held(function: Any, arguments: dict[str, Any], **given: Any) -> 
                 raise AssertionError(f"{name}, {what}: {error}") from error
         else:
             raise AssertionError(f"{name} may be {what}")
-        assert same(bad, before), f"{name}, {what}: the arguments changed"
+        assert unchanged(bad, before), f"{name}, {what}: the arguments changed"
     return count
 
 
-def cloned(x: Any) -> Any:
-    """Return a nest with tensors of its own."""
-    if isinstance(x, Tensor):
-        return x.clone()
-    if isinstance(x, Mapping):
-        return {key: cloned(item) for key, item in x.items()}
-    return [cloned(item) for item in x] if isinstance(x, list | tuple) else x
+def copied(nest: Any) -> list[Tensor]:
+    """Return copies of all tensors."""
+    return [x.clone() for x in tree_leaves(nest) if isinstance(x, Tensor)]
 
 
-def same(a: Any, b: Any) -> bool:
-    """Say whether two nests hold the same tensors."""
-    if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and torch.equal(a, b)
-    if isinstance(a, Mapping):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return True
+def unchanged(nest: Any, before: list[Tensor]) -> bool:
+    """Say whether a nest still holds the same tensors."""
+    return all(map(torch.equal, copied(nest), before))

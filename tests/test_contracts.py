@@ -399,27 +399,14 @@ def test_who_keeps_every_rule_passes(case: str) -> None:
 def test_every_rule_is_printed_and_has_a_model_that_breaks_it(family: str) -> None:
     contract, text = CONTRACTS[family], str(CONTRACTS[family])
     assert text.startswith(f"{family}\n")
+    assert "(state_0[batch_size, ...]" in text
     for parts in (contract.continuous, contract.discrete):
         for role in sum(parts.values(), ()):
             cases = [case for case in CASES.values() if case[3] == role]
             broken = {name.partition(",")[0] for *_, x in cases for name in x}
             assert rules_of(role).keys() <= broken
-            assert all(contracts.text_of(x) in text for x in rules_of(role).values())
-
-
-@pytest.mark.parametrize(
-    ("family", "lines"),
-    [
-        ("RAINBOW", "-> q_value_dist[batch_size, action_num, atom_num],\n   <...>"),
-        ("DDPG", " action[batch_size, .../action_num])\n-> q_value[batch_size, 1]"),
-        ("DDPG", "\n\n# discrete actions\n\nActor("),
-        ("A2C", "A2C\n\nActor("),
-        ("A2C", " action[batch_size, ...]=None)\n-> action[batch_size, ...],"),
-        ("SAC", "   distribution_entropy[batch_size, 1],\n   <...>"),
-    ],
-)
-def test_a_contract_has_the_notation_of_the_page(family: str, lines: str) -> None:
-    assert lines in str(CONTRACTS[family])
+            printed = *map(contracts.text_of, rules_of(role).values()), *role.results
+            assert all(words in text for words in printed)
 
 
 def test_the_error_is_printed_line_by_line() -> None:
@@ -472,7 +459,6 @@ class Vague(nn.Linear):
 def test_a_lone_state_has_any_name_but_open_arguments_are_refused() -> None:
     check_model("DQN", qnet=Called(4, 2), env="CartPole-v1")
     [broken] = broken_by("DQN", qnet=Vague(4, 3))
-    assert broken.rule == "takes_states"
     assert "*states" in broken.finding.came
     assert "write out each argument" in broken.finding.hint
 
@@ -497,13 +483,7 @@ QNET, POLE = {"qnet": QNetwork(4, 3)}, {"env": "CartPole-v1"}
     ("family", "given", "words"),
     [
         ("CQL", QNET | POLE, r"family must be one of DQN, .*SAC"),
-        ("DQN", QNET, "either env, or states and action_space"),
         ("DQN", QNET | {"states": STATES}, "either env, or states and action_space"),
-        (
-            "DQN",
-            QNET | POLE | {"states": STATES, "action_space": DISCRETE},
-            "either env, or states and action_space",
-        ),
         ("DQN", POLE | {"actor": QNET["qnet"]}, "DQN has qnet, got actor"),
         ("SAC", {"env": "Pendulum-v1"}, "SAC has actor and critic, got none"),
         ("DQN", QNET | {"env": "Pendulum-v1"}, "DQN needs discrete actions, got Box"),
@@ -513,8 +493,6 @@ QNET, POLE = {"qnet": QNetwork(4, 3)}, {"env": "CartPole-v1"}
             "Discrete or a Box, got MultiDiscrete",
         ),
         ("DQN", POLE | {"qnet": len}, r"a torch\.nn\.Module, got builtin"),
-        ("DQN", POLE | {"qnet": partial(QNET["qnet"], STATE)}, "by name"),
-        ("DQN", QNET | {"env": "NoSuchPole-v1"}, "cannot be made"),
         ("DQN", QNET | POLE | {"action_transform": len}, "action_transform is for act"),
     ],
 )
@@ -538,9 +516,9 @@ def test_several_critics_are_checked_one_by_one() -> None:
         assert [x.who for x in broken] == ["critic 2"]
 
 
-@pytest.mark.parametrize("critic", [QNetwork(4, 3), ActionValue(4, 3)])
-def test_discrete_sac_takes_both_kinds_of_critic(critic: nn.Module) -> None:
-    assert broken_by("SAC", actor=CategoricalActor(4, 3), critic=critic) == []
+def test_discrete_sac_takes_both_kinds_of_critic() -> None:
+    for critic in (QNetwork(4, 3), ActionValue(4, 3)):
+        assert broken_by("SAC", critic=critic) == []
 
 
 def test_an_actor_may_be_adapted() -> None:
@@ -553,21 +531,8 @@ def test_an_actor_may_be_adapted() -> None:
     assert broken_by("DDPG", space=BOX, actor=raw, action_transform=squash) == []
 
 
-def test_batch_normalisation_is_legal_but_harmful() -> None:
-    model = OfStates(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))
-    assert broken_by("DQN", qnet=model) == [
-        "DQN: qnet: the network that learns should be the one that acts, "
-        "BatchNorm1d changes with the mode (LayerNorm, or none)"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("bound", "rules"),
-    [(math.inf, []), (1.0, ["has_unit_mass", "scores_cancel"])],
-)
-def test_a_gaussian_is_left_alone_and_a_clamped_one_is_not(
-    bound: float, rules: list[str]
-) -> None:
+@pytest.mark.parametrize("bound", [math.inf, 1.0])
+def test_a_gaussian_is_left_alone_and_a_clamped_one_is_not(bound: float) -> None:
     class Gaussian(nn.Linear):
         def forward(self, state: Tensor, action: Tensor | None = None) -> Any:
             gaussian = Normal(super().forward(state), self.bias.exp())
@@ -577,7 +542,8 @@ def test_a_gaussian_is_left_alone_and_a_clamped_one_is_not(
             return action, *(x.sum(1, keepdim=True) for x in terms)
 
     broken = broken_by("PPO", space=spaces.Box(-1, 1, (2,)), actor=Gaussian(4, 2))
-    assert [x.rule for x in broken if not isinstance(x, str)] == rules
+    rules = [x.rule for x in broken if not isinstance(x, str)]
+    assert rules == ["has_unit_mass", "scores_cancel"] * (bound == 1.0)
 
 
 def test_an_actor_that_never_draws_is_found() -> None:
@@ -651,16 +617,13 @@ def test_the_model_and_all_random_numbers_stay_as_they_were() -> None:
     model, states = Restless(), {"state": STATE.clone()}
     for mode in (True, False):
         before = model.train(mode) and traces()
-        assert len(broken_by("A2C", states, actor=model)) == 1, "batch normalisation"
-        assert traces() == before
-
-
-def test_a_check_always_says_the_same() -> None:
-    model, said = categorical(twice), set()
-    for seed in (0, 5):
-        torch.manual_seed(seed)
-        said.add(str(broken_by("A2C", actor=model)))
-    assert len(said) == 1
+        # What is harmful is told, and always in the same words.
+        for _ in range(2):
+            assert broken_by("A2C", states, actor=model) == [
+                "A2C: actor: the network that learns should be the one that acts, "
+                "BatchNorm1d changes with the mode (LayerNorm, or none)"
+            ]
+            assert traces() == before
 
 
 # --- Equations ------------------------------------------------------------------------

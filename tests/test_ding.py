@@ -18,7 +18,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributions import Categorical
 from worlds import left_alone, modes, moody
 
 from literate_rl.ground.nests import map_nest
@@ -187,13 +186,11 @@ def test_shipped_configurations_collect_learn_and_evaluate(name: str) -> None:
     config["policy"]["cuda"] = False
     with pytest.warns(UserWarning, match="which are ignored"):
         impala = IMPALAPolicy(config)
-    before = copy.deepcopy(impala.model.state_dict())
     shape = tuple(np.ravel(sizes["obs_shape"]))
     steps = episode(impala, impala.cfg.unroll_len, shape=shape)
     info = impala.forward_learn(impala.get_train_sample(steps))
     assert all(math.isfinite(x) for x in info.values())
-    after = impala.model.state_dict()
-    assert any(not torch.equal(x, before[name]) for name, x in after.items())
+    assert info["grad_norm"] > 0
     numbers = (sizes["action_shape"],) if impala.continuous else ()
     best = impala.forward_eval({3: steps[0]["obs"]})[3]["action"]
     assert best.shape == numbers
@@ -345,35 +342,28 @@ def test_weights_come_in_all_forms_of_the_pipelines() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.tensor, np.array])
-@pytest.mark.parametrize("shape", [(), (1,)])
 @pytest.mark.parametrize("steps", [3, 5])
 def test_flags_of_any_form_and_entries_of_none_are_cut_into_samples(
-    shape, kind, steps
+    kind: Any, steps: int
 ) -> None:
     impala = make_impala()
-    plain = episode(impala, steps)
-    rows = [
-        row | {"done": kind(row["done"]).reshape(shape), "weight": None}
-        for row in plain
-    ]
-    found, wanted = map(impala.get_train_sample, (rows, plain))
-    for one, other in zip(found, wanted, strict=True):
-        for key in ("done", "truncated", "weight"):
-            assert torch.equal(one[key], other[key])
-    impala.forward_learn(found)
+    rows = episode(impala, steps)
+    samples = impala.get_train_sample(
+        [row | {"done": kind([row["done"]]), "weight": None} for row in rows]
+    )
+    wanted = impala.get_train_sample(rows)
+    torch.testing.assert_close(samples, wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("as_steps", [False, True])
 def test_entries_that_learning_does_not_read_are_handed_on(as_steps: bool) -> None:
-    impala = make_impala()
-    extra = {"replay_unique_id": "buffer_7", "use": 2, "collect_iter": 5}
-    samples = [episode(impala, 4, seed) for seed in range(2)]
-    steps = [[step | extra for step in sample] for sample in samples]
-    whole = [collate(sample) | extra for sample in samples]
-    data = impala.data_preprocess_learn(steps if as_steps else whole)
+    impala, extra = make_impala(), {"replay_unique_id": "buffer_7", "use": 2}
+    sample = episode(impala, 4)
+    given = [x | extra for x in sample] if as_steps else collate(sample) | extra
+    data = impala.data_preprocess_learn([given] * 2)
     for key, x in extra.items():
         assert data.pop(key) == ([[x] * 4] * 2 if as_steps else [x] * 2)
-    torch.testing.assert_close(data, impala.data_preprocess_learn(samples))
+    torch.testing.assert_close(data, impala.data_preprocess_learn([sample] * 2))
 
 
 class Sighted(nn.Module):
@@ -398,10 +388,7 @@ def test_dictionaries_as_observations_and_a_squashed_value_train() -> None:
         output = impala.forward_collect({3: seen})[3]
         step = Timestep(then, 1.0, t == 2, t == 2)
         rows.append(impala.process_transition(seen, output, step))
-    before = impala.model.network.critic.weight.clone()
-    info = impala.forward_learn([rows, rows])
-    assert all(math.isfinite(number) for number in info.values())
-    assert not torch.equal(before, impala.model.network.critic.weight)
+    assert 0 < impala.forward_learn([rows, rows])["grad_norm"] < math.inf
 
 
 # --- Learn mode -----------------------------------------------------------------------
@@ -515,28 +502,21 @@ def test_importance_weights_reach_the_loss() -> None:
     assert whole["total_loss"] == pytest.approx(parts, rel=1e-5)
 
 
-@pytest.mark.parametrize("value_weight", [0.0, 0.5])
-def test_priorities_are_mean_distances_of_values_from_targets(value_weight) -> None:
+def test_priorities_are_mean_distances_of_values_from_targets() -> None:
     """One sample is whole, the other has three steps and two that fill up."""
-    impala = make_impala(
-        priority=True, priority_IS_weight=True, unroll_len=5, value_weight=value_weight
-    )
-    rows = [episode(impala, 5, 0), episode(impala, 3, 1, "terminated")]
-    model, expected = impala.model, []
-    for row in rows:  # each on its own, without weights
-        batch = make_impala().data_preprocess_learn([row])
-        with torch.no_grad():
-            value, then = map(model.value, (batch["obs"], batch["next_obs"]))
-            new, old = (
-                Categorical(logits=x).log_prob(batch["action"])
-                for x in (model(batch["obs"]), batch["logit"])
-            )
-        never = torch.zeros_like(batch["done"])
-        steps = new - old, batch["reward"], value, then, batch["done"], never
-        expected.append((vtrace(*steps)[0] - value).abs().mean().item())
-    samples = [impala.get_train_sample(row)[0] for row in rows]
-    info = impala.forward_learn([samples[0] | {"IS": 0.3}, samples[1] | {"IS": 1.0}])
-    assert info["priority"] == pytest.approx(expected, rel=1e-4)
+    options: Any = {"priority": True, "priority_IS_weight": True, "unroll_len": 5}
+    rows = [episode(make_impala(), 5), episode(make_impala(), 3, 1, "terminated")]
+    samples = [make_impala(**options).get_train_sample(row)[0] for row in rows]
+    weighted = [x | {"IS": w} for x, w in zip(samples, (0.3, 1.0), strict=True)]
+    found = make_impala(**options).forward_learn(weighted)["priority"]
+    for row, priority in zip(rows, found, strict=True):  # each alone, without weights
+        _, steps = arranged(make_impala(), row)
+        columns = steps.reward, steps.value[:-1], steps.next_value
+        flags = steps.terminated, steps.truncated
+        # The policy is still that which collected.
+        target, _ = vtrace(torch.zeros_like(steps.reward), *columns, *flags)
+        distance = (target - steps.value[:-1]).abs().mean().item()
+        assert priority == pytest.approx(distance, rel=1e-4)
 
 
 @pytest.mark.erratum("rate-from-defaults")
@@ -633,13 +613,12 @@ def test_collecting_draws_from_the_policy_and_evaluating_takes_the_best(kind) ->
     logit = best[7]["logit"]
     torch.testing.assert_close(output[0]["logit"], logit)
     if kind == "discrete":
-        share = torch.bincount(drawn, minlength=2) / len(drawn)
-        torch.testing.assert_close(share, logit.softmax(0), rtol=0, atol=0.03)
-        torch.testing.assert_close(best[7]["action"], logit.argmax())
+        said, wanted, greedy = drawn.float().mean(), logit.softmax(0)[1], logit.argmax()
     else:
-        torch.testing.assert_close(drawn.std(0), logit["sigma"], rtol=0.05, atol=0)
-        torch.testing.assert_close(drawn.mean(0), logit["mu"], rtol=0, atol=0.06)
-        torch.testing.assert_close(best[7]["action"], logit["mu"])
+        said = torch.stack([drawn.mean(0), drawn.std(0)])
+        wanted, greedy = torch.stack([*logit.values()]), logit["mu"]
+    torch.testing.assert_close(said, wanted, rtol=0, atol=0.05)
+    torch.testing.assert_close(best[7]["action"], greedy)
 
 
 @pytest.mark.erratum("mask-in-one-place")

@@ -29,7 +29,6 @@ from typing import (
     is_typeddict,
 )
 
-import gymnasium as gym
 import jaxtyping
 import numpy as np
 import pytest
@@ -236,9 +235,6 @@ INF, NAN = math.inf, math.nan
         (Literal[1, "one", None], [1, "one", None], [True, 2, "two", np.ones(3)]),
         (Callable[..., Any], [len, lambda: 0, int], [0, None]),
         (torch.device, [torch.device("cpu")], ["cpu"]),
-        (torch.Generator | None, [torch.Generator(), None], [np.random.default_rng()]),
-        (Tensor, [ROW, nn.Parameter(ROW)], [np.ones(2)]),
-        (gym.spaces.Space[Any], [gym.spaces.Discrete(2)], [2, gym.spaces.Discrete]),
         (Own, [Own()], [1]),
         (Float[Tensor | np.ndarray, "B"], [ROW, np.ones(3)], [[1.0], ROW.half()]),
         *(
@@ -247,7 +243,7 @@ INF, NAN = math.inf, math.nan
         ),
         *(
             (x, [None, 1, "x", [[True]], ROW, Own()], [])
-            for x in (Any, object, T, Fake, Fake | None, ArrayLike | Tensor)
+            for x in (Any, T, Fake | None, ArrayLike | Tensor)
         ),
     ],
 )
@@ -310,7 +306,6 @@ def test_a_function_gets_plain_numbers(hint, given, wanted):
         ),
         (TB, ROW, "ValueError: a must have shape (T, B), got (4,)"),
         (TB, ROWS[:0], "ValueError: a must have a non-empty shape (T, B), got (0, 2)"),
-        (Float[Tensor, "B"], ROW.sum(), "ValueError: a must have shape (B,), got ()"),
         (Fraction, 1.5, "ValueError: a must be at least 0 and at most 1, got 1.5"),
         (float, np.ones(1), "TypeError: a must be a number, got ndarray"),
         (
@@ -319,8 +314,6 @@ def test_a_function_gets_plain_numbers(hint, given, wanted):
             "TypeError: a must be a number, got Tensor",
         ),
         (Literal["x", "y"], "X", "ValueError: a must be 'x' or 'y', got 'X'"),
-        (TB | Fraction, 2, "ValueError: a must be at least 0 and at most 1, got 2"),
-        (str | int | None, 1.0, "TypeError: a must be a str or an integer or None"),
         (
             Pair,
             (ROW, None),
@@ -333,29 +326,13 @@ def test_a_function_gets_plain_numbers(hint, given, wanted):
             "got (3,)",
         ),
         (
-            Tree,
-            {"action_type": ROW.long(), "action_args": {"mu": ROWS}},
-            "TypeError: a.action_args must be a tree with the keys 'mu', 'sigma', "
-            "got {'mu'}",
-        ),
-        (
             Args,
             {"mu": ROWS, "sigma": ROW},
             "ValueError: a.sigma must have shape (B, A) with B = 4 (of a.mu), "
             "A = 2 (of a.mu), got (4,)",
         ),
-        (
-            Sequence[Float[Tensor, "B"]],
-            [ROW, torch.ones(3)],
-            "ValueError: a[1] must have shape (B,) with B = 4 (of a[0]), got (3,)",
-        ),
         (Sequence[str], "abc", "TypeError: a must be a Sequence, got str"),
         (list[Count], [1, 0], "ValueError: a[1] must be at least 1, got 0"),
-        (
-            tuple[int, str],
-            (1, "x", 2),
-            "TypeError: a must be a tuple of 2, got tuple of 3",
-        ),
         (list[list[bool]], [[True], [0]], "TypeError: a[1][0] must be a bool, got int"),
     ],
 )
@@ -409,14 +386,11 @@ def every_way(first: Count, /, second: Count, *, last: Count = 1) -> list[Any]:
 def test_each_way_is_checked():
     assert every_way(1, 2) == [1, 2, 1]
     assert every_way(1, last=5, second=np.int64(2)) == [1, 2, 5]
-    ways: Any = [
-        ((0, 1), {}),
-        ((1, 0), {}),
-        ((1,), {"second": 0}),
-        ((1, 1), {"last": 0}),
-    ]
-    for (args, named), name in zip(
-        ways, ("first", *["second"] * 2, "last"), strict=True
+    for args, named, name in (
+        ((0, 1), {}, "first"),
+        ((1, 0), {}, "second"),
+        ((1,), {"second": 0}, "second"),
+        ((1, 1), {"last": 0}, "last"),
     ):
         with pytest.raises(ValueError, match=f"^{name} must be at least 1, got 0$"):
             every_way(*args, **named)
@@ -424,12 +398,7 @@ def test_each_way_is_checked():
 
 def test_missing_and_unknown_arguments_are_pythons_business():
     function = takes(Count)
-    for args, named in (
-        ((), {}),
-        ((np.int64(1), 2), {}),
-        ((1,), {"a": 1}),
-        ((1,), {"b": 1}),
-    ):
+    for args, named in (((), {}), ((np.int64(1), 2), {}), ((1,), {"b": 1})):
         with pytest.raises(TypeError, match=r"function\(\) (missing|takes|got)"):
             function(*args, **named)
 
@@ -538,9 +507,7 @@ class Network(nn.Module):
         return cls(size, size)
 
 
-def test_signature_help_pickle_and_partial():
-    assert [*inspect.signature(discount).parameters] == ["reward", "gamma"]
-    assert discount.__doc__ == "Weigh rewards."
+def test_pickle_and_partial():
     assert pickle.loads(pickle.dumps(discount)) is discount
     half = pickle.loads(pickle.dumps(functools.partial(discount, gamma=0.5)))
     assert half(torch.ones(1, 1)).item() == 0.5
@@ -558,8 +525,6 @@ def test_methods():
     ):
         with pytest.raises(ValueError, match=f"^{name} must"):
             method(bad)
-    again = pickle.loads(pickle.dumps(network))
-    assert torch.equal(again(torch.ones(2, 3)), network(torch.ones(2, 3)))
 
 
 def test_a_compiled_graph_has_no_checks_and_is_whole():
@@ -765,11 +730,6 @@ def strict(x: Fraction) -> None:
     raise ValueError("x must be something else")
 
 
-@checked
-def given_one(x: Fraction, model: Any = None) -> None:
-    assert model == "model"
-
-
 def test_functions_that_do_not_hold_are_found_out():
     for function, words in (
         (quiet, "may be"),
@@ -778,7 +738,6 @@ def test_functions_that_do_not_hold_are_found_out():
     ):
         with pytest.raises(AssertionError, match=words):
             assert_held(function, Random(0))
-    assert assert_held(given_one, Random(0), model=lambda: "model") > 0
 
 
 def test_what_is_changed_in_an_illegal_call():
@@ -801,18 +760,17 @@ def test_what_is_changed_in_an_illegal_call():
 
 Pick = Annotated[Int[Tensor, "B"], below("N")]
 Mean = Annotated[Float[np.ndarray, "n"], at_least(2, "2 seeds"), finite]
+PICKED, TWO = torch.tensor([0, 2]), np.ones(2)
 
 
 @pytest.mark.parametrize(
     ("hint", "fine", "bad", "words"),
     [
-        (Pick, torch.tensor([0, 2]), torch.tensor([0, 3]), "lie in 0..2, got 0..3"),
-        (Pick, torch.tensor([0, 2]), torch.tensor([-1, 2]), "lie in 0..2, got -1..2"),
-        # The shape is looked at first.
-        (Pick, torch.tensor([0, 2]), torch.tensor([7]), "have shape"),
-        (Mean, np.ones(2), np.ones(1), "hold at least 2 seeds, got 1"),
-        (Mean, np.ones(2), np.array([1.0, np.nan]), "be finite"),
-        (Mean, np.ones(2), np.ones((2, 2)), "have shape"),
+        (Pick, PICKED, PICKED + 1, "lie in 0..2, got 1..3"),
+        (Pick, PICKED, PICKED - 1, "lie in 0..2, got -1..1"),
+        (Pick, PICKED, PICKED[:1] + 7, "have shape"),  # which is looked at first
+        (Mean, TWO, TWO[:1], "hold at least 2 seeds, got 1"),
+        (Mean, TWO, TWO * NAN, "be finite"),
     ],
 )
 def test_rules_follow_what_they_are_rules_for(hint, fine, bad, words):
