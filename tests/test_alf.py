@@ -25,7 +25,6 @@ from torch.distributions import (
 )
 from torch.distributions.transforms import TanhTransform
 
-from literate_rl.data.agents import Rollout
 from literate_rl.ground.nests import ends
 from literate_rl.interfaces.alf import (
     LAST,
@@ -39,8 +38,8 @@ from literate_rl.interfaces.alf import (
     divergence,
     ppg_network_forward,
 )
-from literate_rl.learners.ppg import AuxiliaryPhase, PPGAuxPhaseLossInfo
-from literate_rl.learners.ppg_learner import PPGConfig, side_by_side
+from literate_rl.learners.ppg import PPGAuxPhaseLossInfo
+from literate_rl.learners.ppg_learner import PPGConfig
 from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.nets.hybrid_action import HybridDistribution
 from literate_rl.nets.recurrent import RecurrentEncodingNetwork
@@ -139,14 +138,6 @@ def test_documented_names_come_first_with_their_defaults(
         assert default in ("", str(parameter.default))
 
 
-def test_absorbed_takes_what_the_network_says_and_keeps_what_was_done() -> None:
-    old = PPGTrainInfo(*(f"old {name}" for name in PPGTrainInfo._fields))
-    new = PPGRolloutInfo(*(f"new {name}" for name in PPGRolloutInfo._fields))
-    taken = "step_type reward discount action_distribution value aux reward_weights"
-    for name, x in old.absorbed(new)._asdict().items():
-        assert x == f"{'new' if name in taken.split() else 'old'} {name}"
-
-
 # --- One pass -------------------------------------------------------------------------
 
 
@@ -180,10 +171,9 @@ def test_the_greedy_mixture_is_drawn_row_by_row(q: float) -> None:
     share = torch.bincount(action, minlength=3) / len(action)
     torch.testing.assert_close(share, expected, atol=0.01, rtol=0)
     random = (numbers != box.mode).any(-1).float()
-    assert random.mean().item() == pytest.approx(q, abs=0.01)
     # The leaves decide on their own: a random number is no sign of a random type.
-    other = (action != kind.mode).float()
-    assert ((other * random).mean() - other.mean() * random.mean()).abs() < 0.01
+    for rows in (random, random[action != kind.mode], random[action == kind.mode]):
+        assert not len(rows) or rows.mean().item() == pytest.approx(q, abs=0.02)
 
 
 # --- The loss -------------------------------------------------------------------------
@@ -311,14 +301,6 @@ def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(
     torch.testing.assert_close(ours, sum(kl_divergence(p, q) for p, q in pairs))
     assert (ours >= old_hybrid.kl(new_hybrid) - 1e-9).all()
     torch.testing.assert_close(divergence(old, old), torch.zeros_like(ours))
-
-
-def test_without_successors_the_values_of_the_next_steps_stand_in() -> None:
-    info, loss = random_info(0, 4, 3, 2), PPGAuxPhaseLoss(gamma=0.9)
-    value, ended = info.rollout_value, (info.step_type == LAST).unsqueeze(-1)
-    following = torch.where(ended, value, torch.cat([value[1:], value[-1:]]))
-    infos = [info._replace(rollout_next_value=x) for x in ((), following)]
-    assert torch.equal(*(loss(x).loss for x in infos))
 
 
 def alf_targets(reward, discount, last, value, gamma, lambda_):
@@ -499,19 +481,6 @@ def test_a_step_judges_the_action_that_was_done_by_the_policy_of_now(
     assert all(grad.abs().max() < 1e-4 for grad in grads)
 
 
-def test_chunks_are_copies_of_consecutive_steps_of_one_environment() -> None:
-    aux = auxiliary()
-    for t in range(9):
-        obs, info = experience(aux.network)
-        obs[:, 0], obs[:, 1] = t, torch.arange(3)
-        aux.observe_for_aux_replay((obs, info))
-        obs.zero_()
-    time, copies, *_ = aux.chunks().obs.unbind(-1)
-    assert sorted(time[0].tolist()) == [0, 0, 0, 4, 4, 4]
-    assert (time == time[0] + torch.arange(4)[:, None]).all()
-    assert (copies == copies[0]).all()
-
-
 def test_each_epoch_learns_all_targets_with_the_error_that_was_handed_over() -> None:
     """As in ALF it gets the target first."""
     seen: list[Tensor] = []
@@ -624,50 +593,48 @@ def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained() -> None:
     assert same(before, aux.network.state_dict())
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("length", [8, 2])
-def test_the_targets_of_a_chunk_are_those_of_its_rollout(length: int) -> None:
-    config = PPGConfig(num_steps=8, gamma=0.9, aux_batch_length=length)
-    options = PPGAuxOptions(mini_batch_length=length)
-    aux = auxiliary(config=config, aux_options=options)
-    # The same steps for the auxiliary phase of the chapter on PPG, rollout by rollout.
-    phase = AuxiliaryPhase(aux.phase.policy, config)
-    for _ in range(3):
-        steps = []
-        for _ in range(8):
-            obs, info = experience(aux.network)
-            terminated, cut = torch.rand(2, 3) < 0.2
-            info = info._replace(
-                discount=(~terminated).float(),
-                step_type=torch.where(cut | terminated, LAST, MID),
-            )
-            aux.observe_for_aux_replay((obs, info))
-            steps.append((obs, info.reward, terminated, cut, info.next_value))
-        columns = zip(*steps, strict=True)
-        obs, reward, terminated, cut, next_value = map(torch.stack, columns)
-        flags = terminated, cut & ~terminated, torch.ones_like(cut)
-        rollout = Rollout(obs, reward, reward, obs, *flags, reward, reward)
-        phase.observe(rollout, next_value, obs)
-    chunks, expected = aux.chunks(), side_by_side(*phase.buffer)
-    assert torch.equal(chunks.obs, expected.obs)
-    assert torch.equal(chunks.target, expected.target)
-
-
-def test_what_a_pass_returns_can_be_observed_and_learned_from() -> None:
-    """Also of two rewards, each with a discount of its own."""
-    aux = auxiliary(reward_spec=spaces.Box(-np.inf, np.inf, (2,)))
-    aux.loss = PPGAuxPhaseLoss(gamma=[0.5, 0.25], td_lambda=0.0)
-    values = []
-    for t in range(8):
-        kind = torch.tensor([MID, MID, LAST if t == 2 else MID])
-        nothing, obs = torch.zeros(3, 2), torch.randn(3, 4)
-        inputs = TimeStep(kind, nothing, torch.ones(3), obs)
+def test_chunks_have_the_targets_of_their_rollouts(length: int, known: bool) -> None:
+    """Of what a pass returns, for two rewards with discounts of their own."""
+    aux = auxiliary(
+        reward_spec=spaces.Box(-np.inf, np.inf, (2,)),
+        config=PPGConfig(num_steps=8),
+        aux_options=PPGAuxOptions(mini_batch_length=length),
+    )
+    aux.loss = PPGAuxPhaseLoss(gamma=[0.5, 0.9], td_lambda=0.7)
+    drawn = random_info(0, 25, 3, 2)
+    seen, obs = [], torch.randn(25, 3, 4)
+    for t, x in enumerate(obs):
+        steps = drawn.step_type, drawn.reward.float(), drawn.discount
+        inputs = TimeStep(*(column[t] for column in steps), x.clone())
         info = ppg_network_forward(aux.network, inputs).info
-        values.append(info.value.detach())
-        aux.observe_for_aux_replay((obs, info))
-    target = aux.chunks().target.unflatten(1, (2, 3)).transpose(0, 1).flatten(0, 1)
-    expected = torch.stack([*values[1:], values[-1]])
-    expected[2, 2] = values[2][2]
-    assert torch.equal(target, torch.tensor([0.5, 0.25]) * expected)
+        if known:
+            info = info._replace(next_value=drawn.rollout_next_value[t].float())
+        aux.observe_for_aux_replay((inputs.observation, info))
+        inputs.observation.zero_()  # what is stored is a copy
+        seen.append(info.value.detach())
+    # Without successors the values of the next steps stand in, and at an end its own.
+    value, last = torch.stack(seen), (drawn.step_type == LAST).unsqueeze(-1)
+    successor = torch.where(last, value, torch.cat([value[1:], value[-1:]]))
+    if known:
+        successor = drawn.rollout_next_value.float()
+    whole = PPGTrainInfo(
+        step_type=drawn.step_type,
+        discount=drawn.discount,
+        reward=drawn.reward.float(),
+        rollout_next_value=successor,
+    )
+    # Rollout by rollout, and the last step is spare.
+    parts = (slice(t, t + 8) for t in (0, 8, 16))
+    targets = [
+        aux.loss.target(PPGTrainInfo(*(x[part] if len(x) else () for x in whole)))
+        for part in parts
+    ]
+    chunks = aux.chunks()
+    for found, wanted in ((chunks.obs, obs[:24]), (chunks.target, torch.cat(targets))):
+        rows = found.unflatten(1, (24 // length, 3)).transpose(0, 1).flatten(0, 1)
+        assert torch.equal(rows, wanted)
     assert all(map(math.isfinite, aux.train_iter().values()))
 
 

@@ -14,7 +14,6 @@ from worlds import moody
 from literate_rl.check.probes import (
     Probe,
     demand,
-    required_parameters,
     try_rules,
     watch,
 )
@@ -45,15 +44,6 @@ def test_a_probe_repeats_rows_and_passes_on_what_is_no_tensor() -> None:
     assert probe.rows(2)["scale"] == 2.0
     assert probe.call(5)[0].shape == (5, 2)
     assert probe.call(2, torch.ones(2, 1))[1].shape == (2, 1)
-
-
-def test_what_is_open_or_has_a_default_is_not_required() -> None:
-    class Open(nn.Module):
-        def forward(self, state: Tensor, /, *rest: Any, key: Any, **more: Any) -> Any:
-            return state
-
-    assert required_parameters(Net(4, 2)) == ["state", "scale"]
-    assert required_parameters(Open()) == ["key"]
 
 
 def test_actions_for_a_critic_fit_the_space() -> None:

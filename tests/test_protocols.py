@@ -1,4 +1,4 @@
-"""Interfaces: each policy and each algorithm of the package has what they ask for."""
+"""Interfaces: each policy of the package has what they ask for."""
 
 from __future__ import annotations
 
@@ -15,23 +15,9 @@ from torch import Tensor, nn
 
 import literate_rl
 from literate_rl import (
-    DDPG,
-    DQN,
-    HDDPG,
-    SAC,
-    TD3,
-    DDPGConfig,
-    DiscreteSAC,
-    DQNConfig,
-    HDDPGConfig,
-    Rainbow,
-    RainbowConfig,
-    SACConfig,
-    TD3Config,
     make_contract_policy,
     make_ddpg_policy,
     make_discrete_sac_policy,
-    make_envs,
     make_hybrid_policy,
     make_own_ddpg_policy,
     make_own_sac_policy,
@@ -45,16 +31,11 @@ from literate_rl import (
 from literate_rl.data.worlds import Moving
 from literate_rl.ground.nests import MODELS, as_space
 from literate_rl.ground.networks import eval_mode
-from literate_rl.ground.protocols import Algorithm
-from literate_rl.runs.runs import flat_env
 
 LIST, VECTOR, FORCES = spaces.Discrete(2), *(spaces.Box(-1, 1, (n,)) for n in (4, 1))
 PICTURE = spaces.Box(0, 255, (3, 8, 8), "uint8")
 THREE, PAIR = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))
 WORLD = Moving()
-
-
-# --- Who acts -------------------------------------------------------------------------
 
 
 class Logits(Drawer):
@@ -161,66 +142,3 @@ def test_a_policy_minds_which_actions_are_legal_or_refuses_a_mask(make: Any) -> 
         elif number == 2:
             terms = policy.evaluate_actions(obs, torch.tensor([0, 1, 0]), mask=mask)
             assert torch.stack(terms).tolist() == [[0.0] * 3] * 2
-
-
-# --- What is learned ------------------------------------------------------------------
-
-SMALL: dict[str, Any] = {
-    "num_envs": 2,
-    "batch_size": 8,
-    "train_interval": 2,
-    "learning_starts": 20,
-    "iteration_steps": 40,
-    "total_steps": 200,
-    "checkpoint_interval": 2,
-}
-POLE, SWING = "CartPole-v1", "Pendulum-v1"
-LEARNERS: dict[str, tuple[Any, Any, Any, str]] = {
-    "QLearning": (DQN, DQNConfig, make_q_policy, POLE),
-    "DistributionalQLearning": (Rainbow, RainbowConfig, make_rainbow_policy, POLE),
-    "DeterministicPolicyGradient": (DDPG, DDPGConfig, make_ddpg_policy, SWING),
-    "TwinDelayed": (TD3, TD3Config, partial(make_ddpg_policy, num_critics=2), SWING),
-    "Hysteretic": (HDDPG, HDDPGConfig, make_ddpg_policy, SWING),
-    "SoftActorCritic": (SAC, SACConfig, make_sac_policy, SWING),
-    "DiscreteSoftActorCritic": (DiscreteSAC, SACConfig, make_discrete_sac_policy, POLE),
-}
-
-
-def algorithms(kind: Any = Algorithm) -> set[str]:
-    """Return the names of the package's algorithms that are subclasses of a class."""
-    found = set()
-    for one in kind.__subclasses__():
-        found |= algorithms(one)
-        found |= {one.__name__} if one.__module__.startswith("literate_rl.") else set()
-    return found
-
-
-def test_no_algorithm_is_forgotten() -> None:
-    assert algorithms() == LEARNERS.keys() | {"Exploring"}  # which only explores
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_an_algorithm_tells_each_error_and_what_its_actor_loses(name: str) -> None:
-    make, config, make_own, env = LEARNERS[name]
-    envs = make_envs(partial(flat_env, env), 2)
-    policy = make_own(envs.single_observation_space, envs.single_action_space)
-    learner = make(policy, envs, config(**SMALL))
-    algorithm = learner.algorithm
-    assert type(algorithm).__name__ == name
-    row = learner.iterate()
-    assert algorithm.metrics().keys() <= row.keys()
-    assert all(isinstance(x, float) for x in row.values())
-    # The actor's parameters are some of the policy's, the older copy's are none.
-    own = {*policy.parameters()}
-    assert {*algorithm.actor} <= own
-    assert not own & {*algorithm.target.network.parameters()}
-    # An error for each sample, without gradient where it only tells.
-    batch, generator = learner.sample(), learner.generator
-    error = algorithm.error(batch, generator)
-    for part, learned in (("loss", True), ("td_error", False), ("value", False)):
-        assert getattr(error, part).shape == (8,)
-        assert getattr(error, part).requires_grad is learned
-    # What the actor loses is one number; without an actor there is none.
-    loss = algorithm.ascent(batch.obs, generator)
-    assert (loss is None) == (len(algorithm.actor) == 0)
-    assert loss is None or loss.shape == ()
