@@ -68,10 +68,9 @@ class Scale(dict[str, Any]):
         self.precision = random.choice(["float32", "float64"])
 
     def __missing__(self, base: str) -> Any:
-        count = self.random.randint(0, 2)
+        several = self.random.choices(range(2, 5), k=self.random.randint(0, 2))
         many = base.startswith(("*", "..."))
-        draw = lambda: self.random.randint(2, 4)  # noqa: E731
-        self[base] = tuple(draw() for _ in range(count)) if many else draw()
+        self[base] = tuple(several) if many else self.random.randint(2, 4)
         return self[base]
 
 
@@ -95,9 +94,8 @@ def legal_call(
 def hints_of(function: Any) -> dict[str, Any]:
     """Return the annotations of a function's arguments, less ``*args`` and the like."""
     hints = get_type_hints(function, include_extras=True)
-    parameters = inspect.signature(function).parameters
-    open_kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    names = [name for name, p in parameters.items() if p.kind not in open_kinds]
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if "VAR" not in p.kind.name]
     return {name: hints[name] for name in names if name in hints}
 
 
@@ -106,6 +104,11 @@ def bare(hint: Any) -> Any:
     parts = get_args(hint)
     ruled = get_origin(hint) is Annotated and parts[0] not in (int, float)
     return parts[0] if ruled else hint
+
+
+def has_fields(hint: Any) -> bool:
+    """Say whether it is a named tuple or a tree."""
+    return is_typeddict(hint) or hasattr(hint, "_fields")
 
 
 def legal(hint: Any, scale: Scale, random: Random) -> Any:
@@ -122,12 +125,9 @@ def legal(hint: Any, scale: Scale, random: Random) -> Any:
         return legal_number(hint, random)
     if origin is Literal:
         return random.choice(parts)
-    if is_typeddict(hint):
-        tree = get_type_hints(hint, include_extras=True)
-        return {key: legal(part, scale, random) for key, part in tree.items()}
-    if hasattr(hint, "_fields"):
-        fields = get_type_hints(hint, include_extras=True)
-        return hint(*(legal(fields[name], scale, random) for name in hint._fields))
+    if has_fields(hint):
+        fields = get_type_hints(hint, include_extras=True).items()
+        return hint(**{name: legal(part, scale, random) for name, part in fields})
     if get_origin(hint) is tuple and parts[-1] is not ...:
         return tuple(legal(part, scale, random) for part in parts)
     if parts and issubclass(origin, Mapping):
@@ -229,13 +229,11 @@ def parts_inside(hint: Any, x: Any) -> Iterator[tuple[Any, Any, str, Any]]:
     parts, origin = get_args(hint), get_origin(hint)
     if x is None or origin in (Union, types.UnionType, Literal, Annotated):
         return
-    if hasattr(hint, "_fields"):
-        fields = get_type_hints(hint, include_extras=True)
-        for key, item in zip(hint._fields, x, strict=True):
-            yield fields[key], item, f".{key}", lambda y, k=key: x._replace(**{k: y})
-    elif is_typeddict(hint):
+    if has_fields(hint):
+        tree = is_typeddict(hint)
         for key, part in get_type_hints(hint, include_extras=True).items():
-            yield part, x[key], f".{key}", lambda y, k=key: {**x, k: y}
+            put = lambda y, k=key: {**x, k: y} if tree else x._replace(**{k: y})  # noqa: E731
+            yield part, x[key] if tree else getattr(x, key), f".{key}", put
     elif parts and isinstance(x, list | tuple):
         hints = parts if parts[-1] is not ... and len(parts) > 1 else parts[:1] * len(x)
         for i, (part, item) in enumerate(zip(hints, x, strict=True)):
@@ -256,30 +254,30 @@ def wrong(hint: Any, x: Any, shared: set[str]) -> Iterator[tuple[str, str, Any]]
     """Yield where, what and with which value an argument can be made wrong."""
     if hint is Any:
         return
-    inner = without_none(hint)
-    yield "", "an object", object()
+    inner, cases = without_none(hint), [("an object", object())]
+    origin = get_origin(inner)
     if types.NoneType not in get_args(hint):
-        yield "", "None", None
+        cases += [("None", None)]
     if hasattr(inner, "dim_str") and x is not None:
-        yield from (("", *bad) for bad in wrong_tensors(inner, x, shared))
-    elif inner in (int, float) or get_origin(inner) is Annotated:
-        yield from (("", *bad) for bad in wrong_numbers(inner))
-    elif get_origin(inner) in (Union, types.UnionType):
-        return
+        cases += wrong_tensors(inner, x, shared)
+    elif inner in (int, float) or origin is Annotated:
+        cases += wrong_numbers(inner)
     elif inner is bool:
-        yield from [("", "a number", 1), ("", "a word", "yes")]
-    elif inner is str or get_origin(inner) is Literal:
-        yield from [("", "a number", 7), ("", "bytes", b"word")]
-        if inner is not str:
-            yield "", "another word", "no such word"
+        cases += [("a number", 1), ("a word", "yes")]
+    elif inner is str or origin is Literal:
+        cases += [("a number", 7), ("bytes", b"word")]
+        cases += [("another word", "no such word")] * (inner is not str)
     elif hasattr(inner, "_fields") and x is not None:
-        yield from [("", "a plain tuple", tuple(x)), ("", "a stranger", Stranger(x))]
+        cases += [("a plain tuple", tuple(x)), ("a stranger", Stranger(x))]
     elif is_typeddict(inner) and x is not None:
-        yield "", "a key less", dict(list(x.items())[1:])
-        yield "", "a key more", {**x, "stranger": 0}
-        yield "", "a tensor", torch.ones(2)
-    elif isinstance(x, list | tuple):
-        yield from [("", "a word", "word"), ("", "a tensor", torch.ones(2))]
+        cases += [
+            ("a key less", dict(list(x.items())[1:])),
+            ("a tensor", torch.ones(2)),
+        ]
+        cases += [("a key more", {**x, "stranger": 0})]
+    elif origin not in (Union, types.UnionType) and isinstance(x, list | tuple):
+        cases += [("a word", "word"), ("a tensor", torch.ones(2))]
+    yield from (("", *case) for case in cases)
     for part, item, label, put in parts_inside(inner, x):
         for rest, what, bad in wrong(part, item, shared):
             yield label + rest, what, put(bad)
