@@ -297,11 +297,10 @@ def test_all_pipelines_give_the_same_batch(kind, actions, size) -> None:
 
 def test_samples_that_do_not_fit_are_refused() -> None:
     impala = make_impala(unroll_len=2)
-    for call, nothing in ((impala.forward_learn, []), (impala.forward_collect, {})):
-        with pytest.raises(ValueError, match="items must hold at least one"):
-            call(nothing)
     rows = episode(impala, 2)
     without = {key: x for key, x in rows[1].items() if key != "logit"}
+    with pytest.raises(ValueError, match="items must hold at least one"):
+        impala.forward_learn([])
     strange = rows[1] | {"logit": torch.tensor([math.nan, 0.0])}
     for last in ([without], [without, without], rows[:1], [rows[0], strange]):
         with pytest.raises((KeyError, RuntimeError, ValueError), match=r"logit|equal"):

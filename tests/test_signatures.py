@@ -502,8 +502,6 @@ def test_pickle_and_partial():
     assert pickle.loads(pickle.dumps(discount)) is discount
     half = pickle.loads(pickle.dumps(functools.partial(discount, gamma=0.5)))
     assert half(torch.ones(1, 1)).item() == 0.5
-    with pytest.raises(ValueError, match="gamma"):
-        functools.partial(discount, gamma=2)(torch.ones(1, 1))
 
 
 def test_methods():
