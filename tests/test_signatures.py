@@ -27,7 +27,6 @@ from typing import (
     TypeVar,
 )
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -41,7 +40,6 @@ from torch import Tensor, nn
 
 import literate_rl
 from literate_rl.ground.signatures import (
-    Bool,
     Count,
     Finite,
     Float,
@@ -247,24 +245,6 @@ INF, NAN = math.inf, math.nan
 def test_kinds(hint, legal, illegal):
     assert all(accepts(hint, x) for x in legal)
     assert not any(accepts(hint, x) for x in illegal)
-
-
-DTYPES = "float16 bfloat16 float32 float64 complex64 uint8 int8 int32 int64 bool"
-
-
-@pytest.mark.parametrize(
-    ("kind", "legal"),
-    [
-        (Float, "float32 float64"),
-        (Int, "int64"),
-        (Bool, "bool"),
-        (jaxtyping.Shaped, DTYPES),
-    ],
-)
-def test_dtypes_of_tensors(kind, legal):
-    tensors = {x: torch.ones(2, dtype=getattr(torch, x)) for x in DTYPES.split()}
-    found = [name for name, x in tensors.items() if accepts(kind[Tensor, "B"], x)]
-    assert found == legal.split()
 
 
 @pytest.mark.parametrize(
