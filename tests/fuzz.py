@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from typing import (
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 Stranger = namedtuple("Stranger", ["stranger"])
 
@@ -66,10 +68,9 @@ class Scale(dict[str, Any]):
         self.precision = random.choice(["float32", "float64"])
 
     def __missing__(self, base: str) -> Any:
-        count = self.random.randint(0, 2)
+        several = self.random.choices(range(2, 5), k=self.random.randint(0, 2))
         many = base.startswith(("*", "..."))
-        draw = lambda: self.random.randint(2, 4)  # noqa: E731
-        self[base] = tuple(draw() for _ in range(count)) if many else draw()
+        self[base] = tuple(several) if many else self.random.randint(2, 4)
         return self[base]
 
 
@@ -93,9 +94,8 @@ def legal_call(
 def hints_of(function: Any) -> dict[str, Any]:
     """Return the annotations of a function's arguments, less ``*args`` and the like."""
     hints = get_type_hints(function, include_extras=True)
-    parameters = inspect.signature(function).parameters
-    open_kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    names = [name for name, p in parameters.items() if p.kind not in open_kinds]
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if "VAR" not in p.kind.name]
     return {name: hints[name] for name in names if name in hints}
 
 
@@ -104,6 +104,11 @@ def bare(hint: Any) -> Any:
     parts = get_args(hint)
     ruled = get_origin(hint) is Annotated and parts[0] not in (int, float)
     return parts[0] if ruled else hint
+
+
+def has_fields(hint: Any) -> bool:
+    """Say whether it is a named tuple or a tree."""
+    return is_typeddict(hint) or hasattr(hint, "_fields")
 
 
 def legal(hint: Any, scale: Scale, random: Random) -> Any:
@@ -120,12 +125,9 @@ def legal(hint: Any, scale: Scale, random: Random) -> Any:
         return legal_number(hint, random)
     if origin is Literal:
         return random.choice(parts)
-    if is_typeddict(hint):
-        tree = get_type_hints(hint, include_extras=True)
-        return {key: legal(part, scale, random) for key, part in tree.items()}
-    if hasattr(hint, "_fields"):
-        fields = get_type_hints(hint, include_extras=True)
-        return hint(*(legal(fields[name], scale, random) for name in hint._fields))
+    if has_fields(hint):
+        fields = get_type_hints(hint, include_extras=True).items()
+        return hint(**{name: legal(part, scale, random) for name, part in fields})
     if get_origin(hint) is tuple and parts[-1] is not ...:
         return tuple(legal(part, scale, random) for part in parts)
     if parts and issubclass(origin, Mapping):
@@ -168,32 +170,23 @@ def parts_of(text: str) -> tuple[str, int, int]:
     return base[0], int(factor or 1), int(base[1]) if len(base) > 1 else 0
 
 
+HOLDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
+
+
 def bounds_of(hint: Any) -> tuple[type, dict[str, float]]:
     """Return the base type of a number and its bounds, by their attributes."""
     base, *bounds = get_args(hint) or (hint,)
-    return base, {k: v for bound in bounds for k, v in vars_of(bound).items()}
-
-
-def vars_of(bound: Any) -> dict[str, float]:
-    """Return the fields of a bound."""
-    return {k: getattr(bound, k) for k in ("ge", "gt", "le", "lt") if hasattr(bound, k)}
+    return base, {k: getattr(x, k) for x in bounds for k in HOLDS if hasattr(x, k)}
 
 
 def legal_number(hint: Any, random: Random) -> Any:
-    """Draw a number inside of its bounds, sometimes on one."""
+    """Draw a number inside of its bounds and near one of them, sometimes on it."""
     base, bounds = bounds_of(hint)
-    low, high = bounds.get("ge", bounds.get("gt")), bounds.get("le", bounds.get("lt"))
-    if low is None or low == -math.inf:
-        low = -2 if high in (None, math.inf) else min(high - 3, -2)
-    if high is None or high == math.inf:
-        high = low + 3
-    if base is int:
-        first, last = low + ("gt" in bounds), high - ("lt" in bounds)
-        x: Any = random.randint(math.ceil(first), math.floor(last))
-        return random.choice([x, np.int64(x)])
-    ends = [bounds[end] for end in ("ge", "le") if end in bounds]
-    x = random.choice([*ends, low + (high - low) * random.uniform(0.1, 0.9)])
-    return random.choice([x, float(x), np.float64(x)])
+    starts = [x for x in bounds.values() if math.isfinite(x)] or [0]
+    near = {base(start + k / 4) for start in starts for k in range(-12, 13)}
+    legal = [x for x in near if all(HOLDS[k](x, b) for k, b in bounds.items())]
+    x = random.choice(sorted(legal))
+    return random.choice([x, (np.int64 if base is int else np.float64)(x)])
 
 
 # --- Illegal --------------------------------------------------------------------------
@@ -236,13 +229,11 @@ def parts_inside(hint: Any, x: Any) -> Iterator[tuple[Any, Any, str, Any]]:
     parts, origin = get_args(hint), get_origin(hint)
     if x is None or origin in (Union, types.UnionType, Literal, Annotated):
         return
-    if hasattr(hint, "_fields"):
-        fields = get_type_hints(hint, include_extras=True)
-        for key, item in zip(hint._fields, x, strict=True):
-            yield fields[key], item, f".{key}", lambda y, k=key: x._replace(**{k: y})
-    elif is_typeddict(hint):
+    if has_fields(hint):
+        tree = is_typeddict(hint)
         for key, part in get_type_hints(hint, include_extras=True).items():
-            yield part, x[key], f".{key}", lambda y, k=key: {**x, k: y}
+            put = lambda y, k=key: {**x, k: y} if tree else x._replace(**{k: y})  # noqa: E731
+            yield part, x[key] if tree else getattr(x, key), f".{key}", put
     elif parts and isinstance(x, list | tuple):
         hints = parts if parts[-1] is not ... and len(parts) > 1 else parts[:1] * len(x)
         for i, (part, item) in enumerate(zip(hints, x, strict=True)):
@@ -263,30 +254,30 @@ def wrong(hint: Any, x: Any, shared: set[str]) -> Iterator[tuple[str, str, Any]]
     """Yield where, what and with which value an argument can be made wrong."""
     if hint is Any:
         return
-    inner = without_none(hint)
-    yield "", "an object", object()
+    inner, cases = without_none(hint), [("an object", object())]
+    origin = get_origin(inner)
     if types.NoneType not in get_args(hint):
-        yield "", "None", None
+        cases += [("None", None)]
     if hasattr(inner, "dim_str") and x is not None:
-        yield from (("", *bad) for bad in wrong_tensors(inner, x, shared))
-    elif inner in (int, float) or get_origin(inner) is Annotated:
-        yield from (("", *bad) for bad in wrong_numbers(inner))
-    elif get_origin(inner) in (Union, types.UnionType):
-        return
+        cases += wrong_tensors(inner, x, shared)
+    elif inner in (int, float) or origin is Annotated:
+        cases += wrong_numbers(inner)
     elif inner is bool:
-        yield from [("", "a number", 1), ("", "a word", "yes")]
-    elif inner is str or get_origin(inner) is Literal:
-        yield from [("", "a number", 7), ("", "bytes", b"word")]
-        if inner is not str:
-            yield "", "another word", "no such word"
+        cases += [("a number", 1), ("a word", "yes")]
+    elif inner is str or origin is Literal:
+        cases += [("a number", 7), ("bytes", b"word")]
+        cases += [("another word", "no such word")] * (inner is not str)
     elif hasattr(inner, "_fields") and x is not None:
-        yield from [("", "a plain tuple", tuple(x)), ("", "a stranger", Stranger(x))]
+        cases += [("a plain tuple", tuple(x)), ("a stranger", Stranger(x))]
     elif is_typeddict(inner) and x is not None:
-        yield "", "a key less", dict(list(x.items())[1:])
-        yield "", "a key more", {**x, "stranger": 0}
-        yield "", "a tensor", torch.ones(2)
-    elif isinstance(x, list | tuple):
-        yield from [("", "a word", "word"), ("", "a tensor", torch.ones(2))]
+        cases += [
+            ("a key less", dict(list(x.items())[1:])),
+            ("a tensor", torch.ones(2)),
+        ]
+        cases += [("a key more", {**x, "stranger": 0})]
+    elif origin not in (Union, types.UnionType) and isinstance(x, list | tuple):
+        cases += [("a word", "word"), ("a tensor", torch.ones(2))]
+    yield from (("", *case) for case in cases)
     for part, item, label, put in parts_inside(inner, x):
         for rest, what, bad in wrong(part, item, shared):
             yield label + rest, what, put(bad)
@@ -350,15 +341,15 @@ def assert_held(
 
 def assert_call_held(function: Any, arguments: dict[str, Any], **given: Any) -> int:
     """Do the same with one legal call, which need not be drawn from the signature."""
-    before, count = cloned(arguments), 0
+    before, count = copied(arguments), 0
     try:
         function(**arguments)
     except (TypeError, ValueError) as error:
         raise AssertionError(f"a legal call was refused: {error}") from error
-    assert same(arguments, before), "a legal call changed its arguments"
+    assert unchanged(arguments, before), "a legal call changed its arguments"
     for name, what, bad in illegal_calls(function, arguments, **given):
         count += 1
-        before = cloned(bad)
+        before = copied(bad)
         try:
             function(**bad)
         except (TypeError, ValueError) as error:
@@ -366,25 +357,15 @@ def assert_call_held(function: Any, arguments: dict[str, Any], **given: Any) -> 
                 raise AssertionError(f"{name}, {what}: {error}") from error
         else:
             raise AssertionError(f"{name} may be {what}")
-        assert same(bad, before), f"{name}, {what}: the arguments changed"
+        assert unchanged(bad, before), f"{name}, {what}: the arguments changed"
     return count
 
 
-def cloned(x: Any) -> Any:
-    """Return a nest with tensors of its own."""
-    if isinstance(x, Tensor):
-        return x.clone()
-    if isinstance(x, Mapping):
-        return {key: cloned(item) for key, item in x.items()}
-    return [cloned(item) for item in x] if isinstance(x, list | tuple) else x
+def copied(nest: Any) -> list[Tensor]:
+    """Return copies of all tensors."""
+    return [x.clone() for x in tree_leaves(nest) if isinstance(x, Tensor)]
 
 
-def same(a: Any, b: Any) -> bool:
-    """Say whether two nests hold the same tensors."""
-    if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and torch.equal(a, b)
-    if isinstance(a, Mapping):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return True
+def unchanged(nest: Any, before: list[Tensor]) -> bool:
+    """Say whether a nest still holds the same tensors."""
+    return all(map(torch.equal, copied(nest), before))

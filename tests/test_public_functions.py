@@ -12,9 +12,12 @@ from fuzz import assert_call_held, assert_held
 from torch import Tensor
 
 from literate_rl.floors import modules
+from literate_rl.maths.off_policy import vtrace_data
+from literate_rl.maths.ppo_error import ppo_policy_data_continuous, ppo_value_data
+from literate_rl.nets.hybrid_ppo import HybridPolicyData
 
 Call = dict[str, Any]
-MASK = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.bool)
+FLAGS = {name: torch.zeros(4, 3).bool() for name in ("terminated", "truncated")}
 
 
 def normal(random: Random, *shape: int) -> Tensor:
@@ -22,85 +25,35 @@ def normal(random: Random, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator)
 
 
+def normals(random: Random, names: str, *shape: int) -> Call:
+    return {name: normal(random, *shape) for name in names.split()}
+
+
 def gaussian(random: Random, *shape: int) -> dict[str, Tensor]:
     return {"mu": normal(random, *shape), "sigma": normal(random, *shape).exp()}
 
 
-def hybrid_logit(random: Random, batch: int) -> dict[str, Any]:
-    args = gaussian(random, batch, 2)
-    return {"action_type": normal(random, batch, 3), "action_args": args}
+def hybrid_logit(r: Random) -> dict[str, Any]:
+    return {"action_type": normal(r, 5, 3), "action_args": gaussian(r, 5, 2)}
 
 
-def batch_data(random: Random, module: str, name: str, logit: Any, action: Any) -> Any:
-    tuple_of = getattr(importlib.import_module(f"literate_rl.{module}"), name)
-    old, new = logit(), logit()
-    return tuple_of(new, old, action, normal(random, 5), normal(random, 5).abs())
+def continuous(r: Random) -> Call:
+    said = gaussian(r, 5, 2), gaussian(r, 5, 2), normal(r, 5, 2)
+    return {"data": ppo_policy_data_continuous(*said, normal(r, 5), normal(r, 5).abs())}
 
 
-def continuous(random: Random) -> Call:
-    names = "maths.ppo_error", "ppo_policy_data_continuous"
-    action = normal(random, 5, 2)
-    return {"data": batch_data(random, *names, lambda: gaussian(random, 5, 2), action)}
+def hybrid(r: Random) -> Call:
+    kind = torch.tensor([0, 1, 2, 1, 0])
+    action = {"action_type": kind, "action_args": normal(r, 5, 2)}
+    said = hybrid_logit(r), hybrid_logit(r), action
+    data = HybridPolicyData(*said, normal(r, 5), normal(r, 5).abs())
+    return {"data": data, "mask": torch.eye(3, 2).bool()}
 
 
-def hybrid(random: Random) -> Call:
-    names = "nets.hybrid_ppo", "HybridPolicyData"
-    action = {
-        "action_type": torch.tensor([0, 1, 2, 1, 0]),
-        "action_args": normal(random, 5, 2),
-    }
-    data = batch_data(random, *names, lambda: hybrid_logit(random, 5), action)
-    return {"data": data, "mask": MASK}
-
-
-def values(random: Random) -> Call:
-    from literate_rl.maths.ppo_error import ppo_value_data
-
-    data = ppo_value_data(*(normal(random, 5) for _ in range(3)), None)
-    return {"data": data, "value_clip": 0.2}
-
-
-def selected(random: Random) -> Call:
-    return {
-        "action_args": normal(random, 4, 2),
-        "data_mask": torch.tensor([[1, 0], [0, 1], [0, 1], [1, 0]]).bool(),
-    }
-
-
-def unroll(random: Random) -> Call:
-    numbers = ("log_prob", "log_prob_old", "entropy", "reward", "weight", "next_value")
-    flags = torch.zeros(4, 3).bool()
-    return {
-        **{name: normal(random, 4, 3) for name in numbers},
-        "value": normal(random, 5, 3),
-        "terminated": flags,
-        "truncated": flags,
-    }
-
-
-def unroll_of_values(random: Random) -> Call:
-    names = "log_ratio", "reward", "value", "next_value"
-    flags = torch.zeros(4, 3).bool()
-    tensors = {name: normal(random, 4, 3) for name in names}
-    return tensors | {"terminated": flags, "truncated": flags, "gamma": 0.9}
-
-
-def vtrace_batch(random: Random, logit: Any, action: Tensor) -> Call:
-    from literate_rl.maths.off_policy import vtrace_data
-
-    flags = torch.zeros(4, 3).bool()
-    tensors = normal(random, 5, 3), normal(random, 4, 3), normal(random, 4, 3).abs()
-    successors = normal(random, 4, 3)
-    return {
-        "data": vtrace_data(
-            logit(), logit(), action, *tensors, flags, flags, successors
-        )
-    }
-
-
-def auxiliary(random: Random) -> Call:
-    names = "value", "aux_value", "target", "kl"
-    return {name: normal(random, 4, 3) for name in names} | {"clone_weight": 1.0}
+def vtrace_batch(r: Random, logit: Any, action: Tensor) -> Call:
+    tensors = normal(r, 5, 3), normal(r, 4, 3), normal(r, 4, 3).abs()
+    rest = *tensors, *FLAGS.values(), normal(r, 4, 3)
+    return {"data": vtrace_data(logit(), logit(), action, *rest)}
 
 
 # What a signature cannot say: standard deviations are positive, a mask fits a tree or
@@ -127,12 +80,21 @@ BUILT: dict[str, Callable[[Random], Call]] = {
         }
         for name in ("project_distribution", "project_distribution_loop")
     },
-    "ppo_value_error": values,
-    "sample_hybrid_action": lambda r: {"logit": hybrid_logit(r, 5)},
-    "select_args": selected,
+    "ppo_value_error": lambda r: {
+        "data": ppo_value_data(*normals(r, "new old return_", 5).values(), None),
+        "value_clip": 0.2,
+    },
+    "sample_hybrid_action": lambda r: {"logit": hybrid_logit(r)},
+    "select_args": lambda r: {
+        "action_args": normal(r, 4, 2),
+        "data_mask": torch.eye(2)[[0, 1, 1, 0]].bool(),
+    },
     "ppo_policy_error_hybrid": hybrid,
     "ppo_policy_error_hybrid_per_head": hybrid,
-    "auxiliary_loss": auxiliary,
+    "auxiliary_loss": lambda r: {
+        **normals(r, "value aux_value target kl", 4, 3),
+        "clone_weight": 1.0,
+    },
     "legal": lambda r: {
         "row": normal(r, 4, 3),
         "mask": (normal(r, 4, 3) > 0) | torch.tensor([False, True, False]),
@@ -142,14 +104,22 @@ BUILT: dict[str, Callable[[Random], Call]] = {
         "old_policy": normal(r, 4, 3).softmax(-1).numpy(),
         "rho_clip_ratio": 1.0,
     },
-    "vtrace": unroll_of_values,
+    "vtrace": lambda r: {
+        **normals(r, "log_ratio reward value next_value", 4, 3),
+        **FLAGS,
+        "gamma": 0.9,
+    },
     "vtrace_error_discrete_action": lambda r: vtrace_batch(
         r, lambda: normal(r, 4, 3, 2), torch.ones(4, 3).long()
     ),
     "vtrace_error_continuous_action": lambda r: vtrace_batch(
         r, lambda: gaussian(r, 4, 3, 2), normal(r, 4, 3, 2)
     ),
-    "vtrace_error_from_log_prob": unroll,
+    "vtrace_error_from_log_prob": lambda r: {
+        **normals(r, "log_prob log_prob_old entropy reward weight next_value", 4, 3),
+        "value": normal(r, 5, 3),
+        **FLAGS,
+    },
     "check_chain": lambda r: {
         "transition": 0.9 * normal(r, 3, 3).double().softmax(-1).numpy(),
         "reward": normal(r, 3).double().numpy(),
