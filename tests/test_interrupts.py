@@ -19,26 +19,14 @@ from literate_rl.ground.interrupts import (
 )
 
 
-def press() -> None:
+def press():
     signal.raise_signal(signal.SIGINT)
-
-
-def test_the_first_ctrl_c_is_noted_and_the_second_raises(ctrl_c) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with catch_interrupt() as interrupted:
-        assert not interrupted.is_set()
-        press()
-        assert interrupted.is_set()
-        with pytest.raises(KeyboardInterrupt):
-            press()
-    assert signal.getsignal(signal.SIGINT) is before
-    assert not interrupted.is_set()
 
 
 @pytest.mark.parametrize(("seconds", "raises"), [(0.9, True), (1.1, False)])
 def test_one_more_within_a_second_raises_in_the_next_block(
-    seconds: float, raises: bool, ctrl_c, monkeypatch
-) -> None:
+    seconds, raises, ctrl_c, monkeypatch
+):
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(interrupts, "time", clock)
@@ -81,7 +69,7 @@ LOOP = """
 
 def test_a_loop_says_which_trainings_were_interrupted_and_two_presses_end_it(
     tmp_path,
-) -> None:
+):
     script = tmp_path / "loop.py"
     script.write_text(textwrap.dedent(LOOP))
     command = [sys.executable, str(script)]
@@ -94,7 +82,7 @@ def test_a_loop_says_which_trainings_were_interrupted_and_two_presses_end_it(
     assert err.rstrip().splitlines()[-1] == "KeyboardInterrupt"
 
 
-def test_who_waits_is_told_until_the_block_ends(ctrl_c) -> None:
+def test_who_waits_is_told_until_the_block_ends(ctrl_c):
     check_interrupt()
     with catch_interrupt():
         check_interrupt()
@@ -104,10 +92,10 @@ def test_who_waits_is_told_until_the_block_ends(ctrl_c) -> None:
     check_interrupt()
 
 
-def test_another_thread_hears_nothing_and_changes_nothing(ctrl_c) -> None:
+def test_another_thread_hears_nothing_and_changes_nothing(ctrl_c):
     before, heard = signal.getsignal(signal.SIGINT), []
 
-    def listen() -> None:
+    def listen():
         with catch_interrupt() as interrupted:
             heard.append(signal.getsignal(signal.SIGINT))
             interrupted.set()
@@ -142,7 +130,7 @@ STARTS_A_CHILD = """
 """
 
 
-def test_a_child_does_not_hear_ctrl_c_and_leaves_with_its_parent(tmp_path) -> None:
+def test_a_child_does_not_hear_ctrl_c_and_leaves_with_its_parent(tmp_path):
     script = tmp_path / "starts.py"
     script.write_text(textwrap.dedent(STARTS_A_CHILD))
     command = [sys.executable, str(script)]
