@@ -5,8 +5,6 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +18,6 @@ from elsewhere import ELSEWHERE, Far, elsewhere
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import SyncVectorEnv
-from gymnasium.wrappers import TimeAwareObservation
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from worlds import Counting, Eye, left_alone, make_eye, modes, moody
@@ -32,19 +29,15 @@ from benchmarks.spaces import (
     USUAL_ACTION,
     Sampled,
     small_learner,
-    train_a_little,
 )
 from literate_rl.actors import actors
-from literate_rl.actors.actors import actors_settings
 from literate_rl.apps import training
 from literate_rl.apps.cli import main
-from literate_rl.apps.doctor import look
 from literate_rl.apps.training import (
     ALGORITHMS,
     Agent,
     Device,
     Options,
-    algorithm_named,
     ended,
     make_learner,
     placing,
@@ -60,15 +53,12 @@ from literate_rl.book.contract_models import (
     SquashedGaussianActor,
     StateValue,
 )
-from literate_rl.check.contracts import ContractError
 from literate_rl.check.own_models import make_qnet_policy
 from literate_rl.data import agents
 from literate_rl.data.agents import make_envs
 from literate_rl.data.episodes import env_maker
-from literate_rl.data.worlds import Moving
 from literate_rl.ground.nests import MODELS
 from literate_rl.learners.loop import OffPolicy
-from literate_rl.learners.ppo import PPO
 from literate_rl.nets.encoders import PartsEncoder
 from literate_rl.nets.pictures import PictureEncoder
 from literate_rl.runs.evaluation import evaluate
@@ -79,11 +69,9 @@ from literate_rl.runs.runs import (
     flat_env,
     load,
     load_env,
-    record_video,
-    show,
 )
 
-CARTPOLE, PENDULUM, MOVING = "CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"
+CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 ON_POLICY = ("ppo", "ppg", "impala", "a2c", "a3c")
 DDPG_LIKE = ("ddpg", "ddpgper", "hddpg", "td3", "ddpgapex")
 FILLING = ("sac", *DDPG_LIKE)
@@ -95,9 +83,7 @@ HOME = dict(EVERYWHERE[:-2])
 
 LIST, BOX = DONE["Discrete, start"], DONE["Box"]
 LISTS, BOXES = (partial(Sampled, SEEN["picture"], x) for x in (LIST, BOX))
-HYBRID = partial(
-    Sampled, spaces.Box(0, 255, (3, 8, 8), np.uint8), Moving().action_space
-)
+HYBRID = partial(Sampled, spaces.Box(0, 255, (3, 8, 8), np.uint8), DONE["hybrid"])
 UNTOLD = partial(
     Sampled,
     SEEN["float32"],
@@ -167,106 +153,39 @@ def moody_models(*asked: Any) -> dict[str, Any]:
 
 MASK = [[1, 0], [0, 1], [0, 0]]
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
-    (PPO, CARTPOLE, {}, "algorithm must be a text"),
     ("SARSA", CARTPOLE, {}, "got 'SARSA'$"),
-    ("", CARTPOLE, {}, "got ''$"),
     ("PP0", CARTPOLE, {}, "is it 'ppo'"),
-    ("RainbowNetwork", CARTPOLE, {}, "is it 'rainbow'"),
-    ("Apex", CARTPOLE, {}, "'dqnapex' or 'rainbowapex' or 'ddpgapex'"),
-    ("PPO", CARTPOLE, {"totalsteps": 3}, "is it total_steps"),
-    ("PPO", CARTPOLE, {"lr": 0.1}, "is it learning_rate"),
-    ("PPO", CARTPOLE, {"gae_lambda": 0.1}, "is it lambda_"),
-    ("PPO", CARTPOLE, {"hidden": 64}, "'hidden' .PPO and its relatives"),
-    ("SAC", CARTPOLE, {"alpha": 0.2}, "temperature is SAC's"),
-    ("A2C", CARTPOLE, {"epsilon": 0.2}, "rmsprop_epsilon"),
-    ("DQNApex", CARTPOLE, {"rollout_len": 4, "log_interval": 9}, "log_interval must"),
-    ("DQN", CARTPOLE, {"device": "gpu"}, "'cpu' or 'cuda'"),
-    ("DQN", CARTPOLE, {"device": "cuda"}, "cpu or auto where .* no CUDA"),
     ("DQN", CARTPOLE, {"actor": QNetwork(4, 2)}, "must be qnet, got actor"),
-    ("PPO", CARTPOLE, {"actor": QNetwork(4, 2)}, "must be actor and critic"),
-    ("PPG", CARTPOLE, {"qnet": QNetwork(4, 2)}, "must be none, got qnet"),
     ("DQN", CARTPOLE, {"qnet": nn.Identity}, "got the class"),
-    ("DQN", LISTS, {"encoder": nn.Linear(200, 3)}, "encoder must have its number"),
-    ("DQN", LISTS, {"encoder": Eye(), "qnet": nn.Linear(3, 2)}, "must be qnet"),
-    ("PPO", LISTS, {"normalize_obs": True}, "normalize must be False"),
+    ("DQN", LISTS, {"encoder": nn.Linear(200, 3)}, "encoder must"),
+    ("PPO", LISTS, {"normalize_obs": True}, "normalize must"),
     ("DQN", PENDULUM, {}, "DQN's action_space must be Discrete"),
-    ("DQN", "NoSuch-v0", {}, "NoSuch-v0"),
-    *(
-        ("PPO", env, {}, "env must be an id, a class")
-        for env in (gym.make(CARTPOLE), 5, None, [CARTPOLE])
-    ),
+    *(("PPO", env, {}, "env must be an id") for env in (gym.make(CARTPOLE), None)),
     *(
         (name, env, {"share_encoder": True}, "share_encoder")
-        for name, env in (
-            *(("ppo", CARTPOLE), ("a3c", CARTPOLE), ("impala", MOVING)),
-            *(("dqn", CARTPOLE), ("sac", CARTPOLE), ("td3", PENDULUM)),
-        )
+        for name, env in (("a3c", CARTPOLE), ("dqn", CARTPOLE), ("td3", PENDULUM))
     ),
     ("PPO", UNTOLD, {}, "mask must be given"),
     ("PPO", CARTPOLE, {"mask": MASK}, "mask is for hybrid actions"),
-    ("SAC", UNTOLD, {"mask": MASK}, "mask is for hybrid actions"),
-    ("PPO", UNTOLD, {"mask": MASK[:2]}, "mask must have a row"),
     *(
-        ("PPO", UNTOLD, {"mask": mask}, "mask must be a table of zeros and ones")
-        for mask in ([1, 0], [[2, 0]] * 3, "10", [[1], [0, 1]])
+        ("PPO", UNTOLD, {"mask": mask}, "mask must")
+        for mask in (MASK[:2], [[2, 0]] * 3, "10", [[1], [0, 1]])
     ),
     ("DQN", vectors(made_pole), {"num_envs": 4}, "num_envs must be 2"),
-    ("DQN", vectors(made_pole), {"num_envs": 2, "wrappers": ["A"]}, "wrappers must"),
+    ("DQN", vectors(made_pole), {"wrappers": ["A"]}, "wrappers must"),
     ("DQN", vectors(made_pole), {"qnet": QNetwork(4, 3)}, "q_value must have shape"),
     ("PPO", vectors(made_pole, "Disabled"), {}, "NEXT_STEP or SAME_STEP"),
-    *(
-        (name, vectors(made_pole), more, "actors make environments of their own")
-        for name, more in (("A3C", {}), ("DQNApex", {}), ("impala", {"actors": 1}))
-    ),
+    *((x, vectors(made_pole), {}, "env must be an id") for x in ("A3C", "DQNApex")),
 ]
 
 
 @pytest.mark.parametrize(("name", "env", "options", "words"), REFUSED)
-def test_what_cannot_be_trained_is_said(
-    name: Any, env: Any, options: Any, words: str
-) -> None:
+def test_what_cannot_be_trained_is_said(name, env, options, words):
     with pytest.raises((TypeError, ValueError), match=words):
         train(name, env, progress=False, **options)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_numbers_beyond_float32_and_weights_below_zero_are_refused(name: str) -> None:
-    config = ALGORITHMS[name].config
-    for field in fields(config):
-        if type(field.default) is float:
-            for x in (1e39, -1.0) if field.name.endswith("_weight") else (1e39,):
-                with pytest.raises(ValueError, match=field.name):
-                    config(**{field.name: x})
-
-
-def test_what_an_agent_is_not_is_said() -> None:
-    agent, state = brief("ppo", vectors(made_pole)), np.zeros((2, 4))
-    assert agent.act({"state": state}).shape == (2,)
-    calls: dict[str, Any] = {
-        "agent.policy": lambda: evaluate(agent, CARTPOLE),  # type: ignore[arg-type]
-        "env must be an id": lambda: show(agent.policy, agent.env),
-        "directory must be": lambda: look(agent),  # type: ignore[arg-type]
-        "the key 'state'": lambda: agent.act({"obs": state}),
-        r"shape \(B, 4\)": lambda: agent.act({"state": state[:, :3]}),
-    }
-    for words, call in calls.items():
-        with pytest.raises((TypeError, ValueError), match=words):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        *((name.upper(), name) for name in ALGORITHMS),
-        *(("PPGAlgorithm", "ppg"), ("DiscreteSAC", "sac"), ("DQN-Per", "dqnper")),
-        ("rainbow apex", "rainbowapex"),
-    ],
-)
-def test_an_algorithm_has_the_name_of_its_class(name: str, key: str) -> None:
-    assert algorithm_named(name) == key
-
-
-def test_options_are_the_settings_of_all_algorithms_and_the_models() -> None:
+def test_options_are_the_settings_of_all_algorithms_and_the_models():
     wanted: dict[str, Any] = get_type_hints(OwnModels)
     assert tuple(wanted) == MODELS
     for known in ALGORITHMS.values():
@@ -279,37 +198,37 @@ def test_options_are_the_settings_of_all_algorithms_and_the_models() -> None:
 
 
 @pytest.mark.parametrize("name", [x for x, row in ALGORITHMS.items() if row.models])
-def test_a_model_of_ones_own_trains_and_comes_back_as_it_was_judged(
-    name: str, tmp_path: Path
-) -> None:
-    given = moody_models(name)
+def test_a_model_of_ones_own_trains_and_comes_back_as_it_was_judged(name, tmp_path):
+    given, obs = moody_models(name), np.full(4, 0.5)
     first = copy.deepcopy(given)
     agent = brief(name, CARTPOLE, **given)
     for key, model in given.items():
-        pairs = zip(model.parameters(), first[key].parameters(), strict=True)
-        assert any(not torch.equal(*pair) for pair in pairs)
+        now, then = (parameters_to_vector(x.parameters()) for x in (model, first[key]))
+        assert not torch.equal(now, then)
     with left_alone(agent.policy):
-        returns = evaluate(agent.policy, CARTPOLE, 8).tolist()
-        again = evaluate(agent.policy, CARTPOLE, 8).tolist()
-        assert again == returns, "nothing is dropped"
-        agent.act({"state": torch.randn(1, 4)})  # one state will do
+        returns = [evaluate(agent.policy, CARTPOLE, 8).tolist() for _ in range(2)]
+        assert returns[0] == returns[1], "nothing is dropped"
+        action = agent.predict(obs)
+        own = agent.act({"state": torch.full((1, 4), 0.5)})
+        assert "qnet" not in given or own.item() == action
     saved = agent.save(tmp_path / "deep/my_agent")
     for wrong in ({}, {"encoder": Eye()}):
         with pytest.raises(ValueError, match="must be loaded with"):
             load(saved, **wrong)
     policy = load(saved, **moody_models(name))
     assert not any(modes(policy)), "it comes back in evaluation mode"
-    assert evaluate(policy, CARTPOLE, 8).tolist() == returns
+    assert evaluate(policy, CARTPOLE, 8).tolist() == returns[0]
+    assert policy.predict(obs) == action
 
 
 class TwoStates(nn.Module):
     """A Q network of two states, with a second result."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 2)
 
-    def forward(self, place: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, place, angle):
         state = torch.cat([place, angle], 1)
         return self.layer(state), state.tanh()
 
@@ -323,8 +242,8 @@ PARTS = partial(
 
 @pytest.mark.parametrize("around", [lambda env: env, vectors], ids=["one", "many"])
 def test_states_reach_a_model_by_their_names_and_all_results_come_back(
-    around: Any, tmp_path: Path
-) -> None:
+    around, tmp_path
+):
     net = TwoStates()
     agent = brief("dqn", around(PARTS), qnet=net)
     place, angle = torch.rand(2, 5, 2)
@@ -332,47 +251,27 @@ def test_states_reach_a_model_by_their_names_and_all_results_come_back(
     q, wanted = net(place, angle)
     assert torch.equal(action, q.argmax(1, keepdim=True))
     assert torch.equal(beside, wanted)
-    # From a flat observation the parts come in the order in which Gymnasium lays them.
     obs = {"place": place[0].numpy(), "angle": angle[0].numpy()}
-    row = torch.as_tensor(spaces.flatten(PARTS().observation_space, obs))
-    torch.testing.assert_close(agent.policy(row[None]), q[:1])
     for each in (agent, load(agent.save(tmp_path / "a"), qnet=TwoStates())):
         assert each.predict(obs) == 3 + action[0].item()
 
 
-def test_a_distribution_acts_by_its_mean() -> None:
-    net, state = CategoricalQNetwork(4, 2, atom_num=11), torch.randn(3, 4)
-    agent = brief("rainbow", CARTPOLE, qnet=net, value_min=0.0, value_max=100.0)
-    mean = net(state) @ torch.linspace(0.0, 100.0, 11)
-    assert torch.equal(agent.act({"state": state}), mean.argmax(1, keepdim=True))
-
-
-def test_a_model_that_breaks_its_contract_is_not_trained_unless_one_insists() -> None:
-    net = QNetwork(4, 3)
-    before = copy.deepcopy(net)
-    with pytest.raises(ContractError, match=r"q_value must have shape \(5, 2\)"):
+def test_a_model_that_breaks_its_contract_is_left_alone_unless_one_insists():
+    net = moody_models("dqn", 4, 3)["qnet"]
+    with left_alone(net), pytest.raises(ValueError, match="q_value must have shape"):
         brief("dqn", CARTPOLE, qnet=net)
-    assert same_weights(net, before)
     # A third value for a CartPole with two actions: the environment complains.
     with pytest.raises((AssertionError, IndexError, ValueError)):
         brief("dqn", CARTPOLE, qnet=net, check=False, epsilon_start=1.0)
 
 
-@pytest.mark.parametrize(
-    ("seen", "wanted"),
-    [
-        *((seen, torch.float32) for seen in ("float64", "flags", "Discrete")),
-        ("seconds", torch.int64),
-    ],
-)
+@pytest.mark.parametrize("seen", ["float64", "flags", "Discrete", "seconds"])
 @pytest.mark.parametrize("name", ["dqn", "a2c", "sac"])
-def test_a_model_acts_on_what_its_environment_shows(
-    name: str, seen: str, wanted: Any
-) -> None:
+def test_a_model_acts_on_what_its_environment_shows(name, seen):
     """It gets what it got in training: float32, unless whole numbers stay whole."""
     got, env = set(), shown(name, seen)
 
-    def note(module: nn.Module, given: Any, named: Any) -> Any:
+    def note(module, given, named):
         got.add(named["state"].dtype)
         return given, named | {"state": named["state"].float()}
 
@@ -381,29 +280,7 @@ def test_a_model_acts_on_what_its_environment_shows(
         model.register_forward_pre_hook(note, with_kwargs=True)
     agent = brief(name, env, check=False, **own)
     agent.act({"state": torch.as_tensor(np.stack([flat_env(env).reset()[0]] * 3))})
-    assert got == {wanted}
-
-
-def test_a_look_at_a_model_of_ones_own_leaves_it_alone() -> None:
-    qnet = moody_models("rainbow")["qnet"]
-    with left_alone(qnet):
-        make_qnet_policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), qnet, [0, 1])
-
-
-@contextmanager
-def dropout_watched() -> Iterator[set[tuple[bool, bool]]]:
-    """Collect whether dropout was on and whether a gradient was wanted."""
-    seen: set[tuple[bool, bool]] = set()
-
-    def note(module: nn.Module, _: Any) -> None:
-        if isinstance(module, nn.Dropout):
-            seen.add((module.training, torch.is_grad_enabled()))
-
-    hook = nn.modules.module.register_module_forward_pre_hook(note)
-    try:
-        yield seen
-    finally:
-        hook.remove()
+    assert got == {torch.int64 if seen == "seconds" else torch.float32}
 
 
 @pytest.mark.parametrize(
@@ -414,11 +291,17 @@ def dropout_watched() -> Iterator[set[tuple[bool, bool]]]:
     ],
 )
 def test_dropout_is_on_where_there_is_a_gradient_and_nowhere_else(
-    name: str, asked: Any
-) -> None:
+    name, asked, monkeypatch
+):
+    seen, forward = set(), nn.Dropout.forward
+
+    def note(module, x):
+        seen.add((module.training, torch.is_grad_enabled()))
+        return forward(module, x)
+
     own = {} if name == "ppg" else moody_models(name, *asked)
-    env = PENDULUM if asked else CARTPOLE
-    with small_learner(name, env, **own) as learner, dropout_watched() as seen:
+    with small_learner(name, PENDULUM if asked else CARTPOLE, **own) as learner:
+        monkeypatch.setattr(nn.Dropout, "forward", note)
         if name == "ppg":
             heads = learner.policy.network.network.heads
             heads.value_head = nn.Sequential(nn.Dropout(), heads.value_head)
@@ -440,28 +323,22 @@ def test_dropout_is_on_where_there_is_a_gradient_and_nowhere_else(
 
 
 def test_a_saved_agent_is_never_written_over_and_never_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     agent = brief("a2c", CARTPOLE)
     agent.save(tmp_path / "a")
     before = {path: path.read_bytes() for path in tmp_path.glob("a/*")}
     with pytest.raises(FileExistsError):
         agent.save(tmp_path / "a")
-
-    def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("shutil.copytree", full)
-    with pytest.raises(OSError, match="no space"):
+    monkeypatch.setattr("shutil.copytree", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         agent.save(tmp_path / "b")
     assert {path: path.read_bytes() for path in tmp_path.glob("a/*")} == before
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("last", [20, 1000])
-def test_a_training_that_fails_keeps_what_was_saved(
-    last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_fails_keeps_what_was_saved(last, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     few = {"num_envs": 1, "num_steps": 100, "checkpoint_interval": 2}
     env = partial(Counting, fails_at=last)
@@ -475,46 +352,35 @@ def test_a_training_that_fails_keeps_what_was_saved(
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "td3"])
-def test_our_policies_act_in_states_of_any_dtype(name: str, tmp_path: Path) -> None:
-    env = shown(name, "bytes")
-    agent = brief(name, env)
-    policy = load(agent.save(tmp_path / "run"))
+def test_our_policies_act_in_states_of_any_dtype(name):
+    agent = brief(name, shown(name, "bytes"))
     state = torch.randint(0, 256, (5, 3), dtype=torch.uint8)
+    action = agent.policy.act(state.float(), 0.0)
     for again in (state, state.double(), state.float()):
-        assert torch.equal(agent.act({"state": again}), policy.act(state.float(), 0.0))
-    one, other = (evaluate(x, env, 3).tolist() for x in (policy, agent.policy))
-    assert one == other
+        assert torch.equal(agent.act({"state": again}), action)
+    for wrong in ({"obs": state}, {"state": state[:, :2]}):
+        with pytest.raises(ValueError, match="state"):
+            agent.act(wrong)
 
 
 @pytest.mark.parametrize(
-    ("name", "env", "forms"),
+    ("name", "forms"),
     [
-        *((name, CARTPOLE, "acting") for name in ("ppo", "a3c", "sac")),
-        *((name, CARTPOLE, "none") for name in ("rainbow", "impala")),
-        *((x, CARTPOLE, "acting and the error") for x in ("dqn", "dqnper", "dqnapex")),
-        *((name, PENDULUM, "none") for name in ("ddpg", "hddpg", "td3", "sac")),
-        *(("ppo", MOVING, "acting"), ("ddpgapex", PENDULUM, "acting")),
+        *((name, "acting") for name in ("ppo", "a3c", "ddpgapex")),
+        *((name, "none") for name in ("rainbow", "impala", "ddpg", "td3", "sac")),
+        *((name, "acting and the error") for name in ("dqn", "dqnper", "dqnapex")),
     ],
 )
-def test_a_training_says_which_fast_forms_it_was_handed(
-    name: str, env: str, forms: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    learner: Any = brief(name, env, progress=True).learner
+def test_a_training_says_which_fast_forms_it_was_handed(name, forms, capsys):
+    env, asked = (PENDULUM, (3, 0)) if name in FILLING else (CARTPOLE, ())
+    brief(name, env, progress=True)
     assert capsys.readouterr().out.startswith(f"fast forms: {forms}\n")
-    if name in ("dqn", "sac"):
-        assert (learner.act == learner.policy.act) == (forms == "none")
-        assert (learner.error == learner.algorithm.error) == ("error" not in forms)
-    if env != MOVING:
-        asked = (3, 0) if env == PENDULUM else ()
-        brief(name, env, progress=True, **moody_models(name, *asked))
-        assert capsys.readouterr().out.startswith("fast forms: none\n")
+    brief(name, env, progress=True, **moody_models(name, *asked))
+    assert capsys.readouterr().out.startswith("fast forms: none\n")
 
 
-def test_a_training_says_how_many_steps_it_takes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = {"num_envs": 2, "num_steps": 16}
-    agent = train("A2C", CARTPOLE, total_steps=100, **few)
+def test_a_training_says_how_many_steps_it_takes(tmp_path, capsys):
+    agent = train("A2C", CARTPOLE, total_steps=100, num_envs=2, num_steps=16)
     assert capsys.readouterr().out.splitlines() == [
         "fast forms: acting",
         "steps: 128 for 100, because an iteration has 32",
@@ -523,24 +389,15 @@ def test_a_training_says_how_many_steps_it_takes(
     ]
     assert agent.learner.step == 128
     saved = agent.save(tmp_path / "a")
-    for total, takes in ((100, 0), (129, 160), (160, 0)):
-        train("A2C", CARTPOLE, resume=saved, total_steps=total)
-        said = capsys.readouterr().out
-        assert said.endswith(f", kept in {saved}\n")
-        assert (f"steps: {takes} for {total}" in said) == bool(takes)
-    train("A2C", vectors(made_pole), total_steps=64, num_steps=16)
-    said = capsys.readouterr().out
-    assert "steps" not in said
-    assert "watch" not in said
+    train("A2C", CARTPOLE, resume=saved, total_steps=160)
+    assert capsys.readouterr().out == f"fast forms: acting\nkept in {saved}\n"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_iteration_has_its_steps_and_its_environments_are_closed(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_iteration_has_its_steps_and_its_environments_are_closed(name, monkeypatch):
     made: list[Any] = []
 
-    def noted(*arguments: Any) -> Any:
+    def noted(*arguments):
         made.append(make_envs(*arguments))
         return made[-1]
 
@@ -552,31 +409,12 @@ def test_an_iteration_has_its_steps_and_its_environments_are_closed(
     assert all(envs.closed for envs in made)
 
 
-def test_prioritised_replay_has_the_exponent_of_the_paper() -> None:
+def test_prioritised_replay_has_the_exponent_of_the_paper():
     for name in ("dqn", "ddpg"):
         plain, preferring = (
             ALGORITHMS[x].settings(CARTPOLE) for x in (name, f"{name}per")
         )
         assert preferring == replace(plain, priority_exponent=0.6) != plain
-
-
-SWEPT: dict[str, Any] = {
-    "PPO": {"num_envs": np.int32(2), "num_steps": np.array(8), "anneal": np.bool_(1)},
-    "IMPALA": {"seed": torch.tensor(3), "optim": np.str_("rmsprop")},
-    "SAC": {"temperature": np.float32(0.1), "learning_rate": torch.tensor(1e-3)},
-}
-
-
-@pytest.mark.parametrize("name", SWEPT)
-def test_a_swept_run_is_kept_and_goes_on(name: str, tmp_path: Path) -> None:
-    options = {"total_steps": np.int64(64)} | SWEPT[name]
-    path = train(name, CARTPOLE, progress=False, **options).save(tmp_path / "kept")
-    stored = json.loads((path / "settings.json").read_text())["config"]
-    for setting, x in options.items():
-        assert stored[setting] == x.item()
-    train(name, CARTPOLE, resume=path, progress=False, **options)
-    with pytest.raises(ValueError, match="the run has total_steps 64, not 63"):
-        train(name, CARTPOLE, resume=path, total_steps=np.int64(63))
 
 
 # --- Encoders -------------------------------------------------------------------------
@@ -590,14 +428,12 @@ def test_a_swept_run_is_kept_and_goes_on(name: str, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_has_encoders_learns_comes_back_and_goes_on(
-    name: str, seen: str, encoder: Any, tmp_path: Path
-) -> None:
+def test_what_has_encoders_learns_comes_back_and_goes_on(name, seen, encoder, tmp_path):
     env, own = shown(name, seen), {"encoder": encoder} if encoder else {}
     kind = Eye if encoder else PartsEncoder if seen == "parts" else PictureEncoder
     told: list[list[Tensor]] = []
 
-    def note(learner: Any, _: Any) -> None:
+    def note(learner, _):
         parts = [x for x in learner.policy.modules() if isinstance(x, kind)]
         told.append([parameters_to_vector(x.parameters()).detach() for x in parts])
 
@@ -609,81 +445,49 @@ def test_what_has_encoders_learns_comes_back_and_goes_on(
         assert not torch.equal(weights, later)
     run = agent.save(tmp_path / "run")
     assert same_weights(load(run, **own), agent.policy)
-    if encoder:
-        with pytest.raises(ValueError, match="must be loaded with encoder=make_eye"):
-            load(run)
     again = train(name, env, resume=run, total_steps=48, progress=False, **own)
     assert again.learner.step >= 48
 
 
-def test_a_module_is_copied_for_each_network() -> None:
+def test_a_module_is_copied_for_each_network():
     eye = Eye()
-    with small_learner("sac", LISTS, encoder=eye) as learner:
-        eyes = [part for part in learner.policy.modules() if isinstance(part, Eye)]
-        assert len({id(x) for x in (*eyes, eye)}) == 4
-        assert all(same_weights(x, eye) for x in eyes)
-        train_a_little(learner)
-
-
-class Coarse(nn.Module):
-    """An encoder without a weight."""
-
-    output_size = 2
-
-    def forward(self, obs: Any) -> Any:
-        return obs.float().flatten(1)[:, ::100]
-
-
-def test_an_encoder_without_weights_comes_back(tmp_path: Path) -> None:
-    """Its policy has fewer numbers than what it sees."""
-    run = brief("ppo", LISTS, encoder=Coarse()).save(tmp_path / "a")
-    policy = load(run, encoder=Coarse())
-    seen = math.prod(policy.observation_space.shape)
-    assert sum(x.numel() for x in policy.parameters()) < seen
+    policy: Any = brief("sac", LISTS, encoder=eye).policy
+    eyes = [part for part in policy.modules() if isinstance(part, Eye)]
+    assert len({id(x) for x in (*eyes, eye)}) == 4
 
 
 @pytest.mark.parametrize("seen", ["picture", "gray", "planes", "stack"])
 @pytest.mark.parametrize("name", ON_POLICY)
-def test_bytes_are_kept_as_bytes_which_changes_nothing(
-    name: str, seen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_kept_as_bytes_which_changes_nothing(name, seen, monkeypatch):
     ends: list[Any] = []
     project, got = PictureEncoder.project, set()
 
-    def note(encoder: PictureEncoder, obs: Tensor) -> Tensor:
+    def note(encoder, obs):
         got.add(obs.numpy().dtype)
         return project(encoder, obs)
 
     monkeypatch.setattr(PictureEncoder, "project", note)
     for kept in (SEEN[seen].dtype, np.dtype(np.float32)):
-        if ends:
-            for module in (agents, actors):
-                monkeypatch.setattr(module, "kept_dtype", lambda *_: np.float32)
+        for module in (agents, actors) if ends else ():
+            monkeypatch.setattr(module, "kept_dtype", lambda *_: np.float32)
         with small_learner(name, shown(name, seen)) as learner:
             got.clear()
-            train_a_little(learner)
+            learner.iterate()
         assert got == {kept}
         ends.append(learner.policy)
     assert same_weights(*ends)
 
 
-EXACT = spaces.Box(2**53 - 4, 2**53, (3,), np.int64)
-
-
-@pytest.mark.parametrize(
-    ("seen", "sent"),
-    [(SEEN["uint32"], "f4"), (EXACT, "f4"), (SEEN["bytes"], "u1")],
-)
-def test_actors_send_what_float32_can_hold(seen: Any, sent: str) -> None:
-    env = partial(Sampled, seen, LIST)
+@pytest.mark.parametrize(("seen", "sent"), [("uint32", "f4"), ("bytes", "u1")])
+def test_actors_send_what_float32_can_hold(seen, sent):
+    env, space = shown("dqn", seen), SEEN[seen]
     with small_learner("dqnapex", env) as learner:
         assert learner.layout["result"]["obs"].base == np.dtype(sent)
         learner.iterate()
         obs = learner.learner.sample().obs.double().numpy()
-        assert (obs >= np.float32(seen.low)).all()
-        assert (obs <= np.float32(seen.high)).all()
-    with small_learner("impala", env, replace(actors_settings(""), actors=1)) as one:
-        train_a_little(one)
+        assert (obs >= np.float32(space.low)).all()
+        assert (obs <= np.float32(space.high)).all()
+    brief("impala", env, actors=1)
 
 
 SHARED = [
@@ -695,12 +499,10 @@ SHARED = [
 
 @pytest.mark.parametrize("encoder", [None, make_eye], ids=["chosen", "own"])
 @pytest.mark.parametrize(("name", "env"), SHARED)
-def test_a_shared_encoder_is_one_and_comes_back_as_one(
-    name: str, env: Any, encoder: Any, tmp_path: Path
-) -> None:
+def test_a_shared_encoder_is_one_and_comes_back_as_one(name, env, encoder, tmp_path):
     own = {"encoder": encoder} if encoder else {}
 
-    def number(policy: Any) -> int:
+    def number(policy):
         kind = Eye if encoder else PictureEncoder
         return sum(isinstance(part, kind) for part in policy.modules())
 
@@ -714,13 +516,11 @@ def test_a_shared_encoder_is_one_and_comes_back_as_one(
 
 
 @pytest.mark.parametrize(("name", "env"), SHARED[10:])
-def test_critics_alone_move_a_shared_encoder(name: str, env: Any) -> None:
+def test_critics_alone_move_a_shared_encoder(name, env):
     config = replace(ALGORITHMS[name].settings(""), share_encoder=True)
     with small_learner(name, env, config) as learner:
         learner.iterate()
         (eye,) = (x for x in learner.policy.modules() if isinstance(x, PictureEncoder))
-        target = learner.algorithm.target.network.modules()
-        assert sum(isinstance(x, PictureEncoder) for x in target) == 1
         before = copy.deepcopy(eye)
         climbs = copy.deepcopy([x.detach() for x in learner.actor])
         learner.optimizer.state.clear()
@@ -736,8 +536,7 @@ def test_critics_alone_move_a_shared_encoder(name: str, env: Any) -> None:
 
 def small_config(name: str, env: str) -> Any:
     config = ALGORITHMS[name].settings(env)
-    more = {"scale_reward": True} if hasattr(config, "scale_reward") else {}
-    return replace(config, **small(name), normalize_obs=True, **more)
+    return replace(config, **small(name), normalize_obs=True)
 
 
 def two_iterations(
@@ -758,9 +557,7 @@ def two_iterations(
 
 
 @pytest.mark.parametrize(("name", "env"), EVERYWHERE)
-def test_an_algorithm_learns_and_resumes_on_any_device(
-    name: str, env: str, tmp_path: Path
-) -> None:
+def test_an_algorithm_learns_and_resumes_on_any_device(name, env, tmp_path):
     wanted = two_iterations(name, env, ("cpu", "cpu"), tmp_path / "here")
     with elsewhere():
         there = two_iterations(name, env, ("cuda", "cpu"), tmp_path / "back")
@@ -772,9 +569,7 @@ def test_an_algorithm_learns_and_resumes_on_any_device(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "env"), EVERYWHERE)
-def test_an_algorithm_learns_and_resumes_on_a_gpu(
-    name: str, env: str, tmp_path: Path
-) -> None:
+def test_an_algorithm_learns_and_resumes_on_a_gpu(name, env, tmp_path):
     first, _ = two_iterations(name, env, ("cpu", "cuda"), tmp_path / "there")
     got, after = two_iterations(name, env, ("cuda", "cpu"), tmp_path / "back")
     # Which step is drawn by its priority may hang on the last digit.
@@ -787,130 +582,105 @@ LOGGED = [x for x in EVERYWHERE if hasattr(ALGORITHMS[x[0]].config, "log_interva
 
 
 @pytest.mark.parametrize(("name", "env"), LOGGED)
-def test_a_longer_row_of_the_log_changes_no_bit(name: str, env: str) -> None:
+def test_a_longer_row_of_the_log_changes_no_bit(name, env):
     config = small_config(name, env)
     each = config.steps_per_iteration
     config = replace(config, total_steps=10 * each, checkpoint_interval=3)
-    states, histories = [], []
+    states = []
     for times in (1, 2, 4):
         log = None if times == 1 else times * each
         learner = make_learner(name, env, replace(config, log_interval=log), {})
         with ended(learner):
-            histories.append(fit(learner, progress=False))
+            history = fit(learner, progress=False)
         states.append((learner.state_dict(), learner.policy.state_dict()))
         torch.testing.assert_close(
             states[-1], states[0], rtol=0, atol=0, equal_nan=True
         )
         ends = [*range(times, 10, times), 10]
-        assert [row["step"] for row in histories[-1]] == [each * end for end in ends]
-        assert all(row.keys() == histories[0][0].keys() for row in histories[-1])
+        assert [row["step"] for row in history] == [each * end for end in ends]
 
 
-def test_stored_settings_of_before_say_what_an_iteration_was() -> None:
-    config = ALGORITHMS["dqn"].config
-    for stored, wanted in (
-        ({"log_interval": 40}, {"iteration_steps": 40}),
-        *[({"log_interval": 320, "iteration_steps": 40},) * 2],
-    ):
-        found = training.settings_of(config, {"config": stored}, Path("settings.json"))
-        assert found == config(**wanted)
+def test_stored_settings_of_before_say_what_an_iteration_was():
+    config, source = ALGORITHMS["dqn"].config, Path("settings.json")
+    found = training.settings_of(config, {"config": {"log_interval": 40}}, source)
+    assert found == config(iteration_steps=40)
 
 
-class Odd(nn.Module):
-    """A model that remembers each call and draws random numbers."""
+class Odd(nn.Sequential):
+    """A model with modes and moments, which knows where its states have been."""
 
-    calls: Tensor
-
-    def __init__(self, hidden: int = 8) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, hidden), nn.Linear(hidden, 2)
-        self.norm, self.drop = nn.BatchNorm1d(hidden), nn.Dropout()
-        self.register_buffer("calls", torch.zeros(()))
+    def __init__(self, hidden=8):
+        layers = nn.Linear(4, hidden), nn.BatchNorm1d(hidden), nn.Dropout()
+        super().__init__(*layers, nn.Linear(hidden, 2))
         self.seen: set[str] = set()
 
-    def forward(self, state: Tensor) -> Tensor:
+    def forward(self, state):
         self.seen.add(state.device.type)
-        self.calls += 1
-        x = self.drop(self.norm(self.first(state))) + 0 * torch.rand(1).item()
-        return self.last(x)
+        return super().forward(state)
 
 
 def check_a_model_comes_back() -> None:
     net = Odd()
-    before = net.first.weight
+    before = net[0].weight
     agent = brief("dqn", CARTPOLE, qnet=net, device="cuda", check=False)
     assert net.seen == {training.best_device().type}
     # The same parameter, gradient and buffers are here, and whatever comes next works.
     state = torch.zeros(2, 4)
-    assert net.first.weight is before
+    assert net[0].weight is before
     assert {x.device for x in net.state_dict().values()} == {state.device}
-    assert before.grad is not None
     assert before.grad.device == net(state).device == state.device
     assert agent.act({"state": state}).device == state.device
-    assert len(evaluate(agent.policy, CARTPOLE, 2)) == 2
-    fresh = make_learner("dqn", CARTPOLE, agent.learner.config, {"qnet": Odd()}, False)
-    with ended(fresh):
-        fresh.load_state_dict(agent.learner.state_dict())
-        fresh.iterate()
 
 
-def test_a_model_of_ones_own_comes_back() -> None:
+def test_a_model_of_ones_own_comes_back():
     with elsewhere():
         check_a_model_comes_back()
 
 
 @pytest.mark.gpu
-def test_a_model_of_ones_own_comes_back_from_a_gpu() -> None:
+def test_a_model_of_ones_own_comes_back_from_a_gpu():
     check_a_model_comes_back()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
-@pytest.mark.parametrize("place", ["fit", "learner"])
-def test_a_model_comes_back_after_an_error(
-    error: BaseException, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("place", ["fit", "fast_form"])
+def test_a_model_comes_back_after_an_error(error, place, monkeypatch):
     net, moved = Odd(), []
 
-    def fails(*arguments: Any, **forms: Any) -> Any:
-        moved.append(net.first.weight.device)
+    def fails(*arguments):
+        moved.append(net[0].weight.device)
         raise error
 
-    if place == "fit":
-        monkeypatch.setattr(training, "fit", fails)
-    else:
-        known = replace(ALGORITHMS["dqn"], learner=fails)
-        monkeypatch.setitem(ALGORITHMS, "dqn", known)
+    monkeypatch.setattr(training, place, fails)
     with elsewhere(), pytest.raises(type(error)):
         brief("dqn", CARTPOLE, qnet=net, device="cuda", check=False)
     assert moved == [ELSEWHERE]
     assert {x.device.type for x in net.state_dict().values()} == {"cpu"}
 
 
-def test_each_part_goes_back_to_its_own_device() -> None:
+def test_each_part_goes_back_to_its_own_device():
     with elsewhere():
         net = Odd().to(ELSEWHERE)
-        net.last.to("cpu")
+        net[3].to("cpu")
         for device in ("auto", "cpu"):
             net.seen.clear()
             brief("dqn", CARTPOLE, qnet=net, device=device, check=False)
             assert net.seen == {"cpu" if device == "cpu" else ELSEWHERE.type}
-            assert net.last.weight.device.type == "cpu"
-            parts = (net.first.weight, net.norm.running_mean, net.calls)
-            assert all(isinstance(x, Far) for x in parts)
+            assert net[3].weight.device.type == "cpu"
+            assert isinstance(net[0].weight, Far)
+            assert isinstance(net[1].running_mean, Far)
 
 
-def place_of(net: nn.Module, device: Device = "auto", tell: bool = True) -> str:
+def place_of(net: nn.Module, device: Device = "auto") -> str:
     """Return where a network is trained in batches of 1024."""
     space = spaces.Box(-1.0, 1.0, (4,))
     policy = make_qnet_policy(space, spaces.Discrete(2), net)
-    with placing(device, tell) as place:
+    with placing(device) as place:
         place(policy, ALGORITHMS["dqn"].config(batch_size=1024))
         return training.device_of(net).type
 
 
-def test_a_large_network_goes_where_it_pays_and_a_small_one_stays(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_large_network_goes_where_it_pays_and_a_small_one_stays(capsys):
     few, many = Odd(), Odd(3_000)
     assert (place_of(few), place_of(many)) == ("cpu", "cpu")
     assert capsys.readouterr().out == "", "there is no choice here"
@@ -919,43 +689,31 @@ def test_a_large_network_goes_where_it_pays_and_a_small_one_stays(
         one, other = capsys.readouterr().out.splitlines()
         assert one.startswith("device: cpu (an update is 0.2 million multiply-adds")
         assert other.startswith("device: meta (an update is 83.0 million")
-        assert place_of(few, "cpu") == "cpu"
         assert place_of(few, "cuda") == ELSEWHERE.type
-        assert place_of(many, tell=False) == ELSEWHERE.type
-        brief("dqn", CARTPOLE, qnet=few, check=False)
-        assert capsys.readouterr().out == "", "nobody asked, or wants to know"
+        assert capsys.readouterr().out == "", "nobody asked"
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "rows"),
     [
-        ("ppg", {"num_envs": 3, "num_steps": 40, "num_minibatches": 4}, 30),
-        ("a2c", {"num_envs": 3, "num_steps": 40}, 120),
-        ("a3c", {"num_envs": 3, "num_steps": 40}, 0),
-        ("impala", {"batch_size": 5, "num_steps": 7, "num_envs": 3}, 35),
-        ("impala", {"batch_size": 5, "num_steps": 7, "num_envs": 3, "actors": 2}, 21),
-        ("sac", {"batch_size": 77, "num_envs": 2, "num_steps": 3}, 77),
+        ("ppg", {"num_minibatches": 4}, 30),
+        ("impala", {"batch_size": 5}, 200),
+        ("impala", {"batch_size": 5, "actors": 2}, 120),
+        ("sac", {"batch_size": 77}, 77),
     ],
 )
-def test_rows_of_an_update(name: str, changes: dict[str, int], rows: int) -> None:
-    assert ALGORITHMS[name].config(**changes).rows_per_update == rows
+def test_rows_of_an_update(name, changes, rows):
+    config = ALGORITHMS[name].config(num_envs=3, num_steps=40, **changes)
+    assert config.rows_per_update == rows
 
 
-def test_two_devices_do_not_meet() -> None:
+def test_two_devices_do_not_meet():
     here = torch.ones(3)
     with elsewhere():
         there = here.to(ELSEWHERE)
-        assert torch.equal((there * torch.tensor(2.0)).cpu(), 2 * here)
-        for wrong in (
-            lambda: there + here,
-            lambda: here.add_(there),
-            lambda: here[there.bool()],
-            lambda: torch.randn(3, generator=torch.Generator(), device=ELSEWHERE),
-            lambda: there.numpy(),
-        ):
+        for wrong in (lambda: there + here, lambda: here.add_(there), there.numpy):
             with pytest.raises((RuntimeError, TypeError)):
                 wrong()
-        assert here.tolist() == [1.0, 1.0, 1.0]
 
 
 # --- Environments ---------------------------------------------------------------------
@@ -964,36 +722,23 @@ def test_two_devices_do_not_meet() -> None:
 @pytest.mark.parametrize(
     ("env", "name"),
     [
-        (CARTPOLE, CARTPOLE),
         (CartPoleEnv, "gymnasium.envs.classic_control.cartpole:CartPoleEnv"),
         ("test_training:made_pole", "test_training:made_pole"),
         (lambda: CartPoleEnv(), "<lambda of test_training>"),
     ],
 )
-def test_an_environment_is_an_id_a_class_or_a_function(
-    env: Any, name: str, tmp_path: Path
-) -> None:
+def test_an_environment_is_an_id_a_class_or_a_function(env, name, tmp_path):
     agent = brief("a2c", env)
-    assert agent.env is env
     saved = agent.save(tmp_path / "a")
     assert json.loads((saved / "settings.json").read_text())["env"] == name
-    one, other = (evaluate(x, env, 2).tolist() for x in (agent.policy, load(saved)))
-    assert one == other
+    assert len(evaluate(load(saved), agent.env, 2)) == 2
     again = train("A2C", env, resume=saved, total_steps=64, progress=False)
     assert again.history[0]["step"] > 32
     del again
     assert saved.exists(), "only what nobody has kept goes with its agent"
-    if env == CARTPOLE:
-        return
-    with pytest.raises(ValueError, match="may not choose whose code runs"):
-        load_env(saved)
-    with pytest.raises(SystemExit, match="hand over again --env"):
+    again = f"--env {name}" if ":" in name else "--env .* in Python"
+    with pytest.raises(SystemExit, match=f"hand over again {again}"):
         main(["a2c", "--resume", str(saved)])
-    if ":" in name:
-        assert load_env(saved, env) is env
-        main(["a2c", "--resume", str(saved), "--env", name])
-        with pytest.raises(ValueError, match=r"the run has env .*, not CartPole-v1"):
-            train("A2C", CARTPOLE, resume=saved, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -1005,7 +750,7 @@ def test_an_environment_is_an_id_a_class_or_a_function(
         ("a2c", shown("a2c", "Discrete")),
     ],
 )
-def test_a_vector_environment_is_what_train_would_make(name: str, env: Any) -> None:
+def test_a_vector_environment_is_what_train_would_make(name, env):
     envs = vectors(env)
     agent = brief(name, envs)
     assert not envs.closed, "it is the user's"
@@ -1014,22 +759,15 @@ def test_a_vector_environment_is_what_train_would_make(name: str, env: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "impala"])
-def test_a_vector_environment_may_reset_a_step_later(name: str, tmp_path: Path) -> None:
+def test_a_vector_environment_may_reset_a_step_later(name, tmp_path):
     envs = gym.make_vec(CARTPOLE, 4)
-    agent = train(name, envs, total_steps=500, progress=False)
-    assert agent.learner.config.num_envs == 4
-    saved = agent.save(tmp_path / "a")
-    assert load(saved).recipe == agent.policy.recipe
-    with pytest.raises(SystemExit, match="<CartPoleVectorEnv of CartPole-v1>"):
-        main([name, "--resume", str(saved)])
-    with pytest.raises(ValueError, match="num_envs must be 2, as many as env has"):
-        train(name, vectors(made_pole), resume=saved, progress=False)
+    saved = train(name, envs, total_steps=500, progress=False).save(tmp_path / "a")
     again = train(name, envs, resume=saved, total_steps=1000, progress=False)
     assert again.learner.step >= 1000
 
 
 class Doubled(gym.RewardWrapper[Any, Any]):
-    def reward(self, reward: Any) -> Any:
+    def reward(self, reward):
         return 2 * float(reward)
 
 
@@ -1037,7 +775,7 @@ AROUND = ["TimeAwareObservation", Doubled, "FrameStackObservation(stack_size=3)"
 NAMES = [AROUND[0], "test_training:Doubled", AROUND[2]]
 
 
-def test_wrappers_are_stored_and_go_where_the_run_goes(tmp_path: Path) -> None:
+def test_wrappers_are_stored_and_go_where_the_run_goes(tmp_path):
     agent = brief("ppo", CARTPOLE, wrappers=AROUND)
     saved = agent.save(tmp_path / "a")
     stored = json.loads((saved / "settings.json").read_text())
@@ -1045,15 +783,13 @@ def test_wrappers_are_stored_and_go_where_the_run_goes(tmp_path: Path) -> None:
     assert agent.learner.config.gamma == ALGORITHMS["ppo"].settings(CARTPOLE).gamma
     with pytest.raises(ValueError, match=f"hand over again wrappers .*{NAMES[1]}"):
         load_env(saved)
-    # The agent is judged and filmed with them.
-    env, policy = load_env(saved, wrappers=AROUND), load(saved)
-    returns = evaluate(agent.policy, agent.env, 2)
-    assert evaluate(policy, env, 2).tolist() == returns.tolist()
+    # The agent is judged with them.
+    policy, returns = load(saved), evaluate(agent.policy, agent.env, 2)
+    again = evaluate(policy, load_env(saved, wrappers=AROUND), 2)
+    assert again.tolist() == returns.tolist()
     assert (returns % 2 == 0).all()
-    assert record_video(policy, env, tmp_path / "a.mp4", seed=1) > 0
-    for judged in (evaluate, partial(record_video, path=tmp_path / "b.mp4")):
-        with pytest.raises(ValueError, match=r"must show 15 numbers, .* got 4"):
-            judged(policy, CARTPOLE)
+    with pytest.raises(ValueError, match=r"must show 15 numbers, .* got 4"):
+        evaluate(policy, CARTPOLE)
     before = (saved / "checkpoint.pt").read_bytes()
     goes_on = partial(train, "PPO", CARTPOLE, resume=saved, progress=False)
     for wrong in (["ClipAction"], AROUND[:2], [*AROUND, "ClipAction"]):
@@ -1063,28 +799,24 @@ def test_wrappers_are_stored_and_go_where_the_run_goes(tmp_path: Path) -> None:
     assert goes_on(wrappers=AROUND, total_steps=64).learner.step == 64
 
 
-def test_a_wrapper_that_writes_files_is_a_command(tmp_path: Path) -> None:
+def test_a_wrapper_that_writes_files_is_a_command(tmp_path):
     saved = brief("a2c", CARTPOLE).save(tmp_path / "a")
-    path = saved / "settings.json"
-    stored = json.loads(path.read_text())
-    for around, message in (
-        (f"RecordVideo({str(tmp_path / 'films')!r})", "may not choose whose code"),
-        ("Nothing", "must be names of gymnasium.wrappers"),
-    ):
-        path.write_text(json.dumps(stored | {"wrappers": [around]}))
-        for call in (load_env, lambda x: train("A2C", CARTPOLE, resume=x)):
-            with pytest.raises(ValueError, match=message):
-                call(saved)
+    stored = json.loads((saved / "settings.json").read_text())
+    stored["wrappers"] = [f"RecordVideo({str(tmp_path / 'films')!r})"]
+    (saved / "settings.json").write_text(json.dumps(stored))
+    for call in (load_env, lambda x: train("A2C", CARTPOLE, resume=x)):
+        with pytest.raises(ValueError, match="may not choose whose code"):
+            call(saved)
     assert not (tmp_path / "films").exists()
 
 
 SENT: dict[str, Any] = {"actors": 1, "transport": "shared"}
 
 
-def test_actors_in_other_processes_have_encoders_wrappers_and_classes() -> None:
+def test_actors_in_other_processes_have_encoders_wrappers_and_classes():
     """Also of an environment that only this process has registered."""
     gym.register("tests/Here-v0", "worlds:Counting", max_episode_steps=10)
-    around = ["TimeAwareObservation", TimeAwareObservation]
+    around = ["TimeAwareObservation", gym.wrappers.TimeAwareObservation]
     agent: Any = brief("impala", "tests/Here-v0", wrappers=around, **SENT)
     assert agent.policy.network.actor[0].in_features == 4
     assert agent.history[-1]["step"] == 32
@@ -1092,69 +824,53 @@ def test_actors_in_other_processes_have_encoders_wrappers_and_classes() -> None:
     assert isinstance(agent.policy.network.actor[0], PictureEncoder)
 
 
-class Hidden:
-    """Its classes cannot be imported."""
-
-    class Eye(Eye):
-        __qualname__ = "nowhere"
-
-
 @pytest.mark.parametrize(
     ("what", "env", "options"),
     [
         ("env", lambda: CartPoleEnv(), {}),
         ("env", CARTPOLE, {"wrappers": [lambda env: env]}),
-        ("encoder", CARTPOLE, {"encoder": lambda space: Hidden.Eye(*space.shape)}),
+        ("encoder", CARTPOLE, {"encoder": lambda space: Hidden(*space.shape)}),
     ],
 )
-def test_what_other_processes_cannot_import_is_said(
-    what: str, env: Any, options: Any
-) -> None:
+def test_what_other_processes_cannot_import_is_said(what, env, options):
     with pytest.raises(ValueError, match=f"^{what} must be something that actors"):
         brief("impala", env, **SENT, **options)
     # Where no process is needed it will do.
     assert brief("impala", env, actors=1, **options).learner.step >= 32
 
 
+Hidden = type("Nowhere", (Eye,), {})
+
+
 @pytest.mark.parametrize("name", ON_POLICY)
-def test_a_space_that_does_not_tell_its_mask_is_given_one(
-    name: str, tmp_path: Path
-) -> None:
-    given: Any = {"ppo": np.array(MASK), "a2c": torch.tensor(MASK).bool()}
-    agent = brief(name, UNTOLD, mask=given.get(name, MASK))
+def test_a_space_that_does_not_tell_its_mask_is_given_one(name, tmp_path):
+    agent = brief(name, UNTOLD, mask=torch.tensor(MASK).bool())
     saved = agent.save(tmp_path / "a")
-    assert json.loads((saved / "settings.json").read_text())["mask"] == MASK
     goes_on = partial(train, name, UNTOLD, resume=saved, progress=False)
     with pytest.raises(ValueError, match=r"the run has mask .*, not"):
-        goes_on(mask=[[1, 1]] * 3)
-    again = goes_on(total_steps=48)
-    for policy in (agent.policy, load(saved), again.policy):
+        goes_on(mask=np.ones((3, 2)))
+    for policy in (agent.policy, load(saved), goes_on(total_steps=48).policy):
         assert policy.actions.mask.int().tolist() == MASK
-        assert evaluate(policy, UNTOLD, 1).shape == (1,)
 
 
 # --- Episodes that are cut off --------------------------------------------------------
 
 
-class Steps(gym.Env[Any, Any]):
-    """Ends after some steps; ``furthest`` says how far any copy has come."""
+class Steps(Sampled):
+    """Ends after some steps."""
 
-    furthest = 0
-    observation_space = spaces.Box(-1, 1, (2,))
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, length: int) -> None:
+    def __init__(self, length):
+        super().__init__(PART, spaces.Discrete(2))
         self.length = length
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
+    def reset(self, **told):
         self.steps = 0
-        return np.zeros(2, np.float32), {}
+        return super().reset(**told)
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         self.steps += 1
-        Steps.furthest = max(Steps.furthest, self.steps)
-        return np.zeros(2, np.float32), 1.0, self.steps == self.length, False, {}
+        seen, *_ = super().step(action)
+        return seen, 1.0, self.steps == self.length, False, {}
 
 
 def told_of_resets(name: str, length: int) -> list[str]:
@@ -1170,36 +886,9 @@ def told_of_resets(name: str, length: int) -> list[str]:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_episode_longer_than_the_time_between_checkpoints_is_told_once(name):
-    Steps.furthest = 0
     (words,) = told_of_resets(name, 10**6)
-    longest = Steps.furthest
-    copies = re.search(r"in (\d+) of (\d+) environments", words)
-    assert copies
-    assert copies[1] == copies[2]
-    assert f"within {longest} steps" in words
+    longest, some, all_ = map(int, re.findall(r"\d+", words))
+    assert some == all_
     # One step decides: what ends just in time is seen, and nothing is said.
     assert told_of_resets(name, longest) == []
     assert told_of_resets(name, longest + 1) == [words]
-
-
-def test_a_resumed_or_stopped_run_says_nothing_of_episodes(tmp_path):
-    with warnings.catch_warnings(action="error"):
-        agent = train("PPO", partial(Steps, 10**6), total_steps=2048, progress=False)
-        agent.save(tmp_path / "run")
-        agent.learner.load_state_dict(agent.learner.state_dict())
-        agent.learner.iterate()
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_settings_of_usual_tasks_leave_time_to_end(name):
-    # An episode as long as the longest of the task ends before the checkpoint.
-    for env in (CARTPOLE, PENDULUM, MOVING):
-        config = ALGORITHMS[name].settings(env)
-        limit = gym.spec(env).max_episode_steps
-        steps = getattr(config, "rollout_len", 0)
-        if hasattr(config, "num_epochs") or name in ("a2c", "a3c", "impala"):
-            steps = config.num_steps
-        elif not getattr(config, "actors", None):
-            steps *= config.rounds
-        share = getattr(config, "actors", None) or 1
-        assert limit <= steps * config.checkpoint_interval // share, env
