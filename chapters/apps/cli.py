@@ -126,7 +126,7 @@ class Command(Generic[Config]):
         config: Any = self.config
         env, directory = self.env, None
         if self.resume is None:
-            env = env or DEFAULT_ENV
+            env = DEFAULT_ENV if env is None else env
             new = f"{env}__{algorithm}__{config.seed}__{time.time():.0f}"
             directory = run_directory(new if self.name is None else self.name)
         elif self.name is not None:
@@ -183,7 +183,7 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
             names.append(name)
         words.append(option + equals + value)
     command: Any = Command[row.config]
-    settings = row.settings(given.env or DEFAULT_ENV)
+    settings = row.settings(DEFAULT_ENV if given.env is None else given.env)
     if given.like is not None:
         settings = settings_like(given.like, row)
     default = Command(env=given.env, config=settings)
