@@ -438,7 +438,11 @@ def policy_with(name, number):
     return sample_hybrid_action(logit)
 
 
-POLICY, NOTHING = HybridDistribution(good(), MASK), torch.zeros(2, 4)
+def one():
+    return HybridDistribution(good(), MASK)
+
+
+NOTHING = torch.zeros(2, 4)
 REFUSED = {
     "obs_shape must": lambda: HybridPolicyNetwork(0, SHAPE),
     "args_shape must": lambda: HybridPolicyNetwork(
@@ -447,20 +451,20 @@ REFUSED = {
     "x must": lambda: HybridPolicyNetwork(10, SHAPE)(torch.rand(10)),
     "shape (3, 4), got (4, 3)": lambda: HybridDistribution(good(), MASK.T),
     "zeros and ones": lambda: HybridDistribution(good(), MASK.int() * 2),
-    "in 0..2, got 0..3": lambda: POLICY.log_prob(action_of([0, 3], NOTHING)),
-    "in 0..2, got -1..1": lambda: POLICY.log_prob(action_of([-1, 1], NOTHING)),
+    "in 0..2, got 0..3": lambda: one().log_prob(action_of([0, 3], NOTHING)),
+    "in 0..2, got -1..1": lambda: one().log_prob(action_of([-1, 1], NOTHING)),
     # One action is not spread over a batch.
-    "action_args": lambda: POLICY.log_prob(action_of([0], NOTHING[:1])),
+    "action_args": lambda: one().log_prob(action_of([0], NOTHING[:1])),
     # Type 0 uses argument 1.
-    "action.action_args must be finite": lambda: POLICY.log_prob(
+    "action.action_args must be finite": lambda: one().log_prob(
         action_of([0, 1], NOTHING * torch.nan)
     ),
     "the softmax of": lambda: policy_with("action_type", -torch.inf),
     "logit.action_args.mu must be finite": lambda: policy_with("mu", torch.nan),
     "sigma must be finite": lambda: policy_with("sigma", 0.0),
     "logit.action_args.sigma": lambda: policy_with("sigma", torch.inf),
-    "other.mask must": lambda: POLICY.kl(HybridDistribution(good(), ~MASK)),
-    "other_mu must": lambda: POLICY.kl(
+    "other.mask must": lambda: one().kl(HybridDistribution(good(), ~MASK)),
+    "other_mu must": lambda: one().kl(
         HybridDistribution(random_logit(3, MASK, 0, torch.float32), MASK)
     ),
 }
