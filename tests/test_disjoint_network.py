@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -18,10 +19,10 @@ from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributions import Categorical, Independent, Normal
+from torch.distributions import Categorical, Normal
 from torch.nn.parallel import DistributedDataParallel
 
-from literate_rl.ground.nests import pack, unpack
+from literate_rl.ground.nests import pack
 from literate_rl.nets.disjoint_network import (
     CategoricalProjectionNetwork,
     DisjointPolicyValueNetwork,
@@ -55,133 +56,67 @@ def has_gradient(module: torch.nn.Module) -> bool:
     )
 
 
-# --- Nests ----------------------------------------------------------------------------
+# --- Outputs --------------------------------------------------------------------------
 
 LEAF = st.one_of(
     st.integers(1, 4).map(spaces.Discrete),
-    st.lists(st.integers(1, 3), max_size=2).map(lambda s: spaces.Box(-1, 1, tuple(s))),
+    st.lists(st.integers(0, 3), max_size=2).map(lambda s: spaces.Box(-1, 1, tuple(s))),
 )
 NEST = st.recursive(
     LEAF,
     lambda child: st.one_of(
-        st.lists(child, min_size=1, max_size=3).map(lambda x: spaces.Tuple(tuple(x))),
+        st.lists(child, min_size=1, max_size=3).map(spaces.Tuple),
         st.dictionaries(st.sampled_from("zyx"), child, min_size=1).map(spaces.Dict),
     ),
     max_leaves=5,
 )
 
 
-def tensors(sample: Any) -> Any:
-    if isinstance(sample, dict):
-        return {key: tensors(child) for key, child in sample.items()}
-    if isinstance(sample, tuple):
-        return tuple(map(tensors, sample))
-    return torch.as_tensor(sample)[None]
-
-
-# --- Outputs --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(observation=NEST, action=NEST, batch=st.integers(1, 4))
 def test_any_nest_gives_the_documented_triples(
     arrangement: str, observation: spaces.Space, action: spaces.Space, batch: int
 ) -> None:
     net = network(arrangement, observation, action)
-    seen = pack(
-        observation,
-        (
-            x.expand(batch, *x.shape[1:])
-            for x in unpack(observation, tensors(observation.sample()), "x")
-        ),
-    )
-    (distribution, value, aux), state = net(seen)
+    samples = [observation.sample() for _ in range(batch)]
+    columns = zip(*map(leaves_of, samples), strict=True)
+    tensors = [torch.as_tensor(np.stack(column)) for column in columns]
+    (distribution, value, aux), state = net(pack(observation, iter(tensors)))
     assert value.shape == aux.shape == (batch,)
     assert state == ((), (), ())
-    sample = pack(
-        action,
-        (d.sample() for d in distributions(action, distribution)),
-    )
-    for drawn, leaf in zip(unpack(action, sample, "a"), leaves_of(action), strict=True):
-        assert drawn.shape == (batch, *leaf.shape)
+    drawn = [d.sample() for d in leaves_of(distribution)]
+    wanted = [(batch, *np.shape(x)) for x in leaves_of(action.sample())]
+    assert [x.shape for x in drawn] == wanted
 
 
-def test_a_box_may_be_empty() -> None:
-    net = network(action=spaces.Tuple((THREE, spaces.Box(0, 1, (0,)))))
-    ((_, nothing), _, _), _ = net(torch.zeros(2, 4))
-    assert nothing.sample().shape == (2, 0)
-    assert nothing.log_prob(torch.zeros(2, 0)).tolist() == [0, 0]
-
-
-def distributions(space: spaces.Space, nest: Any) -> list[Any]:
-    if isinstance(space, spaces.Dict):
-        return [d for k, c in space.items() for d in distributions(c, nest[k])]
-    if isinstance(space, spaces.Tuple):
-        pairs = zip(space.spaces, nest, strict=True)
-        return [d for child, part in pairs for d in distributions(child, part)]
-    return [nest]
-
-
-def leaves_of(space: spaces.Space) -> list[spaces.Space]:
-    nested = isinstance(space, spaces.Dict | spaces.Tuple)
-    children = space.spaces.values() if isinstance(space, spaces.Dict) else space
-    return [x for child in children for x in leaves_of(child)] if nested else [space]
-
-
-def test_every_argument_but_the_specs_has_a_default_and_the_documented_order() -> None:
-    calls = []
-
-    def encoder(spec: spaces.Space) -> EncodingNetwork:
-        calls.append(spec)
-        return EncodingNetwork(spec, (8,))
-
-    class Discrete(CategoricalProjectionNetwork):
-        pass
-
-    class Continuous(NormalProjectionNetwork):
-        pass
-
-    net = DisjointPolicyValueNetwork(
-        BOX, HYBRID, encoder, False, Discrete, Continuous, "a name"
-    )
-    assert calls == [BOX, BOX]
-    kinds = [type(p) for p in net.heads.projections]
-    assert kinds == [Discrete, Continuous, Continuous]
-    assert net.name == "a name"
-    DisjointPolicyValueNetwork(BOX, HYBRID, encoder, True)
-    assert calls == [BOX] * 3
+def leaves_of(nest: Any) -> list[Any]:
+    if not isinstance(nest, dict | tuple):
+        return [nest]
+    parts = nest.values() if isinstance(nest, dict) else nest
+    return [x for part in parts for x in leaves_of(part)]
 
 
 @pytest.mark.equation("disjoint-dual")
 def test_dual_heads_are_linear_in_their_own_features() -> None:
-    torch.manual_seed(0)
     net = network(action=spaces.Tuple((THREE, spaces.Box(-1, 1, (2, 2))))).double()
     torch.nn.init.normal_(net.heads.projections[1].log_sigma)
     obs = torch.randn(5, 4, dtype=torch.float64)
     ((kind, args), value, aux), _ = net(obs)
 
-    def features(encoder: Any) -> np.ndarray:
-        x = obs.numpy()
-        for layer in encoder.layers:
-            weight, bias = (p.detach().numpy() for p in layer.parameters())
-            x = np.tanh(x @ weight.T + bias)
-        return x
-
-    def head(layer: Any, x: np.ndarray) -> np.ndarray:
-        return x @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
-
     heads = net.heads
-    own, others = features(heads.policy_encoder), features(heads.value_encoder)
-    assert value.tolist() == pytest.approx(head(heads.value_head, others)[:, 0])
-    assert aux.tolist() == pytest.approx(head(heads.aux_head, own)[:, 0])
-    logit = torch.as_tensor(head(heads.projections[0].logits, own))
-    torch.testing.assert_close(kind.probs, logit.softmax(-1))
+    own, others = (
+        encoder.layers[1](encoder.layers[0](obs).tanh()).tanh()
+        for encoder in (heads.policy_encoder, heads.value_encoder)
+    )
+    torch.testing.assert_close(value, heads.value_head(others)[:, 0])
+    torch.testing.assert_close(aux, heads.aux_head(own)[:, 0])
+    discrete, box = heads.projections
+    torch.testing.assert_close(kind.probs, discrete.logits(own).softmax(-1))
     assert isinstance(kind, Categorical)
-    mu = torch.as_tensor(head(heads.projections[1].mu, own)).view(5, 2, 2)
-    sigma = heads.projections[1].log_sigma.exp().view(2, 2).expand(5, 2, 2)
+    sigma = box.log_sigma.exp().view(2, 2)
     drawn = torch.randn(5, 2, 2, dtype=torch.float64)
-    expected = Independent(Normal(mu, sigma), 2).log_prob(drawn)
+    expected = Normal(box.mu(own).view(5, 2, 2), sigma).log_prob(drawn).sum((1, 2))
     torch.testing.assert_close(args.log_prob(drawn), expected)
 
 
@@ -197,47 +132,33 @@ def test_weights_begin_orthogonal_and_the_policy_nearly_uniform() -> None:
         assert not layer.bias.any()
 
 
-@pytest.mark.equation("disjoint-shared")
-def test_the_shared_value_reads_the_features_of_the_policy() -> None:
-    net = network("shared")
-    obs = torch.randn(5, 4)
-    features, _ = net.heads.policy_encoder(obs)
-    (_, value, _), _ = net(obs)
-    torch.testing.assert_close(value, net.heads.value_head(features)[:, 0])
-
-
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-def test_the_auxiliary_value_is_left_out_and_nothing_else_changes(
-    arrangement: str,
-) -> None:
-    net, obs = network(arrangement), torch.randn(5, 4)
-    (with_aux, value, _), _ = net(obs, (), True)
-    (without, same, aux), _ = net(obs, (), require_aux=False)
-    assert aux == ()
-    assert torch.equal(value, same)
-    assert torch.equal(with_aux.logits, without.logits)
-
-
 # --- Memory ---------------------------------------------------------------------------
 
 
+@pytest.mark.equation("disjoint-shared")
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_states_are_handed_on_by_their_owners(arrangement: str) -> None:
     net = network(arrangement, encoding_network_ctor=RecurrentEncodingNetwork)
     obs = torch.randn(3, 5, 4)
     state: Any = ()
     for t in range(3):
-        (_, value, aux), state = net(obs[t], state)
+        before = state
+        (kind, value, aux), state = net(obs[t], state)
     policy, own, none = state
-    assert policy.shape == (5, 64)
-    assert none == ()
-    assert (own == ()) if arrangement == "shared" else (own.shape == (5, 64))
+    shared = arrangement == "shared"
+    assert (policy.shape, none) == ((5, 64), ())
+    assert shared == (own == ())
     # The heads read these very states, and the past matters to both values.
-    seen = policy if arrangement == "shared" else own
+    seen = policy if shared else own
     torch.testing.assert_close(value, net.heads.value_head(seen)[:, 0])
     torch.testing.assert_close(aux, net.heads.aux_head(policy)[:, 0])
     (_, forgot, _), _ = net(obs[2])
     assert not torch.allclose(value, forgot)
+    # Without the auxiliary value nothing else changes.
+    (again, same, nothing), _ = net(obs[2], before, require_aux=False)
+    assert nothing == ()
+    assert torch.equal(value, same)
+    assert torch.equal(kind.logits, again.logits)
 
 
 # --- Where gradients go ---------------------------------------------------------------
@@ -253,26 +174,16 @@ def test_gradients_flow_as_documented(
     (distribution, value, aux), _ = net(torch.randn(5, 4))
     loss = {"policy": distribution.logits[:, 0], "value": value, "aux": aux}[head]
     loss.sum().backward()
-    heads = net.heads
-    assert has_gradient(heads.policy_encoder) is (head != "value")
-    assert has_gradient(heads.projections) is (head == "policy")
-    assert has_gradient(heads.value_head) is (head == "value")
-    assert has_gradient(heads.aux_head) is (head == "aux")
-    if arrangement == "dual":
-        assert has_gradient(heads.value_encoder) is (head == "value")
-
-
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-def test_without_the_auxiliary_value_only_its_head_has_no_gradient(
-    arrangement: str,
-) -> None:
-    net = network(arrangement, action=HYBRID)
-    ((kind, boxes), value, _), _ = net(torch.randn(5, 4), require_aux=False)
-    loss = value.sum() + kind.logits[:, 0].sum()
-    loss = loss + sum(box.log_prob(box.sample()).sum() for box in boxes)
-    loss.backward()
-    without = {name for name, p in net.named_parameters() if p.grad is None}
-    assert without == {"heads.aux_head.weight", "heads.aux_head.bias"}
+    reached = {x for x, part in net.heads.named_children() if has_gradient(part)}
+    encoder_of = "value_encoder" if arrangement == "dual" else "nothing"
+    assert (
+        reached
+        == {
+            "policy": {"policy_encoder", "projections"},
+            "value": {"value_head", encoder_of} - {"nothing"},
+            "aux": {"policy_encoder", "aux_head"},
+        }[head]
+    )
 
 
 @pytest.mark.erratum("value-cut-in-both-phases")
@@ -293,187 +204,78 @@ def test_the_cut_is_made_in_the_phases_that_it_names(
 
 # --- Bad input ------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((3, THREE), TypeError, "observation_spec must be a Space, got int"),
-        ((BOX, None), TypeError, "action_spec must be a Space, got NoneType"),
-        ((spaces.Text(3), THREE), TypeError, "observation_spec must be a nest"),
-        ((BOX, spaces.Tuple((THREE, spaces.MultiBinary(2)))), TypeError, "action_spec"),
-    ],
-)
-def test_specs_that_cannot_be_served(
-    arguments: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        DisjointPolicyValueNetwork(*arguments)
+NUMBERS = torch.zeros(2, 4)
 
 
-@pytest.mark.parametrize(
-    ("mode", "legal"),
-    [
-        (torch.tensor([5, 7]), True),
-        (torch.tensor([5, 7], dtype=torch.uint8), True),
-        (torch.tensor([5, 8]), False),
-        (torch.tensor([4, 5]), False),
-        (torch.tensor([5.0, 6.0]), False),
-    ],
-)
-def test_a_discrete_observation_is_one_of_its_numbers(
-    mode: torch.Tensor, legal: bool
-) -> None:
-    net = DisjointPolicyValueNetwork(spaces.Discrete(3, start=5), THREE)
-    if legal:
-        (_, value, _), _ = net(mode)
-        assert value.shape == (2,)
-    else:
-        with pytest.raises(ValueError, match="whole and from 5 to 7"):
-            net(mode)
+def seen(space: Any, x: Any, state: Any = ()) -> None:
+    network(observation=space)(x, state)
 
 
-@pytest.mark.parametrize("state", [torch.zeros(2, 64), ((), ()), [(), (), ()]])
-def test_a_state_is_a_triple(state: Any) -> None:
-    net = DisjointPolicyValueNetwork(BOX, THREE, RecurrentEncodingNetwork)
-    with pytest.raises(TypeError, match=r"state must be a tuple of 0 or a tuple of 3"):
-        net(torch.zeros(2, 4), state)
+FIVE = spaces.Discrete(3, start=5)
+REFUSED: list[tuple[str, Callable[..., Any], Any]] = [
+    ("observation_spec must be a nest", network, ("dual", spaces.Text(3))),
+    ("at least one leaf", network, ("dual", spaces.Dict({}))),
+    ("action_spec", network, ("dual", BOX, spaces.MultiBinary(2))),
+    ("hidden must", EncodingNetwork, (BOX, ())),
+    ("must be a Box", NormalProjectionNetwork, (4, THREE)),
+    ("whole and from 5 to 7", seen, (FIVE, torch.tensor([4, 5]))),
+    ("whole and from 5 to 7", seen, (FIVE, torch.tensor([5.0, 6.0]))),
+    (r"\['y'\] must", seen, (spaces.Dict(y=BOX), {"y": NUMBERS[:, 1:]})),
+    ("state must be a tuple", seen, (BOX, NUMBERS, ((), ()))),
+    ("state must be a tuple", seen, (BOX, NUMBERS, [(), (), ()])),
+]
 
 
-@pytest.mark.parametrize(
-    ("hidden", "message"),
-    [
-        ((), "hidden must hold at least one width, got 0"),
-        ((0,), r"hidden\[0\] must be at least 1, got 0"),
-        ((8, -1), r"hidden\[1\] must be at least 1, got -1"),
-    ],
-)
-def test_an_encoder_needs_widths(hidden: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EncodingNetwork(BOX, hidden)
-
-
-def illegal_calls_of_the_policy_heads(random: Random) -> int:
-    kinds: Any = (CategoricalProjectionNetwork, NormalProjectionNetwork)
-    count = 0
-    for kind, space in zip(kinds, (THREE, BOX), strict=True):
-        new = kind.__new__(kind).__init__
-        count += assert_held(new, random, 10, action_spec=lambda space=space: space)
-    return count + assert_held(kinds[0](4, THREE).distribution, random, 10)
+@pytest.mark.parametrize(("words", "call", "arguments"), REFUSED)
+def test_what_does_not_fit_is_named(words: str, call: Any, arguments: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(*arguments)
 
 
 def test_illegal_calls_are_named() -> None:
-    random = Random(0)
-    count = illegal_calls_of_the_policy_heads(random)
-    encoder: Any = EncodingNetwork.__new__(EncodingNetwork).__init__
-    count += assert_held(encoder, random, 10, observation_spec=lambda: BOX)
-    new: Any = DisjointPolicyValueNetwork.__new__(DisjointPolicyValueNetwork).__init__
-    ctors = {
-        "encoding_network_ctor": lambda: EncodingNetwork,
-        "discrete_projection_net_ctor": lambda: CategoricalProjectionNetwork,
-        "continuous_projection_net_ctor": lambda: NormalProjectionNetwork,
-    }
+    random, ctors = (
+        Random(0),
+        {
+            "encoding_network_ctor": lambda: EncodingNetwork,
+            "discrete_projection_net_ctor": lambda: CategoricalProjectionNetwork,
+            "continuous_projection_net_ctor": lambda: NormalProjectionNetwork,
+        },
+    )
     specs = {"observation_spec": lambda: BOX, "action_spec": lambda: HYBRID}
-    count += assert_held(new, random, 10, **specs, **ctors)
-    forward = network().forward
-    given = {"observation": lambda: torch.zeros(2, 4), "state": lambda: ()}
-    count += assert_held(forward, random, 10, **given)
-    assert count > 200
-
-
-@pytest.mark.parametrize("spec", [THREE, spaces.Tuple((BOX,)), "word"])
-def test_a_gaussian_policy_head_wants_a_box(spec: Any) -> None:
-    with pytest.raises(TypeError, match="action_spec must be a Box"):
-        NormalProjectionNetwork(4, spec)
-
-
-@pytest.mark.parametrize("name", ["encoding_network", "discrete_projection_net"])
-def test_a_constructor_can_be_called(name: str) -> None:
-    with pytest.raises(TypeError, match=f"{name}_ctor must be callable, got int"):
-        network(**{f"{name}_ctor": 3})
-
-
-def test_a_space_needs_a_leaf() -> None:
-    with pytest.raises(TypeError, match=r"observation_spec must .* at least one leaf"):
-        DisjointPolicyValueNetwork(spaces.Dict({}), THREE)
-
-
-def test_detach_is_one_of_three_words() -> None:
-    with pytest.raises(
-        ValueError, match=r"detach must be 'always' or .*, got 'sometimes'"
-    ):
-        network(detach="sometimes")
-
-
-@pytest.mark.parametrize(
-    ("observation", "error", "message"),
-    [
-        (torch.zeros(2, 4), ValueError, r"observation must have \['x', 'y'\]"),
-        ({"x": torch.zeros(2, 4)}, ValueError, r"observation must .*, got \['x'\]"),
-        (
-            {"x": torch.zeros(2, 4), "y": (torch.zeros(2),)},
-            ValueError,
-            r"observation\['y'\] must have \[0, 1\], got \[0\]",
-        ),
-        (
-            {"x": torch.zeros(2, 3), "y": (torch.zeros(2).long(),) * 2},
-            ValueError,
-            r"observation\['x'\] must have shape",
-        ),
-        (
-            {"x": torch.zeros(2, 4), "y": (torch.zeros(2).long(), [0, 1])},
-            TypeError,
-            r"observation\['y'\]\[1\] must be a tensor",
-        ),
-    ],
-)
-def test_observations_of_another_form(
-    observation: Any, error: type[Exception], message: str
-) -> None:
-    space = spaces.Dict({"x": BOX, "y": spaces.Tuple((THREE, THREE))})
-    with pytest.raises(error, match=message):
-        network(observation=space)(observation)
+    new: Any = DisjointPolicyValueNetwork.__new__(DisjointPolicyValueNetwork).__init__
+    count = assert_held(new, random, 10, **specs, **ctors)
+    given = {"observation": lambda: NUMBERS, "state": lambda: ()}
+    count += assert_held(network().forward, random, 10, **given)
+    assert count > 100
 
 
 # --- Two processes --------------------------------------------------------------------
 
 
-def policy_loss(net: Any, obs: torch.Tensor, require_aux: bool) -> torch.Tensor:
+def loss_of(net: Any, obs: torch.Tensor, index: int, require_aux: bool) -> torch.Tensor:
+    """Return the loss of the auxiliary phase for the last batch, or of the policy's."""
+    if index == 2:
+        (distribution, value, aux), _ = net(obs)
+        return (value.square() + (aux - 1).square() + distribution.entropy()).mean()
     (distribution, value, _), _ = net(obs, require_aux=require_aux)
     taken = (obs[:, 0] > 0).long()
     return (value.square() - distribution.log_prob(taken)).mean()
 
 
-def auxiliary_loss(net: Any, obs: torch.Tensor) -> torch.Tensor:
-    (distribution, value, aux), _ = net(obs)
-    return (value.square() + (aux - 1).square() + distribution.entropy()).mean()
-
-
-def one_case(
-    plain: DisjointPolicyValueNetwork, wrap: str, require_aux: bool, search: bool
-) -> dict[str, Any]:
+def one_case(net: Any, wrap: str, require_aux: bool, search: bool) -> str:
     """Train two steps of the policy phase and one of the auxiliary phase under DDP."""
-    rank = dist.get_rank()
-    torch.manual_seed(1)
-    batches = torch.randn(3, 16, 4)
-    net: Any = copy.deepcopy(plain)
+    net = copy.deepcopy(net)
     if wrap == "heads":
         net.heads = DistributedDataParallel(net.heads, find_unused_parameters=search)
     else:
         net = DistributedDataParallel(net, find_unused_parameters=search)
-    gradients = []
     try:
-        for index, obs in enumerate(batches):
-            own = obs[rank::2]
-            for p in net.parameters():
-                p.grad = None
-            loss = policy_loss(net, own, require_aux)
-            if index == 2:
-                loss = auxiliary_loss(net, own)
-            loss.backward()
-            gradients.append([p.grad for p in net.parameters()])
+        for index in range(3):
+            net.zero_grad()
+            loss_of(net, torch.randn(8, 4), index, require_aux).backward()
     except RuntimeError as error:
-        return {"error": str(error)}
-    return {"gradients": gradients, "batches": batches}
+        return str(error)
+    return ""
 
 
 def worker(rank: int, folder: str) -> None:
@@ -494,7 +296,6 @@ def worker(rank: int, folder: str) -> None:
         ):
             key = (arrangement, wrap, require_aux, search)
             results[key] = one_case(plain, wrap, require_aux, search)
-        results[arrangement] = plain
     if rank == 0:
         torch.save(results, f"{folder}/results")
     dist.destroy_process_group()
@@ -522,32 +323,11 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
 def test_which_of_the_four_combinations_work(
     two_processes: Any, arrangement: str, require_aux: bool, search: bool
 ) -> None:
-    heads = two_processes[arrangement, "heads", require_aux, search]
-    assert ("error" in heads) is not search
-    whole = two_processes[arrangement, "all", require_aux, search]
-    assert "error" in whole
+    heads, whole = (
+        two_processes[arrangement, wrap, require_aux, search]
+        for wrap in ("heads", "all")
+    )
+    assert bool(heads) is not search
+    assert whole
     if not search:
-        assert "finished reduction" in heads["error"]
-
-
-@pytest.mark.xdist_group("ddp")
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("require_aux", [True, False])
-def test_averaged_gradients_are_those_of_the_joined_batch(
-    two_processes: Any, arrangement: str, require_aux: bool
-) -> None:
-    case = two_processes[arrangement, "heads", require_aux, True]
-    plain = two_processes[arrangement]
-    for index, obs in enumerate(case["batches"]):
-        plain.zero_grad()
-        if index == 2:
-            auxiliary_loss(plain, obs).backward()
-        else:
-            policy_loss(plain, obs, require_aux).backward()
-        for ours, expected in zip(
-            case["gradients"][index], plain.parameters(), strict=True
-        ):
-            if expected.grad is None:
-                assert ours is None or not ours.any()
-            else:
-                torch.testing.assert_close(ours, expected.grad, atol=1e-6, rtol=1e-5)
+        assert "finished reduction" in heads
