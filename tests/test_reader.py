@@ -57,6 +57,8 @@ def test_a_chapter_becomes_a_notebook(page):
         assert not re.search(r"\{[\w:.-]+\}`", cell.source), cell.source
     text = prose(made)
     assert not re.search(r"\$\$ *\([\w-]+\)|(?m:^(?::::|```\{|\([\w-]+\)=))", text)
+    assert made.cells[0].source.startswith(f"# {BOOK.title(page)}\n")
+    assert f"({BOOK.site}{page}.html)" in made.cells[0].source
     # No index knows the package: only a file is ever installed.
     wheel = f"{BOOK.site}{reader.FOLDER}/{reader.WHEEL}"
     for line in re.findall(r"%pip install (.+)", made.cells[1].source):

@@ -5,7 +5,7 @@ import re
 import pytest
 import symbols
 from playwright.sync_api import expect
-from test_site import NARROW, fresh, from_disk, one_window, reused, site
+from test_site import NARROW, fresh, from_disk, one_window, reused, site, soup
 
 __all__ = ["fresh", "from_disk", "one_window", "reused", "site"]  # fixtures
 CHAPTER = "chapters/advantages.html"
@@ -118,6 +118,15 @@ def test_letters_of_a_command_are_no_symbols(formula, letters):
     found = {base for base, _ in symbols.symbols(formula)}
     assert letters <= found
     assert not {x for x in found if x.isalpha()} - letters
+
+
+@pytest.mark.parametrize(
+    ("term", "chapter"), [("advantage", "advantages"), ("A2C", "a2c")]
+)
+def test_the_glossary_leads_to_the_chapters(term, chapter):
+    entry = soup("docs/glossary.html").select_one(f"#term-{term}").find_next("dd")
+    links = [str(link["href"]) for link in entry.select("a")]
+    assert links[0] == f"../chapters/{chapter}.html"
 
 
 # --- Paper, and pages without a script ------------------------------------------------
