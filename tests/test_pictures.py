@@ -361,32 +361,6 @@ def test_text_stands_out(show, scheme):
     assert [(ratio, words) for ratio, words in found if ratio < 4.5] == []
 
 
-# --- The dials of the chapters --------------------------------------------------------
-
-
-def chapter_dial(name: str) -> Any:
-    """Return the first dial of a chapter, from its cell alone."""
-    flag = __future__.annotations.compiler_flag
-    for cell in tangle.read(tangle.ROOT / f"chapters/{name}.py").cells:
-        if cell.cell_type == "code" and "\ndial(" in cell.source:
-            code, call = cell.source.split("\ndial(")
-            names = dict(vars(pictures))
-            exec(compile(code, name, "exec", flag), names)
-            return eval(f"dial({call}", names)
-    raise LookupError(f"{name} has no dial")
-
-
-def test_the_dial_of_the_clip_ends_the_slope_where_the_text_says(show):
-    page = show(chapter_dial("ppo_error"))
-    for key, epsilon in (("Home", 0.05), ("End", 0.4)):
-        page.get_by_label("clip range ε").press(key)
-        for other, bound in (("Home", ""), ("End", " and above 1.60")):
-            page.get_by_label("dual clip c").press(other)
-            better, worse = page.locator("output").inner_text().split("\n")
-            assert better.endswith(f"Â = 1: no slope above {1 + epsilon:.2f}")
-            assert worse.endswith(f"Â = −1: no slope below {1 - epsilon:.2f}{bound}")
-
-
 # --- A colour for each agent ----------------------------------------------------------
 
 

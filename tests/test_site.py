@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -224,24 +223,6 @@ def test_a_chapter_is_tied_to_its_code_tests_and_notebook(name):
         last = re.split(r"[.\s]", text)[-1]
         assert fragment.split(".")[-1] == last or not fragment, f"{text}: {target}"
     assert name not in WOVEN or any(f"docs/api/{place}.html#" in x for x in found)
-
-
-def test_the_reference_says_of_a_module_what_its_docstring_says():
-    entries = soup("docs/api.html").select("dl.simple > dt")
-    assert len(entries) > 60
-    for entry in entries:
-        module = import_module(f"literate_rl.{entry.get_text()}")
-        sentence = module.__doc__.splitlines()[0].replace("``", "").replace("'", "’")
-        assert entry.find_next_sibling("dd").get_text().strip().startswith(sentence)
-
-
-@pytest.mark.parametrize("name", [n for n in PAGES if n.startswith("docs/api/")])
-def test_sources_of_the_api_lead_into_a_chapter(name):
-    place = Path(name).relative_to("docs/api").as_posix()
-    for signature in soup(name).select("dl.function > dt, dl.class > dt"):
-        assert not re.search(r" at 0x|<class|_empty", signature.get_text(" "))
-        [link] = [a for a in signature.select("a") if "[source]" in a.get_text()]
-        assert f"../chapters/{place}#" in str(link["href"])
 
 
 # --- The pages in a browser -----------------------------------------------------------
