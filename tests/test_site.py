@@ -542,15 +542,17 @@ def asked_of_code(page: Page, name: str) -> Iterator[Any]:
         # One column: what fits in a narrow window fits in a wide one.
         switch = page.locator(".chapter-facts").get_by_role("button")
         switch.click()
-        yield page.evaluate(EXCESS) > 0
+        yield "" if page.evaluate(EXCESS) <= 0 else "the plain notebook is too wide"
         switch.click()
     page.evaluate(UNFOLD)
     cells = page.locator(".cell.tag_export")
     if sources := exported_cells(name):  # the pointer finds the first one
         cells.first.hover()
         cells.first.locator("button.copybtn").click()
-        yield page.evaluate("navigator.clipboard.readText()") != sources[0]
-    yield cells.evaluate_all(COPY) != [[text, True] for text in sources]
+        copied = page.evaluate("navigator.clipboard.readText()")
+        yield "" if copied == sources[0] else f"was copied by a click: {copied}"
+    for text, copied in zip(sources, cells.evaluate_all(COPY), strict=True):
+        yield "" if copied == [text, True] else f"was copied: {copied}"
 
 
 def turn(figure: Locator) -> None:
