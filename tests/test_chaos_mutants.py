@@ -15,7 +15,6 @@ from benchmarks.chaos_mutants import (
     Listed,
     all_mutants,
     exchanged,
-    functions_of,
     headed,
     parsed,
     path_of,
@@ -34,14 +33,10 @@ def test_each_mutant_is_another_program_and_has_a_name_of_its_own() -> None:
         original = path_of(mutant.place.module).read_text()
         before, after = (ast.dump(ast.parse(x)) for x in (original, mutant.text()))
         assert before != after, mutant.name
-        assert original.count("\n") >= mutant.line
-
-
-def test_all_places_exist_and_each_has_mutants() -> None:
-    for place in chaos_mutants.PLACES:
-        functions = functions_of(ast.parse(path_of(place.module).read_text()))
-        assert functions.keys() >= set(place.functions.split())
-        assert any(mutant.place == place for mutant in MUTANTS)
+        # One line is another one.
+        texts = original.splitlines(), mutant.text().splitlines()
+        pairs = enumerate(zip(*texts, strict=True), 1)
+        assert [k for k, (x, y) in pairs if x != y] == [mutant.line]
 
 
 def test_every_kind_of_change_is_made() -> None:
@@ -59,40 +54,26 @@ def test_every_kind_of_change_is_made() -> None:
     } <= changes
 
 
+@pytest.mark.parametrize(
+    ("code", "change"),
+    [
+        ("if config.anneal: pass", ["not (config.anneal)"]),
+        ("x = f(a, b, c)", ["f(b, a, c)"]),
+        ("optimizer.step()", ["pass"]),
+        # What only guards or is the same either way is left out.
+        ("check_finite(x, x=x); y = torch.add(x, x)", []),
+    ],
+)
+def test_conditions_arguments_and_statements_are_changed(code: str, change) -> None:
+    (function,) = ast.parse(f"def f():\n {code}").body
+    assert [new for _, new in chaos_mutants.changes(function)] == change
+
+
 def test_a_listed_mutant_that_is_gone_is_noticed(monkeypatch) -> None:
     chaos_mutants.check_the_list()
     monkeypatch.setitem(chaos_mutants.EQUIVALENT, "advantages.gae: 1 -> 2", "it is not")
-    with pytest.raises(ValueError, match=r"not there any more.*advantages.gae: 1 -> 2"):
+    with pytest.raises(ValueError, match=r"advantages.gae: 1 -> 2"):
         trials(0, 1)
-
-
-def test_a_mutant_changes_one_line() -> None:
-    old = "td_error[t] + passed_on[t] * advantage"
-    name = f"maths.advantages.gae_loop: {old} -> ({old.replace('+', '-')})"
-    (mutant,) = (x for x in MUTANTS if x.name == name)
-    lines = (path_of("maths.advantages").read_text(), mutant.text())
-    pairs = list(zip(*(x.splitlines() for x in lines), strict=True))
-    changed = [row for row, (x, y) in enumerate(pairs, 1) if x != y]
-    assert changed == [mutant.line]
-    assert f"advantage = {old}" in pairs[mutant.line - 1][0]
-
-
-KINDS = {
-    "if config.anneal: pass": "not (config.anneal)",
-    "x = f(a, b, c)": "f(b, a, c)",
-    "optimizer.step()": "pass",
-}
-
-
-@pytest.mark.parametrize("code", KINDS)
-def test_conditions_arguments_and_statements_are_changed(code: str) -> None:
-    (function,) = ast.parse(f"def f():\n {code}").body
-    assert [new for _, new in chaos_mutants.changes(function)] == [KINDS[code]]
-
-
-def test_nothing_is_left_out_that_only_guards_or_is_the_same_either_way() -> None:
-    (function,) = ast.parse("def f(): check_finite(x, x=x); y = torch.add(x, x)").body
-    assert list(chaos_mutants.changes(function)) == []
 
 
 # --- Those that died before -----------------------------------------------------------
@@ -133,9 +114,7 @@ def test_a_statement_is_found_where_it_went() -> None:
         (spot,) = spots_of(row)
         assert spot[:2] == ("maths.advantages", "gae_loop")
     assert spots_of(LOOP._replace(before="this = 'is' + nowhere")) == []
-
-
-def test_the_same_statement_elsewhere_counts_only_if_it_is_the_only_one() -> None:
+    # Elsewhere it counts only if it is the only one.
     row = LOOP._replace(function="gone", module="gone", before="super().__init__()")
     assert len(spots_of(row)) > 1
 
@@ -185,19 +164,6 @@ def test_a_mutant_dies_lives_or_is_gone(
         if now == "dies"
         else [(True, ["tests/test_advantages.py"])]
     )
-
-
-def test_after_the_test_of_then_come_those_of_where_it_is_now(
-    monkeypatch, tmp_path: Path
-) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr(
-        chaos_mutants, "first_failure", lambda _, tests: asked.append(tests) or ""
-    )
-    row = LOOP._replace(killed_by="test_of_then.py::test_it")
-    told = chaos_mutants.judged_again(row, chaos_mutants.copied(str(tmp_path)))
-    assert told["now"] == "lives"
-    assert asked == [["tests/test_of_then.py::test_it"], ["tests/test_advantages.py"]]
 
 
 def test_the_program_leaves_it_to_the_tests_to_import_the_package() -> None:

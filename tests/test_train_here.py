@@ -22,11 +22,9 @@ from literate_rl.book.train_here import (
     learn_maze,
     train_cartpole,
     train_maze,
-    walk,
 )
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.ppo import PPO, PPOConfig
-from literate_rl.maths.dqn import q_target
 from literate_rl.nets.parts import ActorCritic, CategoricalActions
 from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.runs.runs import stored_runs
@@ -132,7 +130,7 @@ def test_three_iterations_are_those_of_the_package(show, monkeypatch, clip):
         assert max(outside) > 0
 
 
-@pytest.mark.parametrize("turned", [(0.5, 0.1, 0.9), (1, 0.6, 1), (0.1, 1, 0.5)])
+@pytest.mark.parametrize("turned", [(0.5, 0.1, 0.9), (1, 0.6, 1)])
 def test_the_script_learns_the_maze_as_python_does(show, turned):
     names = ("step_size", "exploration", "discount")
     found = show().evaluate(
@@ -153,22 +151,6 @@ def test_the_script_learns_the_maze_as_python_does(show, turned):
     learned = learn_maze(*turned, seed=3)
     np.testing.assert_allclose(found["table"], learned.table, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found["run"], learned.run, rtol=0, atol=1e-12)
-
-
-def test_the_table_settles_where_the_targets_of_the_package_stand_still():
-    table = torch.tensor(learn_maze(1, 1, 0.9, seed=1).table, dtype=torch.float64)
-    later = torch.tensor(MAZE.next)
-    pays = torch.tensor(MAZE.prize, dtype=torch.float64)[later]
-    targets = [
-        q_target(reward, 0.9 * (reward == 0), table[place])
-        for reward, place in zip(pays, later, strict=True)
-    ]
-    # All but the corner behind the small prize, to which no way leads without it.
-    known = table.sum(-1) > 0
-    assert len(table) == 29
-    assert known.sum() == len(table) - 2 - 4
-    torch.testing.assert_close(table[known], torch.stack(targets)[known])
-    assert walk(table.tolist()) == 10
 
 
 def curve(page: Page, seed: int, iterations: int, clip: str) -> list[list[float]]:
@@ -208,12 +190,6 @@ def test_the_stored_runs_have_the_settings_of_today():
 # --- In a browser ---------------------------------------------------------------------
 
 
-def point(page: Page) -> list[float]:
-    """Return the last point of the run: where its return is drawn."""
-    line = page.locator(".lr-panels svg").nth(1).locator("path").last
-    return [float(x) for x in re.findall(r"[\d.]+", line.get_attribute("d") or "")[-2:]]
-
-
 def trained(page: Page, steps: int) -> None:
     """Wait until so many steps were learned from."""
     page.wait_for_function(
@@ -226,23 +202,21 @@ def trained(page: Page, steps: int) -> None:
 def test_train_stop_and_reset(show, widget):
     page = show(widget)
     train, reset = (page.get_by_role("button", name=x) for x in ("Train", "Reset"))
+    now = page.locator(".lr-now")
     assert not page.workers, "nothing is computed before somebody asks"
-    assert point(page) == []
     train.click()
     trained(page, 768)
-    # All arithmetic is in the worker; the pole moves beside it.
+    # All arithmetic is in the worker.
     assert len(page.workers) == 1
     page.get_by_role("button", name="Stop").click()
     page.wait_for_timeout(1000)
-    now = page.locator(".lr-now").text_content()
-    pole = page.locator(".lr-moves").last.get_attribute("transform")
-    assert "rotate(0.0 220 86)" not in str(pole)
+    stopped = now.text_content()
     page.wait_for_timeout(300)
-    assert page.locator(".lr-now").text_content() == now, "it has stopped"
+    assert now.text_content() == stopped
     # The run before stays as the other line.
     ran = page.locator(".lr-panels path.lr-accent").nth(1).get_attribute("d")
     reset.click()
-    expect(page.locator(".lr-now")).to_contain_text("0 steps, 0 s")
+    expect(now).to_contain_text("0 steps, 0 s")
     assert page.locator(".lr-panels path.lr-second").first.get_attribute("d") == ran
     # Reset stops a run that is under way too, and Train begins the next one.
     train.click()
@@ -250,8 +224,7 @@ def test_train_stop_and_reset(show, widget):
     reset.click()
     expect(train).to_be_visible()
     page.wait_for_timeout(300)
-    expect(page.locator(".lr-now")).to_contain_text("0 steps, 0 s")
-    assert point(page) == []
+    expect(now).to_contain_text("0 steps, 0 s")
     train.click()
     trained(page, 256)
 
@@ -278,9 +251,7 @@ def test_the_sliders_reach_the_worker(show, widget):
 
 def test_the_table_fills_and_the_ring_walks_to_the_prize(show, maze):
     page = show(maze)
-    slider = page.get_by_role("slider", name="exploration")
-    slider.press("End")
-    expect(slider).to_have_attribute("aria-valuetext", "1")
+    page.get_by_role("slider", name="exploration").press("End")
     page.get_by_role("button", name="Train").click()
     trained(page, 500)
     ring, home = page.locator(".lr-moves"), "translate(142 130)"
@@ -301,46 +272,21 @@ def test_the_table_fills_and_the_ring_walks_to_the_prize(show, maze):
     numbers = page.locator(".lr-number").all_text_contents()
     values = [max(x) for x, prize in zip(table, MAZE.prize, strict=True) if not prize]
     assert [float(x) for x in numbers] == pytest.approx(values, abs=0.051)
-    drawn = page.locator(".lr-value").evaluate_all(
-        "marks => marks.map(mark => Number(mark.getAttribute('fill-opacity')))"
-    )
-    flat = [0.7 * (value / 10) ** 0.5 for row in table for value in row]
-    assert drawn == pytest.approx(flat, abs=0.006)
-    page.get_by_role("button", name="Reset").click()
-    expect(ring).to_have_attribute("transform", home)
-    assert set(page.locator(".lr-number").all_text_contents()) == {"0.0"}
-
-
-def test_without_javascript_one_sees_a_table_and_its_runs(show, maze):
-    page = show(maze, java_script_enabled=False)
-    expect(page.locator(".lr-controls")).to_be_hidden()
-    table = learn_maze(0.5, 1, 0.9, 1).table
-    start = page.locator(".lr-number").nth(MAZE.start - 1)
-    expect(start).to_have_text(f"{max(table[MAZE.start]):.1f}")
-    lines = page.locator(".lr-panels path.lr-thick:not(.lr-moves)").all()
-    assert [bool(line.get_attribute("d")) for line in lines] == [True] * 4
-
-
-def test_without_javascript_one_sees_the_stored_runs(show, widget):
-    page = show(widget, java_script_enabled=False)
-    expect(page.locator(".lr-controls")).to_be_hidden()
-    lines = page.locator(".lr-panels path.lr-thick:not(.lr-moves)").all()
-    assert len(lines) == 4
-    assert all(line.get_attribute("d") for line in lines)
-    runs = stored_runs("train_here").values()
-    means = [f"{x.final.mean():.0f}" for x in runs]
-    words = page.locator("output").text_content()
-    assert all(mean in str(words) for mean in means)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_they_are_accessible_and_fit(show, widget, maze, width, scheme):
+def test_without_javascript_one_sees_the_stored_runs_and_all_is_accessible(
+    show, widget, maze, width, scheme
+):
     page = show(widget, maze, width=width, color_scheme=scheme)
     found = Axe().run(page).response["violations"]
     assert [rule["id"] for rule in found] == []
-    for touched in page.locator(".lr-train :is(button, label)").all():
-        box = touched.bounding_box()
-        assert box is not None
-        assert min(box["width"], box["height"]) >= 24
     root = page.locator("html")
     assert root.evaluate("root => root.scrollWidth - root.clientWidth") <= 0
+    still = show(widget, maze, java_script_enabled=False)
+    expect(still.locator(".lr-controls").first).to_be_hidden()
+    lines = still.locator(".lr-panels path.lr-thick:not(.lr-moves)").all()
+    assert [bool(line.get_attribute("d")) for line in lines] == [True] * 8
+    words = str(still.locator("output").first.text_content())
+    for runs in stored_runs("train_here").values():
+        assert f"{runs.final.mean():.0f}" in words
