@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,7 +20,6 @@ from gymnasium.wrappers import TimeLimit, TransformObservation
 from torch import nn
 from worlds import counting
 
-from literate_rl.actors.a3c import A3C, A3CConfig
 from literate_rl.book.contract_models import (
     CategoricalActor,
     SquashedGaussianActor,
@@ -33,7 +32,6 @@ from literate_rl.learners.impala import IMPALA, IMPALAConfig
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.maths.ppo_error import policy_error_from_log_prob
 from literate_rl.nets.policies import make_policy
-from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import Run, fit, flat_env
 
 ALONE = A2CConfig(num_envs=3, num_steps=5, total_steps=300, checkpoint_interval=4)
@@ -60,22 +58,21 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.equation("a2c-loss")
 def test_the_loss_and_its_slopes_are_what_a_loop_in_double_precision_says() -> None:
-    rng = np.random.default_rng(0)
-    columns = [torch.tensor(rng.normal(size=7), requires_grad=True) for _ in range(5)]
-    log_prob, entropy, value, adv, target = columns
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.randn(5, 7, generator=generator, dtype=torch.float64)
+    columns = [x.clone().requires_grad_() for x in numbers]
     loss = a2c_error(*columns)
-    rows = list(zip(*(x.tolist() for x in columns), strict=True))
-    wanted = (
-        sum(-p * a for p, _, _, a, _ in rows) / 7,
-        sum((v - g) ** 2 for _, _, v, _, g in rows) / 7,
-        sum(h for _, h, _, _, _ in rows) / 7,
-    )
+    wanted = [0.0] * 3
+    for log_prob, entropy, value, adv, target in numbers.T.tolist():
+        wanted[0] -= log_prob * adv / 7
+        wanted[1] += (value - target) ** 2 / 7
+        wanted[2] += entropy / 7
     assert [x.item() for x in loss] == pytest.approx(wanted, rel=1e-12)
     sum(loss).backward()
+    _, _, value, adv, target = numbers
     slopes = [-adv / 7, torch.full((7,), 1 / 7).double(), 2 * (value - target) / 7]
-    found = [x.grad for x in (log_prob, entropy, value)]
-    torch.testing.assert_close(found, [x.detach() for x in slopes])
-    assert adv.grad is target.grad is None
+    torch.testing.assert_close([x.grad for x in columns[:3]], slopes)
+    assert columns[3].grad is columns[4].grad is None
 
 
 @pytest.mark.parametrize("name", ["log_prob", "entropy", "value", "adv", "target"])
@@ -251,19 +248,15 @@ def learner_of(family: str, policy: Any, kind: str, total: int, interval: int) -
     """Return a learner of a family around a policy."""
     run = {"total_steps": total, "checkpoint_interval": interval, "num_envs": 3}
     build = partial(make_envs, partial(flat_env, partial(world, kind)), 3)
-    alone = replace(ALONE, entropy_weight=0.01, **run)
     if family == "A2C":
-        return A2C(policy, build(), alone)
+        return A2C(policy, build(), replace(ALONE, entropy_weight=0.01, **run))
     if family == "PPO":
         ppo = PPOConfig(num_steps=10, num_minibatches=2, anneal=False, **run)
         return PPO(policy, build(), ppo)
-    if family == "IMPALA":
-        return IMPALA(policy, build(), IMPALAConfig(num_steps=5, batch_size=3, **run))
-    shared = {name: x for name, x in asdict(alone).items() if name != "scale_reward"}
-    return A3C(policy, build, A3CConfig(**shared, slots=2))
+    return IMPALA(policy, build(), IMPALAConfig(num_steps=5, batch_size=3, **run))
 
 
-@pytest.mark.parametrize("family", ["A2C", "A3C", "PPO", "IMPALA"])
+@pytest.mark.parametrize("family", ["A2C", "PPO", "IMPALA"])
 @kinds
 def test_a_contract_actor_trains_in_each_family(kind, family) -> None:
     policy, before = contract(kind), contract(kind)
@@ -293,13 +286,6 @@ def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind) -> None:
     torch.testing.assert_close(samples.log_prob, log_prob.squeeze(-1))
     value, _ = policy.critic.model(**states)
     torch.testing.assert_close(samples.value, value.squeeze(-1))
-    # And those of the draw: no judgement differs from what was drawn by.
-    drawn = policy.act(obs, torch.tensor(7))
-    torch.manual_seed(7)
-    by_hand, log_prob, *_ = policy.actor.model(**states)
-    assert torch.equal(drawn, by_hand)
-    judged, _ = policy.evaluate_actions(obs, drawn.detach())
-    torch.testing.assert_close(judged, log_prob.squeeze(-1), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["A2C", "PPO", "IMPALA"])
@@ -353,8 +339,6 @@ def test_greedy_is_the_mode_and_without_one_the_actor_draws() -> None:
     policy, obs = contract("CartPole-v1"), torch.randn(64, 4)
     best = policy.actor.model.mode(obs[:, 2:], obs[:, :2])
     assert torch.equal(policy.act(obs, 0.0), best)
-    make = partial(world, "CartPole-v1")
-    assert (evaluate(policy, make, 3) == evaluate(policy, make, 3)).all()
     policy.actor.model.mode = None
     # The same state 64 times: the actions differ, and the next call draws them again.
     draws, again = (policy.act(obs[:1].expand(64, 4), 0.0) for _ in range(2))

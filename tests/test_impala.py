@@ -89,16 +89,15 @@ def test_every_setting_is_held_to_its_annotation() -> None:
 
 def test_an_unroll_is_what_happened_and_how_likely_it_was() -> None:
     policy = make_policy(BOX, TWO)
-    obs, next_obs = torch.randn(2, 5, 3, 3)
-    reward, flags = torch.randn(5, 3), torch.rand(3, 5, 3) < 0.5
-    action = torch.randint(2, (5, 3))
-    batch = Rollout(obs, action, reward, next_obs, *flags, reward, reward)
-    unroll = to_unroll(batch, policy)
-    assert torch.equal(unroll.obs_plus_1, torch.cat([obs, next_obs[-1:]]))
-    expected = policy(obs).log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(unroll.log_prob, expected.detach())
+    wanted = unroll_of(policy, weight=torch.eye(4)[:, :2])
+    obs, action = wanted.obs_plus_1[:-1], wanted.action
+    steps = obs, action, wanted.reward, wanted.next_obs
+    flags = wanted.terminated, wanted.truncated, wanted.weight > 0
+    found = to_unroll(Rollout(*steps, *flags, *[wanted.reward] * 2), policy)
+    log_prob = policy(obs).log_softmax(-1).gather(-1, action.unsqueeze(-1))[..., 0]
     # A step that did not happen weighs nothing.
-    assert torch.equal(unroll.weight, flags[2].float())
+    wanted = wanted._replace(log_prob=log_prob.detach())
+    torch.testing.assert_close(tuple(found), tuple(wanted))
 
 
 @pytest.mark.equation("impala-loss")
@@ -185,15 +184,6 @@ def test_gradients_are_clipped_with_both_optimisers(kind, optim) -> None:
         found = [p.grad for p in learner.parameters]
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
         learner.optimizer.step()
-
-
-@pytest.mark.parametrize(("anneal", "left"), [(True, [4, 3, 0, 0]), (False, [4] * 4)])
-def test_the_learning_rate_falls_to_zero_in_a_straight_line(anneal, left) -> None:
-    learner, rates = vtrace_learner(learning_rate=4, total_steps=100, anneal=anneal), []
-    for step in (0, 25, 100, 120):
-        learner.anneal(step)
-        rates.append(learner.optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx(left)
 
 
 def test_distances_are_means_over_the_steps_that_count() -> None:
