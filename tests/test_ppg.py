@@ -111,14 +111,6 @@ def test_the_loss_is_the_sum_of_its_three_terms(seed: int, weight: float) -> Non
     assert target.grad is None
 
 
-@pytest.mark.parametrize("name", ["value", "aux_value", "target", "kl"])
-def test_the_loss_names_what_is_not_finite(name: str) -> None:
-    arguments = dict.fromkeys(("value", "aux_value", "target", "kl"), torch.zeros(3))
-    arguments[name] = torch.tensor([0.0, math.inf, 0.0])
-    with pytest.raises(ValueError, match=f"{name} must be finite"):
-        auxiliary_loss(**arguments)
-
-
 @pytest.mark.erratum("cloning-by-log-probabilities")
 def test_kl_div_of_log_probabilities_is_nan_and_pushes_the_wrong_way() -> None:
     """The clone term of DI-engine's PPG: log-probabilities passed as probabilities."""

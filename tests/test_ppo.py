@@ -14,7 +14,7 @@ import pytest
 import torch
 from fuzz import assert_held
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import TimeLimit, TransformReward
 from learning import assert_for_most_seeds
 
 from literate_rl.by_hand.fast_forms import numpy_act
@@ -52,24 +52,8 @@ class Watched:
         return policy_error_from_log_prob(*columns)
 
 
-class Counter(gym.Env[np.ndarray, int]):
-    """Counts its steps; the reward is the count, the end comes after five steps."""
-
-    observation_space = gym.spaces.Box(0, np.inf, (1,))
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, reward: float = 3.0, obs: float = 3.0) -> None:
-        self.third = obs, reward
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.count = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: int) -> Any:
-        self.count += 1
-        obs, reward = self.third if self.count == 3 else (self.count,) * 2
-        return np.array([obs], np.float32), float(reward), self.count == 5, False, {}
+def cut_off(limit: int) -> gym.Env[Any, Any]:
+    return TimeLimit(gym.make("CartPole-v1").unwrapped, limit)
 
 
 # --- Settings -------------------------------------------------------------------------
@@ -102,8 +86,9 @@ def test_a_policy_and_environments_that_do_not_fit_are_named() -> None:
 
 @pytest.mark.parametrize(("parts", "sizes"), [(1, [54]), (20, [3] * 14 + [2] * 6)])
 def test_phantom_rows_teach_nothing_and_the_rest_is_dealt_out_evenly(parts, sizes):
-    envs = SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
-    config, spy = replace(SMALL, num_minibatches=parts, num_epochs=1), Watched()
+    makers, spy = [partial(cut_off, 5)] * 2, Watched()
+    envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    config = replace(SMALL, num_minibatches=parts, num_epochs=1)
     learner_of(envs, config, policy_error=spy).iterate()
     # Rows 6, 12, 18, 24 and 30 of 32 are phantoms.
     assert [len(columns[0]) for columns in spy.seen] == sizes
@@ -154,24 +139,24 @@ def test_a_large_divergence_ends_the_epochs() -> None:
 
 
 def test_a_long_gradient_is_clipped() -> None:
-    learner = learner_of(Counter, replace(SMALL, max_grad_norm=0.1))
+    learner = learner_of(config=replace(SMALL, max_grad_norm=0.1))
     learner.iterate()
     squares = sum(p.grad.square().sum().item() for p in learner.parameters)
     assert math.sqrt(squares) == pytest.approx(0.1, rel=1e-4)
 
 
-@pytest.mark.parametrize("limit", [3, 9])
-def test_truncation_bootstraps_and_termination_does_not(limit: int) -> None:
+def test_truncation_bootstraps_and_termination_does_not() -> None:
     """Where each state is worth 100, all surprises are known."""
-    envs = make_envs(lambda: TimeLimit(Counter(), limit), 2)
-    learner = learner_of(envs, replace(SMALL, gamma=0.5, lambda_=0.0))
+    config = replace(SMALL, gamma=0.5, lambda_=0.0)
+    learner = learner_of(partial(cut_off, 12), config)
     head = learner.policy.network.critic[-1]
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.constant_(head.bias, 100.0)
-    samples = learner.look_back(learner.collect())
-    assert {*samples.adv.tolist()} == {
-        k + (0 if k == 5 else 50.0) - 100 for k in range(1, min(limit, 5) + 1)
-    }
+    batch = learner.collect()
+    assert batch.truncated.any()
+    assert batch.terminated.any()
+    wanted = torch.where(batch.terminated, 1.0 - 100, 1.0 + 50 - 100)
+    torch.testing.assert_close(learner.look_back(batch).adv, wanted.flatten())
 
 
 def test_rewards_are_scaled_with_every_kind_of_end_and_a_reset_starts_anew() -> None:
@@ -227,17 +212,14 @@ def weights(learner: PPO) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        ({"reward": math.nan}, "reward of environment 0 is nan at step 4"),
-        ({"obs": -math.inf}, "obs of environment 0 is -inf at step 6"),
-    ],
-)
-def test_numbers_that_are_none_stop_the_run(bad: Any, words: str) -> None:
-    learner = learner_of(partial(Counter, **bad))
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_numbers_that_are_none_stop_the_run(bad: float) -> None:
+    def make() -> gym.Env[Any, Any]:
+        return TransformReward(gym.make("CartPole-v1"), lambda reward: bad)
+
+    learner = learner_of(make)
     before = weights(learner)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=f"reward of environment 0 is {bad}"):
         fit(learner, progress=False)
     assert torch.equal(weights(learner), before)
     assert learner.step == 0
