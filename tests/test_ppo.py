@@ -70,15 +70,18 @@ def test_settings_are_held_to_their_ranges() -> None:
             bad()
 
 
-def test_a_policy_and_environments_that_do_not_fit_are_named() -> None:
-    learner = learner_of()
-    envs = learner.collector.envs
-    for change, words in (
-        ({"num_envs": 4}, "envs must have 4 copies"),
-        ({"normalize_obs": True}, "as normalize_obs says"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            PPO(learner.policy, envs, replace(SMALL, **change))
+@pytest.mark.parametrize(
+    ("made", "asked", "words"),
+    [
+        ({}, {"num_envs": 4}, "envs must have 4 copies"),
+        ({}, {"normalize_obs": True}, "as normalize_obs says"),
+        ({"normalize_obs": True}, {}, "as normalize_obs says"),
+    ],
+)
+def test_a_policy_and_environments_that_do_not_fit_are_named(made, asked, words):
+    learner = learner_of(config=replace(SMALL, **made))
+    with pytest.raises(ValueError, match=words):
+        PPO(learner.policy, learner.collector.envs, replace(SMALL, **asked))
 
 
 # --- One iteration --------------------------------------------------------------------
@@ -147,8 +150,8 @@ def test_a_long_gradient_is_clipped() -> None:
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
     """Where each state is worth 100, all surprises are known."""
-    config = replace(SMALL, gamma=0.5, lambda_=0.0)
-    learner = learner_of(partial(cut_off, 12), config)
+    config = replace(SMALL, num_steps=200, gamma=0.5, lambda_=0.0)
+    learner = learner_of(partial(cut_off, 20), config)
     head = learner.policy.network.critic[-1]
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.constant_(head.bias, 100.0)
