@@ -6,12 +6,10 @@ import copy
 import math
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,23 +17,17 @@ import pytest
 import torch
 from test_a2c import make_a2c, policy_for, same
 from test_actors import cartpoles
-from test_processes import gone, interrupted_while_all_hang, pids, wave
+from test_processes import pids
 from torch import nn
-from worlds import counting, deadly
+from worlds import counting
 
-from literate_rl.actors.a3c import (
-    A3C,
-    A3CConfig,
-    GradientWorker,
-    a3c_settings,
-    gradient_layout,
-)
+from literate_rl.actors.a3c import A3C, A3CConfig
 from literate_rl.actors.actors import InProcess, weights_of
-from literate_rl.actors.processes import SharedMemory, transport_named
+from literate_rl.actors.processes import transport_named
+from literate_rl.book.contract_models import CategoricalActor, StateValue
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.check.own_models import make_contract_policy
 from literate_rl.data.agents import make_envs
-from literate_rl.learners.a2c import a2c_settings
 from literate_rl.runs.runs import Run, fit, flat_env
 
 SMALL = A3CConfig(
@@ -48,33 +40,6 @@ def make_a3c(env: str = "CartPole-v1", **changes: Any) -> A3C:
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
     transport = transport_named(config.transport)
     return A3C(policy_for(build()), build, config, transport)
-
-
-# --- Settings -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
-        ({"gamma": 1.5}, "gamma must be .*1.5"),
-        ({"rmsprop_epsilon": 0.0}, "rmsprop_epsilon must be .*0.0"),
-        ({"actors": 0}, "actors must be at least 1, got 0"),
-        ({"transport": "pigeon"}, "transport must be"),
-        ({"address": "auto"}, "transport must be ray for address auto"),
-    ],
-)
-def test_illegal_settings_are_named(changes, message) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        replace(SMALL, **changes)
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "unknown"])
-def test_settings_are_those_of_a2c_with_two_workers(env: str) -> None:
-    alone, remote = a2c_settings(env), a3c_settings(env)
-    assert vars(alone).keys() - vars(remote).keys() == {"scale_reward"}
-    assert all(vars(remote).get(k, x) == x for k, x in vars(alone).items())
-    assert (remote.actors, remote.slots, remote.transport) == (2, 1, "in_process")
 
 
 def test_the_number_of_environments_must_be_right() -> None:
@@ -146,60 +111,6 @@ def test_a_stale_gradient_is_stable_up_to_the_limit(lag) -> None:
         assert (abs(np.roots(polynomial)).max() < 1) == stable
 
 
-def shared(worker: Any, actors: int = 1, slots: int = 2) -> tuple[SharedMemory, Any]:
-    policy = policy_for(counting())
-    config = replace(SMALL, num_envs=2, actors=actors, slots=slots)
-    make = partial(worker, counting, policy, config)
-    return SharedMemory(make, gradient_layout(policy, config), 1, actors, slots), policy
-
-
-class Echo(GradientWorker):
-    """Sends its weights back for a gradient, array by array, and takes its time."""
-
-    def work(self, weights: Any, out: Any) -> None:
-        for name in out["gradient"].dtype.names:
-            out["gradient"][name] = weights[name]
-            time.sleep(0.0005)
-        out["num_steps"] = 10
-
-
-def test_workers_that_are_killed_leave_no_half_gradient_and_none_counts_twice() -> None:
-    """Kill while they write: each gradient is whole, and of the version of its slot."""
-    rng, slots = Random(0), 2
-    transport, policy = shared(Echo, actors=2, slots=slots)
-    versions, version, kills = {}, 0, 0
-
-    def submit(slot: Any) -> None:
-        assert slot not in versions, "given away twice"
-        versions[slot] = version
-        transport.submit(slot, wave(policy, version))
-
-    for index in range(slots):
-        for actor in range(2):
-            submit((actor, index))
-    everyone, end = set(pids(transport)), time.monotonic() + 100
-    while kills < 14 or transport.census.replaced < kills:
-        assert time.monotonic() < end
-        slot, record = transport.receive()
-        wanted = wave(policy, versions.pop(slot))
-        for name in record["gradient"].dtype.names:
-            assert (record["gradient"][name] == wanted[name]).all()
-        assert record["num_steps"] == 10
-        record["gradient"] = 0
-        version += 1
-        submit(slot)
-        # Somebody who dies before the first result would be given up one day.
-        ready = [i for i in range(2) if transport.census.unrolls[i]]
-        if kills < 14 and ready and kills == transport.census.replaced:
-            time.sleep(0.01 * rng.random())
-            os.kill(pids(transport)[rng.choice(ready)], signal.SIGKILL)
-            kills += 1
-        everyone |= set(pids(transport))
-    assert len(versions) == 4, "no slot is lost"
-    transport.close()
-    assert gone(*everyone)
-
-
 def test_a_run_whose_workers_are_killed_counts_every_step_once() -> None:
     with make_a3c(transport="shared", total_steps=100_000) as learner:
         learner.start()
@@ -220,65 +131,27 @@ def test_a_run_whose_workers_are_killed_counts_every_step_once() -> None:
     assert steps == list(range(15, steps[-1] + 1, 15))
 
 
-def test_a_worker_that_is_stopped_or_hangs_holds_up_nobody() -> None:
-    with make_a3c(transport="shared", total_steps=10**6) as learner:
-        rows = iter(learner.iterate, None)
-        assert any(row["charts/actors"] == 2 for row in rows)
-        everyone = pids(learner.transport)
-
-        def lag_after_a_stop() -> float:
-            """Stop a worker for 30 iterations; return the largest lag after them."""
-            before = learner.step
-            os.kill(everyone[0], signal.SIGSTOP)
-            for _ in range(30):
-                learner.iterate()
-            assert learner.step == before + 30 * 15
-            os.kill(everyone[0], signal.SIGCONT)
-            return max(learner.iterate()["charts/lag"] for _ in range(100))
-
-        # A worker that was waiting for a slot goes on with fresh weights.
-        assert any(lag_after_a_stop() >= 30 for _ in range(20))
-        assert learner.transport.census.replaced == 0
-        os.kill(everyone[0], signal.SIGSTOP)
-    assert gone(*everyone)
-
-
-def test_ctrl_c_ends_a_run_that_waits_for_workers_that_hang(tmp_path: Path) -> None:
-    with make_a3c(transport="shared", total_steps=10**7) as learner:
-        learner.start()
-        everyone = pids(learner.transport)
-        interrupted_while_all_hang(learner, tmp_path / "a")
-    assert gone(*everyone)
-
-
-def test_an_error_in_a_worker_ends_the_run_with_its_words() -> None:
-    config = replace(SMALL, num_envs=2, actors=1, transport="shared")
-    build = partial(counting, fails_at=12)
-    with A3C(policy_for(counting()), build, config, SharedMemory) as learner:
-        with pytest.raises(ValueError, match="the pole is made of glass") as raised:
-            fit(learner, progress=False)
-        assert "in actor 0" in raised.value.__notes__
-        assert learner.transport is None
-
-
-def test_a_worker_that_always_dies_is_given_up() -> None:
-    config = replace(SMALL, num_envs=1, actors=1, transport="shared")
-    build = partial(counting, 1)
-    learner = A3C(policy_for(counting()), build, config, SharedMemory)
-    make = partial(GradientWorker, deadly, learner.policy, config)
-    learner.make_actor = make
-    with pytest.raises(ChildProcessError, match=r"died 3 times .* exit code -9"):
-        learner.iterate()
-
-
-def test_processes_bring_the_same_gradients_as_turns() -> None:
-    histories = []
+@pytest.mark.parametrize("own", [False, True])
+def test_processes_bring_the_same_gradients_as_turns(own: bool) -> None:
+    """Also of an actor and a critic that keep their contract."""
+    envs, results = cartpoles(), []
+    policy = policy_for(envs)
+    if own:
+        policy = make_contract_policy(
+            *(envs.single_observation_space, envs.single_action_space),
+            *(CategoricalActor(4, 2, 16), StateValue(4, 16)),
+        )
+        policy.actor.model.idle = nn.Linear(2, 2)  # it plays no role
     for transport in ("in_process", "shared"):
-        with make_a3c(transport=transport, actors=1) as learner:
-            rows = fit(learner, progress=False)
-        histories.append([row["losses/grad_norm"] for row in rows[:1]])
-        assert rows[-1]["step"] == 300
-    assert histories[0] == histories[1]
+        # Where actors take turns, they start anew at each checkpoint.
+        changes = {"checkpoint_interval": 100, "total_steps": 90, "actors": 1}
+        config = replace(SMALL, **changes, slots=1, transport=transport)
+        named = transport_named(transport)
+        with A3C(copy.deepcopy(policy), cartpoles, config, named) as learner:
+            assert fit(learner, progress=False)[-1]["step"] == 90
+        results.append(learner.policy)
+    assert same(*results)
+    assert not same(policy, results[0])
 
 
 def test_a_resumed_run_goes_on_with_other_noise(tmp_path: Path) -> None:
@@ -315,27 +188,3 @@ def test_a_local_gradient_that_nobody_clears_grows() -> None:
         used.append(shared_model.weight.grad.item())
         optimizer.step()
     assert used == [1.0, 2.0, 3.0, 4.0]
-
-
-# --- A network of one's own -----------------------------------------------------------
-
-
-def test_a_contract_actor_works_in_processes_of_its_own() -> None:
-    from literate_rl.book.contract_models import CategoricalActor, StateValue
-
-    envs = cartpoles()
-    torch.manual_seed(0)
-    policy = make_contract_policy(
-        *(envs.single_observation_space, envs.single_action_space),
-        *(CategoricalActor(4, 2, 16), StateValue(4, 16)),
-    )
-    results = []
-    for transport in ("in_process", "shared"):
-        # Where actors take turns, they start anew at each checkpoint.
-        small = replace(SMALL, checkpoint_interval=100, total_steps=90)
-        config = replace(small, actors=1, slots=1, transport=transport)
-        named = transport_named(transport)
-        with A3C(copy.deepcopy(policy), cartpoles, config, named) as learner:
-            fit(learner, progress=False)
-        results.append(learner.policy)
-    assert same(*results)

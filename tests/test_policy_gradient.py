@@ -2,11 +2,9 @@
 
 import itertools
 import math
-from random import Random
 
 import pytest
 import torch
-from fuzz import assert_held, illegal_calls
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -48,95 +46,26 @@ def score(logit: Tensor) -> Tensor:
     return torch.autograd.grad(log_prob.sum(), leaf)[0]
 
 
-# --- Log-probabilities ----------------------------------------------------------------
+# --- Log-probabilities and entropies --------------------------------------------------
 
 
 @pytest.mark.equation("categorical-log-prob")
+@pytest.mark.equation("categorical-entropy")
 @given(sizes, seeds)
-def test_log_prob_matches_its_definition(size, seed) -> None:
+def test_log_probs_and_entropies_match_their_definition(size, seed) -> None:
     logit = 3 * randn(*size, seed=seed)
     action = one_action_each(logit, seed)
-    result = categorical_log_prob(logit, action)
-    assert result.shape == (size[0],)
-    for row, a, given_ in zip(logit.tolist(), action, result, strict=True):
-        assert given_.item() == pytest.approx(log_softmax_by_hand(row)[a])
-
-
-@given(sizes, seeds)
-def test_score_is_one_minus_the_probabilities(size, seed) -> None:
-    logit = randn(size[1], seed=seed)
-    expected = torch.eye(size[1]) - logit.softmax(0)
-    torch.testing.assert_close(score(logit), expected)
-
-
-@given(sizes, seeds)
-def test_the_mean_of_the_score_is_zero(size, seed) -> None:
-    logit = randn(size[1], seed=seed)
-    mean = logit.softmax(0) @ score(logit)
-    torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("shift", [-3e4, 3e4])
-def test_a_common_shift_of_the_logits_changes_nothing(shift: float) -> None:
-    logit = torch.tensor([[0.5, -0.25, 1.0]])  # exact in float32, shifted as well
-    action = torch.tensor([1])
-    for function in (lambda z: categorical_log_prob(z, action), categorical_entropy):
-        torch.testing.assert_close(
-            function(logit + shift), function(logit), rtol=0, atol=1e-6
-        )
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64])
-def test_actions_may_be_any_integers(dtype: torch.dtype) -> None:
-    logit = randn(4, 3, seed=0)
-    action = torch.tensor([0, 2, 1, 1])
-    expected = categorical_log_prob(logit, action)
-    assert torch.equal(categorical_log_prob(logit, action.to(dtype)), expected)
+    rows = [log_softmax_by_hand(row) for row in logit.tolist()]
+    wanted = [row[a] for row, a in zip(rows, action, strict=True)]
+    assert categorical_log_prob(logit, action).tolist() == pytest.approx(wanted)
+    wanted = [-sum(math.exp(x) * x for x in row) for row in rows]
+    assert categorical_entropy(logit).tolist() == pytest.approx(wanted, abs=1e-12)
 
 
 def test_gradients_are_those_of_the_values() -> None:
-    logit = randn(4, 3, seed=0).requires_grad_()
-    action = torch.tensor([0, 2, 1, 1])
-    adv, weight = randn(2, 4, seed=1)
+    logit, action = randn(4, 3, seed=0).requires_grad_(), torch.tensor([0, 2, 1, 1])
     assert torch.autograd.gradcheck(lambda z: categorical_log_prob(z, action), logit)
     assert torch.autograd.gradcheck(categorical_entropy, logit)
-    assert torch.autograd.gradcheck(
-        lambda z: policy_gradient_error(categorical_log_prob(z, action), adv, weight),
-        logit,
-    )
-
-
-# --- Entropy --------------------------------------------------------------------------
-
-
-@pytest.mark.equation("categorical-entropy")
-@given(sizes, seeds)
-def test_entropy_matches_its_definition(size, seed) -> None:
-    logit = 3 * randn(*size, seed=seed)
-    result = categorical_entropy(logit)
-    assert result.shape == (size[0],)
-    for row, given_ in zip(logit.tolist(), result.tolist(), strict=True):
-        logs = log_softmax_by_hand(row)
-        expected = -sum(math.exp(x) * x for x in logs)
-        assert given_ == pytest.approx(expected, abs=1e-12)
-        assert -1e-12 <= given_ <= math.log(size[1]) + 1e-12
-
-
-@given(sizes, seeds)
-def test_gradient_of_the_entropy_is_the_closed_form(size, seed) -> None:
-    logit = randn(*size, seed=seed).requires_grad_()
-    entropy = categorical_entropy(logit)
-    (gradient,) = torch.autograd.grad(entropy.sum(), logit)
-    log_prob = logit.detach().log_softmax(1)
-    expected = -log_prob.exp() * (log_prob + entropy.detach().unsqueeze(1))
-    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_climbing_the_entropy_makes_a_policy_more_even() -> None:
-    logit = torch.tensor([[2.0, 0.0, -1.0]], requires_grad=True)
-    (gradient,) = torch.autograd.grad(categorical_entropy(logit).sum(), logit)
-    after = (logit + 0.1 * gradient).softmax(1).max()
-    assert after < logit.softmax(1).max()
 
 
 # --- Actions that were taken away -----------------------------------------------------
@@ -144,75 +73,37 @@ def test_climbing_the_entropy_makes_a_policy_more_even() -> None:
 
 @given(sizes, seeds)
 def test_an_impossible_action_is_as_if_it_were_not_there(size, seed) -> None:
-    logit = randn(*size, seed=seed)
+    narrow = randn(*size, seed=seed).requires_grad_()
     gone = torch.full((size[0], 1), -torch.inf, dtype=torch.float64)
-    both = torch.cat((logit, gone), 1)
-    action = one_action_each(logit, seed)
-    q_value = randn(*both.shape, seed=seed + 1)
-    for function in (
-        lambda z: categorical_log_prob(z, action),
-        categorical_entropy,
-        lambda z: optimal_baseline(z, q_value[:, : z.shape[1]]),
-    ):
-        torch.testing.assert_close(function(both), function(logit))
+    wide = torch.cat((narrow.detach(), gone), 1).requires_grad_()
+    action, q_value = one_action_each(narrow, seed), randn(*wide.shape, seed=seed + 1)
+    best = optimal_baseline(narrow, q_value[:, :-1])
+    torch.testing.assert_close(optimal_baseline(wide, q_value), best)
     for function in (lambda z: categorical_log_prob(z, action), categorical_entropy):
-        wide, narrow = both.clone().requires_grad_(), logit.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(function(wide).sum(), wide)
-        (expected,) = torch.autograd.grad(function(narrow).sum(), narrow)
+        found, wanted = function(wide), function(narrow)
+        torch.testing.assert_close(found, wanted)
+        (gradient,) = torch.autograd.grad(found.sum(), wide)
+        (expected,) = torch.autograd.grad(wanted.sum(), narrow)
         torch.testing.assert_close(gradient[:, :-1], expected)
         assert (gradient[:, -1] == 0).all()
-
-
-def test_taking_an_impossible_action_has_no_finite_loss() -> None:
-    logit = torch.tensor([[0.0, -torch.inf]])
-    log_prob = categorical_log_prob(logit, torch.tensor([1]))
-    assert log_prob.item() == -torch.inf
-    with pytest.raises(ValueError, match="log_prob must be finite"):
-        policy_gradient_error(log_prob, torch.ones(1))
 
 
 # --- The loss -------------------------------------------------------------------------
 
 
 @pytest.mark.equation("policy-gradient-loss")
-@given(st.integers(1, 20), seeds, st.booleans())
-def test_loss_and_slope_match_the_definition(batch, seed, weighted) -> None:
-    log_prob, adv, weight = randn(3, batch, seed=seed)
-    log_prob.requires_grad_()
+@given(st.sampled_from([(1,), (20,), (4, 5)]), seeds, st.booleans())
+def test_loss_and_slope_match_the_definition(shape, seed, weighted) -> None:
+    log_prob, adv, weight = (x.requires_grad_() for x in randn(3, *shape, seed=seed))
     loss = policy_gradient_error(log_prob, adv, weight if weighted else None)
-    factors = (adv * weight if weighted else adv).tolist()
-    terms = [f * x for f, x in zip(factors, log_prob.tolist(), strict=True)]
-    assert loss.shape == ()
-    assert loss.item() == pytest.approx(-sum(terms) / batch, abs=1e-12)
-    (slope,) = torch.autograd.grad(loss, log_prob)
-    assert slope.tolist() == pytest.approx([-f / batch for f in factors], abs=1e-12)
-
-
-def test_gradient_flows_into_the_log_probabilities_alone() -> None:
-    leaves = [x.clone().requires_grad_() for x in randn(3, 5, seed=0)]
-    policy_gradient_error(*leaves).backward()
-    assert leaves[0].grad is not None
-    assert leaves[1].grad is None
-    assert leaves[2].grad is None
-
-
-def test_arguments_keep_their_numbers() -> None:
-    log_prob, adv, weight = randn(3, 5, seed=0)
-    logit, q_value = randn(2, 4, 3, seed=1)
-    logit[0, 0] = -torch.inf
-    tensors = (log_prob, adv, weight, logit, q_value)
-    before = [x.clone() for x in tensors]
-    policy_gradient_error(log_prob, adv, weight)
-    categorical_log_prob(logit, torch.tensor([1, 0, 2, 1]))
-    categorical_entropy(logit)
-    optimal_baseline(logit, q_value)
-    assert all(map(torch.equal, tensors, before))
-
-
-def test_time_major_losses_are_those_of_the_flat_batch() -> None:
-    log_prob, adv, weight = randn(3, 4, 5, seed=0)
-    flat = policy_gradient_error(log_prob.flatten(), adv.flatten(), weight.flatten())
-    torch.testing.assert_close(policy_gradient_error(log_prob, adv, weight), flat)
+    factors = (adv * weight if weighted else adv).flatten().tolist()
+    terms = zip(factors, log_prob.flatten().tolist(), strict=True)
+    wanted = -sum(f * x for f, x in terms) / len(factors)
+    assert loss.item() == pytest.approx(wanted, abs=1e-12)
+    loss.backward()
+    slopes = [-f / len(factors) for f in factors]
+    assert log_prob.grad.flatten().tolist() == pytest.approx(slopes, abs=1e-12)
+    assert adv.grad is weight.grad is None
 
 
 # --- The theorem: all episodes of a small problem -------------------------------------
@@ -299,12 +190,6 @@ def test_mean_over_all_episodes_is_the_gradient_of_the_objective(weigh, seed) ->
     torch.testing.assert_close(problem.mean_estimate(weigh), problem.gradient())
 
 
-def test_without_the_discount_of_the_step_the_mean_is_another_one() -> None:
-    problem = Problem(0)
-    mean = problem.mean_estimate(lambda s, returns, gamma: (returns, [1.0] * STEPS))
-    assert (mean - problem.gradient()).norm() > 0.05 * problem.gradient().norm()
-
-
 # --- The best baseline ----------------------------------------------------------------
 
 
@@ -320,28 +205,15 @@ def variance(logit: Tensor, q_value: Tensor, baseline: float) -> float:
 @given(st.integers(2, 5), seeds, st.floats(-3.0, 3.0))
 def test_no_baseline_has_less_variance(num_actions, seed, shift) -> None:
     logit, q_value = randn(2, num_actions, seed=seed)
-    (best,) = optimal_baseline(logit.unsqueeze(0), q_value.unsqueeze(0)).tolist()
+    pair = (x.clone().unsqueeze(0).requires_grad_() for x in (logit, q_value))
+    found = optimal_baseline(*pair)
+    assert not found.requires_grad
+    best = found.item()
     lowest = variance(logit, q_value, best)
     # The parabola of the chapter: how much more another baseline costs.
     length = logit.softmax(0) @ score(logit).square().sum(1)
     expected = lowest + length.item() * shift**2
     assert variance(logit, q_value, best + shift) == pytest.approx(expected)
-
-
-@given(sizes, seeds)
-def test_best_baselines_of_a_batch_are_those_of_its_rows(size, seed) -> None:
-    logit, q_value = randn(2, *size, seed=seed)
-    together = optimal_baseline(logit, q_value)
-    rows = zip(logit.split(1), q_value.split(1), strict=True)
-    alone = [optimal_baseline(*row) for row in rows]
-    torch.testing.assert_close(together, torch.cat(alone))
-
-
-def test_best_baseline_of_two_actions_exchanges_their_probabilities() -> None:
-    logit = torch.tensor([[0.9, 0.1]]).double().log()
-    q_value = torch.tensor([[1.0, 3.0]]).double()
-    assert optimal_baseline(logit, q_value).item() == pytest.approx(0.1 * 1 + 0.9 * 3)
-    assert variance(logit[0], q_value[0], 2.8) == pytest.approx(0.0, abs=1e-15)
 
 
 def test_best_baseline_of_a_certain_action_is_its_return() -> None:
@@ -351,150 +223,34 @@ def test_best_baseline_of_a_certain_action_is_its_return() -> None:
     assert optimal_baseline(torch.zeros(1, 1), torch.full((1, 1), 7.0)).item() == 7.0
 
 
-def test_best_baseline_has_no_gradient() -> None:
-    logit, q_value = randn(2, 3, 2, seed=0).requires_grad_()
-    assert not optimal_baseline(logit, q_value).requires_grad
-
-
 # --- What is refused ------------------------------------------------------------------
 
-LOGIT, ACTION = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
+LOGIT, ONE, FIRST = torch.zeros(1, 2), torch.ones(1), torch.tensor([0])
+NAN, GONE = torch.full((1, 2), torch.nan), torch.tensor([[0.0, -torch.inf]])
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("call", "words"),
     [
-        lambda logit: categorical_log_prob(logit, ACTION),
-        categorical_entropy,
-        lambda logit: optimal_baseline(logit, LOGIT),
+        (lambda: categorical_log_prob(LOGIT, FIRST + 2), "action must lie in 0..1"),
+        (lambda: categorical_log_prob(LOGIT, FIRST - 1), "action must lie in 0..1"),
+        (lambda: categorical_entropy(NAN), "logit"),
+        (lambda: optimal_baseline(NAN, LOGIT), "logit"),
+        # A logit of minus infinity is not to blame.
+        (lambda: optimal_baseline(GONE, NAN), "q_value"),
+        (lambda: policy_gradient_error(ONE, ONE / 0), "adv"),
+        (lambda: policy_gradient_error(ONE / 0, ONE), "log_prob"),
+        (lambda: policy_gradient_error(ONE, ONE, ONE / 0), "weight"),
+        # Taking an impossible action has no finite loss.
+        (
+            lambda: policy_gradient_error(categorical_log_prob(GONE, FIRST + 1), ONE),
+            "log_prob",
+        ),
     ],
 )
-@pytest.mark.parametrize(
-    ("logit", "error", "message"),
-    [
-        ([[0.0]], TypeError, "logit must be a tensor, got list of 1"),
-        (torch.zeros(4), ValueError, r"logit must have shape \(B, N\).*got \(4,\)"),
-        (
-            torch.zeros(4, 0),
-            ValueError,
-            r"logit must have a non-empty shape .*got \(4, 0\)",
-        ),
-        (torch.zeros(4, 3).long(), TypeError, "logit must be a float32 or float64"),
-    ],
-)
-def test_bad_logits_are_named(function, logit, error, message) -> None:
-    with pytest.raises(error, match=message):
-        function(logit)
-
-
-@pytest.mark.parametrize(
-    ("action", "error", "message"),
-    [
-        (
-            ACTION.unsqueeze(1),
-            ValueError,
-            r"action must have shape \(B,\) with B = 4 .*got \(4, 1",
-        ),
-        (
-            ACTION.float(),
-            TypeError,
-            "action must be an integer tensor, got torch.float32",
-        ),
-        (ACTION.bool(), TypeError, "action must be an integer tensor, got torch.bool"),
-        (ACTION + 3, ValueError, r"action must lie in 0..2, got 3..3"),
-        (ACTION - 1, ValueError, r"action must lie in 0..2, got -1..-1"),
-        ([0, 0, 0, 0], TypeError, "action must be a tensor, got list of 4"),
-    ],
-)
-def test_bad_actions_are_named(action, error, message) -> None:
-    with pytest.raises(error, match=message):
-        categorical_log_prob(LOGIT, action)
-
-
-ROW = torch.zeros(4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((0.5, ROW), TypeError, "log_prob must be a tensor, got float"),
-        ((ROW.long(), ROW), TypeError, "log_prob must be a float32 or float64"),
-        (
-            (ROW[:0], ROW[:0]),
-            ValueError,
-            r"log_prob must have a non-empty shape .*got \(0,\)",
-        ),
-        (
-            (ROW, ROW.unsqueeze(1)),
-            ValueError,
-            r"adv must have shape .* = \(4,\) \(of log_prob\), got \(4, ",
-        ),
-        ((ROW, 1.0), TypeError, "adv must be a tensor, got float"),
-        (
-            (ROW, ROW, torch.ones(1)),
-            ValueError,
-            r"weight must have shape .* = \(4,\) \(of log_prob\), got \(1,",
-        ),
-        ((ROW, ROW + torch.nan), ValueError, "adv must be finite"),
-        ((ROW + torch.inf, ROW + 1), ValueError, "log_prob must be finite"),
-        ((ROW, ROW, ROW + torch.inf), ValueError, "weight must be finite"),
-    ],
-)
-def test_bad_arguments_of_the_loss_are_named(arguments, error, message) -> None:
-    with pytest.raises(error, match=message):
-        policy_gradient_error(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("q_value", "error", "message"),
-    [
-        (
-            torch.zeros(4),
-            ValueError,
-            r"q_value must have shape \(B, N\) with B = 4 .*got \(4,\)",
-        ),
-        (None, TypeError, "q_value must be a tensor, got NoneType"),
-        (LOGIT + torch.nan, ValueError, "q_value must be finite"),
-    ],
-)
-def test_bad_values_of_actions_are_named(q_value, error, message) -> None:
-    with pytest.raises(error, match=message):
-        optimal_baseline(LOGIT, q_value)
-
-
-def test_a_logit_of_minus_infinity_is_not_to_blame() -> None:
-    logit = torch.tensor([[0.0, -torch.inf]])
-    with pytest.raises(ValueError, match=r"^q_value must be finite"):
-        optimal_baseline(logit, torch.tensor([[1.0, torch.nan]]))
-
-
-@pytest.mark.parametrize(
-    "function", [policy_gradient_error, optimal_baseline, categorical_entropy]
-)
-def test_signatures_are_held(function) -> None:
-    assert assert_held(function, Random(0)) > 0
-
-
-def test_the_signature_of_a_log_probability_is_held() -> None:
-    # That an action lies below the number of actions is what a signature cannot say, so
-    # the legal call is given.
-    legal = {"logit": torch.zeros(2, 3), "action": torch.tensor([0, 2])}
-    categorical_log_prob(**legal)
-    calls = list(illegal_calls(categorical_log_prob, legal))
-    assert {call.name for call in calls} == {"logit", "action"}
-    for name, _, arguments in calls:
-        with pytest.raises((TypeError, ValueError), match=name):
-            categorical_log_prob(**arguments)
-
-
-def test_a_logit_that_is_not_a_number_is_named() -> None:
-    logit = torch.tensor([[0.0, torch.nan]])
-    for function in (
-        categorical_entropy,
-        lambda z: optimal_baseline(z, torch.ones(1, 2)),
-    ):
-        with pytest.raises(ValueError, match=r"^logit must be finite"):
-            function(logit)
+def test_numbers_that_no_loss_can_use_are_named(call, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{words}"):
+        call()
 
 
 # --- Errata ---------------------------------------------------------------------------
@@ -519,17 +275,12 @@ def test_the_mean_of_the_own_batch_shortens_the_gradient(batch: int) -> None:
     q_value = torch.tensor([3.0, 4.0, 6.0]).double()
     prob, scores = logit.softmax(0), score(logit)
     exact = prob @ (q_value.unsqueeze(1) * scores)
-    own, others = torch.zeros(3).double(), torch.zeros(3).double()
+    own = torch.zeros(3).double()
     for actions in itertools.product(range(3), repeat=batch):
         chosen = list(actions)
         chance, paid = prob[chosen].prod(), q_value[chosen]
         own += chance * ((paid - paid.mean()).unsqueeze(1) * scores[chosen]).mean(0)
-        if batch > 1:
-            rest = (paid.sum() - paid) / (batch - 1)
-            others += chance * ((paid - rest).unsqueeze(1) * scores[chosen]).mean(0)
     torch.testing.assert_close(own, (1 - 1 / batch) * exact)
-    if batch > 1:
-        torch.testing.assert_close(others, exact)
 
 
 @pytest.mark.erratum("advantage-attached")
@@ -568,5 +319,5 @@ def test_a_column_of_actions_teaches_each_state_all_actions() -> None:
     loss = policy_gradient_error(categorical_log_prob(logit, action), adv)
     (gradient,) = torch.autograd.grad(-loss, logit)
     assert (gradient[:, 1] > 0).tolist() == [False, True, True]
-    with pytest.raises(ValueError, match="action must have shape"):
+    with pytest.raises(ValueError, match="action"):
         categorical_log_prob(logit, action.unsqueeze(1))
