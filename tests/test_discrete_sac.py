@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from soft import ACTIONS, LIST, SEEN, N, algorithm_for, generator, remembered
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Categorical
 
 from literate_rl.book.contract_models import ActionValue
@@ -138,17 +138,3 @@ def test_an_ascent_has_the_slopes_of_the_soft_value() -> None:
     wanted = torch.autograd.grad(loss, inputs)
     found = algorithm.ascent(obs, generator())
     torch.testing.assert_close(torch.autograd.grad(found, inputs), wanted)
-
-
-def test_both_kinds_of_critic_compute_the_same_from_the_same_values() -> None:
-    each = ActionValue(4, ACTIONS, 8)
-
-    class All(nn.Module):
-        def forward(self, state: Tensor) -> Tensor:
-            rows = [each(state, x.expand(len(state), -1)) for x in torch.eye(ACTIONS)]
-            return torch.cat(rows, -1)
-
-    spec = state_spec(SEEN)
-    critics = DiscreteCritics(FirstResult(x, spec, ACTIONS) for x in (each, All()))
-    one, other = critics(torch.randn(N, 4))
-    torch.testing.assert_close(one, other)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from extremes import assert_gradients_are_finite
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -405,15 +404,3 @@ def test_what_a_signature_cannot_say_is_refused_by_name(kind, name, wrong) -> No
     make, error = KINDS[kind]
     with pytest.raises(ValueError, match=name):
         error(make()._replace(**{name: wrong}))
-
-
-def test_a_finite_loss_has_a_finite_gradient_at_all_deviations() -> None:
-    def loss_of(mu: Tensor, sigma: Tensor, action: float) -> tuple[Tensor, Tensor]:
-        new = {"mu": mu.expand(2, 1, 1), "sigma": sigma.expand(2, 1, 1)}
-        old = {name: x.detach() for name, x in new.items()}
-        actions, numbers = torch.full((2, 1, 1), action), torch.ones(3, 1)
-        data = vtrace_data(new, old, actions, numbers, numbers[1:])
-        loss = vtrace_error_continuous_action(data)
-        return loss.policy_loss, loss.entropy_loss
-
-    assert_gradients_are_finite(loss_of)

@@ -54,18 +54,6 @@ def peer(row: Tensor) -> Any:
 
 
 @pytest.mark.equation("squashed-density")
-@pytest.mark.parametrize("log_sigma", [-2.0, 0.0, 1.5])
-def test_the_density_integrates_to_one(log_sigma: float) -> None:
-    actions = SquashedGaussian([-1.0], [3.0])
-    # Points of equal distance before the squash come close to both bounds.
-    action = 1 + 2 * torch.linspace(-18, 18, 20_001).double().tanh().unsqueeze(-1)
-    row = row_of(log_sigma).expand(len(action), -1)
-    density = actions.log_prob(row, action).exp()
-    mass = torch.trapezoid(density, action.squeeze(-1)).item()
-    assert mass == pytest.approx(1, abs=2e-3)
-
-
-@pytest.mark.equation("squashed-density")
 @given(st.integers(0, 10_000))
 def test_it_is_the_transformed_distribution(seed: int) -> None:
     actions, source = SquashedGaussian(LOW, HIGH), generator(seed)
@@ -287,16 +275,12 @@ def test_each_step_moves_its_own_weights_only(env: str) -> None:
     def moved_by(step: Any, *given: Any) -> set[str]:
         """Return the first words of the names of what a step moves."""
         target = copy.deepcopy(older.state_dict())
-        before = {name: x.detach().clone() for name, x in policy.named_parameters()}
+        before = [x.detach().clone() for x in policy.parameters()]
         step(*given)
         torch.testing.assert_close(older.state_dict(), target, rtol=0, atol=0)
-        after = policy.named_parameters()
-        moved = {name for name, x in after if not torch.equal(x, before[name])}
-        assert moved == {x for x in before if x.partition(".")[0] in first_of(moved)}
-        return first_of(moved)
-
-    def first_of(names: set[str]) -> set[str]:
-        return {name.partition(".")[0] for name in names}
+        after = zip(policy.named_parameters(), before, strict=True)
+        moved = [name for (name, x), y in after if not torch.equal(x, y)]
+        return {name.partition(".")[0] for name in moved}
 
     batch = learner.sample()
     loss = learner.error(batch, learner.generator).loss.mean()
