@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from torch.utils._pytree import tree_leaves
@@ -234,6 +235,15 @@ def test_layout_and_priorities_leave_modes_and_moments_alone() -> None:
         algorithm = of_one_policy(QLearning(policy, SMALL), policy)
         given = algorithm, rollout, 1, 0.9, torch.Generator()
         assert torch.equal(first_priorities(*given), first_priorities(*given))
+
+
+@pytest.mark.parametrize("seen", ["uint8", "float32", "float64"])
+def test_pictures_travel_as_bytes_and_no_number_as_a_float64(seen: str) -> None:
+    envs = worlds(2)
+    policy = make_plain(replace(SMALL, num_envs=2, train_interval=8), envs).policy
+    envs.single_observation_space = spaces.Box(0, 255, (4,), np.dtype(seen).type)
+    sent = experience_layout(policy, envs, 4)["result"]["obs"].base
+    assert sent == ("float32" if seen == "float64" else seen)
 
 
 # --- One memory -----------------------------------------------------------------------

@@ -113,6 +113,7 @@ def test_pictures_may_come_flat_and_as_bytes(kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_means_and_greedy_actions_the_best_of_them(kind) -> None:
     policy = make_rainbow_policy(STATES, LIST, hidden=16, **kind)
+    assert type(policy.network.first) is nn.Linear  # as in old checkpoints
     obs = torch.randn(3, 6, 4)
     value = policy(obs)
     if policy.distributional:

@@ -122,7 +122,7 @@ def test_a_state_comes_back_bit_for_bit(alpha, num_rollouts):
     other.push(make_rollout(rng, 9, 3))  # what it held before is gone
     other.load_state_dict(buffer.state_dict())
     assert same(buffer.state_dict(), other.state_dict())
-    rollout = make_rollout(rng, 20, 3, 100)
+    rollout = make_rollout(rng, 5, 3, 100)
     for memory in (buffer, other):
         memory.push(rollout)
     one, two = (memory.sample(64, generator(), 3) for memory in (buffer, other))
