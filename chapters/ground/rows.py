@@ -225,7 +225,7 @@ def actor_critic(seen: Any, actions: Any, config: Any, **models: Any) -> Any:
 # %% [markdown]
 # ## An algorithm of your own, in one file
 #
-# PQN {cite:p}`gallici2025` is Q-learning without a memory of old steps and without an older copy of the
+# [PQN](https://arxiv.org/abs/2407.04811) is Q-learning without a memory of old steps and without an older copy of the
 # network: it learns from fresh rollouts, and its layers are normalised. Such a file has four parts. First come
 # the settings, a frozen dataclass below `RunConfig`. Under `@checked` ({doc}`/chapters/ground/signatures`) a wrong value is
 # refused by its name.
@@ -236,7 +236,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from literate_rl import evaluate, load, train
+from literate_rl.apps.training import train
 from literate_rl.data.agents import Runner
 from literate_rl.data.episodes import mean_return
 from literate_rl.ground.nests import remembered
@@ -246,6 +246,8 @@ from literate_rl.learners.dqn import EpsilonGreedy, QLayers
 from literate_rl.learners.loop import linear_schedule
 from literate_rl.maths.advantages import lambda_returns
 from literate_rl.nets.policies import Policy
+from literate_rl.runs.evaluation import evaluate
+from literate_rl.runs.runs import load
 
 
 @checked

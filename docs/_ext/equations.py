@@ -160,7 +160,8 @@ class ErrataTests(SphinxDirective):
                 self.arguments[0],
                 location=self.get_location(),
             )
-        return [listing(test) for test in tests]
+        # One test may reproduce several entries.
+        return [listing(test, f"{self.arguments[0]}-{anchor(test)}") for test in tests]
 
 
 def check_errata(app: Sphinx, env: BuildEnvironment) -> None:
@@ -170,9 +171,9 @@ def check_errata(app: Sphinx, env: BuildEnvironment) -> None:
         logger.warning("tests name an unknown erratum %r", name, location="docs/errata")
 
 
-def listing(test: Test) -> nodes.Node:
-    """Return a folded listing of a test, with an anchor of its own."""
-    box = nodes.container(ids=[anchor(test)], classes=["test-listing"])
+def listing(test: Test, name: str) -> nodes.Node:
+    """Return a folded listing of a test, with an anchor of this name."""
+    box = nodes.container(ids=[name], classes=["test-listing"])
     box += nodes.raw("", f"<details><summary>{test.name} ", format="html")
     box += nodes.raw("", f"<span>tests/{test.file}</span></summary>", format="html")
     box += nodes.literal_block(test.source, test.source, language="python")
@@ -266,7 +267,7 @@ def entry(
     for test in app.env.marked_tests["equation"].get(label, []):  # type: ignore[attr-defined]
         if test not in listed:
             listed.add(test)
-            box.append(listing(test))
+            box.append(listing(test, anchor(test)))
     return box
 
 
