@@ -59,6 +59,8 @@ LOOP = """
             Pressing.presses = 0
             return super().step(action)
 
+    # A process that was started in the background ignores the key.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     make = lambda: Pressing(gym.make("CartPole-v1"))
     for seed, Pressing.presses in ((1, 1), (2, 0), (3, 2), (4, 0)):
         steps = {"num_envs": 2, "num_steps": 16, "total_steps": 96}
