@@ -517,7 +517,7 @@ for kind in ("one observation", "four stacked", "GRU", "LSTM"):
     axes[2].plot(list(mazes), solved[kind], "o-", label=kind)
 axes[2].set(xlabel="steps of the corridor", ylim=(-0.5, 10.5), xticks=list(mazes))
 axes[2].set_title("corridors: seeds solved", fontsize=9)
-axes[2].legend(fontsize=6)
+axes[2].legend(fontsize=6, loc=(0.02, 0.1))
 fig.tight_layout()
 
 # %% [markdown]
