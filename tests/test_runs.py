@@ -230,7 +230,7 @@ def test_first_interrupt_ends_after_the_iteration_and_the_run_goes_on(
     before = signal.getsignal(signal.SIGINT)
     run = train(tmp_path / "run", Walker(4, interrupt))
     assert capsys.readouterr().out == "interrupted at step 32 of 80\n"
-    assert steps(run) == [8, 16, 24, 32]
+    assert (Run(run.directory, resume=True).saved, steps(run)) == (32, [8, 16, 24, 32])
     assert signal.getsignal(signal.SIGINT) is before
     assert_same_end(run.directory)
 
