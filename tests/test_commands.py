@@ -61,8 +61,9 @@ def test_help_imports_nothing_large(words, tmp_path):
 
 def test_what_is_no_command_is_said(capsys):
     for name, hint in (("sarsa", ""), ("PPO", "is it ppo?"), ("", "")):
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit) as ended:
             main([name])
+        assert ended.value.code == 2
         assert f"there is no command {name!r}: {hint}" in capsys.readouterr().err
 
 
