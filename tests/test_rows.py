@@ -16,10 +16,12 @@ import torch
 from literate_rl import load, train
 from literate_rl.apps.cli import parse
 from literate_rl.apps.commands import main as command
+from literate_rl.apps.training import FORMS
 from literate_rl.ground.nests import remembered
 from literate_rl.ground.rows import (
     ALGORITHMS,
     MAKERS,
+    SLOTS,
     Row,
     by_settings,
     maker_named,
@@ -389,6 +391,7 @@ def test_a_policy_that_could_not_be_kept_is_refused_before_it_learns(own: Any) -
 
 def test_a_row_says_what_is_wrong_with_it(own: Any) -> None:
     row = own.Munchausen
+    assert {*SLOTS} == FORMS.keys()
     for changes, words in (
         ({"learner": None}, "a row must have a learner or actors, got none"),
         ({"actions": "discrete"}, "actions must be of 'all kinds', .*'discrete'"),

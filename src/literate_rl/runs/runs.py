@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest a570cb961dc4d3fe
+# Generated from chapters/runs/runs.py (edit there); digest 7f21059f2648f085
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypedDict, Unpack
@@ -611,7 +612,11 @@ def about(name: str, known: Container[str], dash: str = "") -> str:
         words = f"is it {as_typed(ours, dash)}?"
     elif names == ["hidden"]:
         words = SIZE
-    elif theirs := [x.name for x in ALGORITHMS.values() if hasattr(x.config, name)]:
+    elif theirs := [
+        row.name
+        for row in ALGORITHMS.values()
+        if name in {field.name for field in fields(row.config)}
+    ]:
         words = f"it is one of {', '.join(theirs)}"
     else:
         return ""
