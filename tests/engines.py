@@ -487,19 +487,6 @@ def test_keys_turn_a_switch(visit):
     keep(page, "switch")
 
 
-def test_a_question_is_answered(visit):
-    page = visit("chapters/advantages.html", PHONE)
-    wrong, right = (f".lr-predict input[value='{value}']" for value in "01")
-    verdict = "s => document.querySelector(`.lr-predict ${s}`).checkVisibility()"
-    page.click(wrong)
-    page.click(".lr-predict summary")
-    page.until(verdict, ".lr-wrong")
-    page.click(right)
-    page.until(verdict, ".lr-right")
-    keep(page, "question")
-    assert not page.call(verdict, ".lr-wrong")
-
-
 def test_the_agent_is_pushed(visit):
     page = visit("chapters/ppo.html", PHONE)
     agent = "figure.lr-play"
@@ -577,17 +564,6 @@ def test_search_is_used_with_the_keyboard_alone(visit, width):
     page.until("() => document.querySelectorAll('#search-results a').length > 5")
 
 
-def test_the_scheme_is_chosen_and_kept(visit):
-    page = visit("chapters/advantages.html")
-    scheme = "() => document.documentElement.dataset.theme"
-    other = {"light": "dark", "dark": "light"}[page.scheme]
-    page.click("button.scheme")
-    assert page.call(scheme) == other
-    page.go(page.call("() => location.href"))
-    assert page.call(scheme) == other
-    keep(page, "other-scheme")
-
-
 def test_code_is_copied(visit):
     page = visit("chapters/advantages.html")
     page.call(f"() => {{ {UNFOLD} }}")
@@ -604,29 +580,6 @@ def test_code_is_copied(visit):
 
 
 VISIBLE = "selector => document.querySelector(selector)?.checkVisibility()"
-
-
-def test_the_plain_notebook_and_folded_parts(visit):
-    page = visit("chapters/advantages.html")
-    page.click(".weave-switch")
-    page.until(VISIBLE, ".weave-plain pre")
-    keep(page, "plain")
-    page.click(".weave-switch")
-    page.until(VISIBLE, ".weave-columns")
-    page.click(".cell details > summary")
-    page.until("() => document.querySelector('.cell details').open")
-    page.click(".equation-ties a[href*='test-']")
-    page.until("() => document.querySelector(':target details')?.open")
-    keep(page, "test")
-
-
-def test_the_contents_open_on_a_phone(visit):
-    page = visit("chapters/advantages.html", PHONE)
-    page.click(".contents-button")
-    page.until(VISIBLE, "#contents")
-    keep(page, "contents")
-    page.click("#contents a[href='#exercises']")
-    page.until(f"() => !({VISIBLE})('#contents') && location.hash === '#exercises'")
 
 
 PEEK = "() => document.querySelector('#peek').matches(':popover-open')"
@@ -650,25 +603,3 @@ def test_what_a_letter_and_a_link_mean_is_shown(visit):
     page.point(formula, "pointerDown", "pointerUp", kind="touch")
     page.until(PEEK)
     keep(page, "tapped")
-
-
-def test_answers_leave_the_agents_that_fit(visit):
-    page = visit("docs/which_agent.html", PHONE)
-    rows = """() => [...document.querySelectorAll(".which-agent tbody tr")]
-      .filter(row => row.checkVisibility()).length"""
-    before = page.call(rows)
-    page.click("#which-actors-yes")
-    page.until(f"before => ({rows})() < before", before)
-    keep(page, "which-agent")
-
-
-def test_equations_are_found_by_their_words(visit):
-    page = visit("docs/equations.html")
-    boxes = """() => [...document.querySelectorAll(".equation-box")]
-      .filter(box => box.checkVisibility()).length"""
-    before = page.call(boxes)
-    page.click(".filter")
-    for letter in "clip":
-        page.press(letter)
-    page.until(f"before => ({boxes})() < before", before)
-    keep(page, "filter")

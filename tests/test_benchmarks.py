@@ -33,12 +33,10 @@ from benchmarks import (
     hybrid_learning,
     impala_learning,
     learning,
-    ppg_authors,
     ppg_learning,
     ppo_loop,
     ppo_solve,
     programs,
-    published,
     reinforce_learning,
     sac_learning,
     third_party,
@@ -145,20 +143,6 @@ def test_stored_rows_come_back(tmp_path: Path) -> None:
     table, origin = read_table(tmp_path / "x.csv")
     assert table == [{"a": "λ, 1", "b": "inf", "c": ""}]
     assert origin == {"s": "a=1 b: 2"}
-
-
-def test_what_others_publish_is_read_from_their_table() -> None:
-    table = """
-|  algo  |    env_id    |mean_reward|std_reward|n_timesteps|eval_timesteps|
-|--------|--------------|----------:|---------:|-----------|-------------:|
-|ppo     |LunarLander-v2|    242.119|    31.823|1M         |        149636|
-|ars     |CartPole-v1   |    500.000|     0.000|50k        |        150000|
-|dqn     |Enduro-v4     |    500.000|     0.000|50k        |        150000|
-|a2c     |Acrobot-v1    |    -83.353|    17.213|500k       |        149979|"""
-    assert published.rows_of(table) == [
-        ("ppo", "LunarLander-v3", "LunarLander-v2", 242.119, 1_000_000, 4),
-        ("a2c", "Acrobot-v1", "Acrobot-v1", -83.353, 500_000, 7),
-    ]
 
 
 def test_every_experiment_of_the_page_can_be_repeated(monkeypatch) -> None:
@@ -314,14 +298,6 @@ def test_the_agents_of_the_package_are_from_the_rows_that_are_named() -> None:
         assert settings_of(type(config), told, source) == config
 
 
-def test_one_seed_gives_one_result(small) -> None:
-    first, second = (
-        learning.train(small, small.variants["no clip"], seed=1) for _ in range(2)
-    )
-    assert first.final == second.final
-    assert np.array_equal(first.curve, second.curve, equal_nan=True)
-
-
 TINY = {"total_steps": 8, "num_steps": 4, "num_minibatches": 1}
 SHORT: dict[Any, dict[str, int]] = {
     **dict.fromkeys((ablation, arc_learning, hybrid_learning, ppg_learning), TINY),
@@ -455,14 +431,6 @@ def test_reinforce_for_any_policy_weights_actions_with_returns() -> None:
             assert large.any()
             moved = (new - old)[large] / (-old.grad.sign()[large])
             assert torch.allclose(moved, torch.tensor(config.learning_rate), rtol=1e-2)
-
-
-@pytest.mark.parametrize(("place", "angle", "ends"), [(100.0, 0, 0), (0, 0.3, 1)])
-def test_on_the_endless_track_only_the_pole_ends_an_episode(place, angle, ends) -> None:
-    env = arc_learning.endless_track()
-    env.reset(seed=1)
-    env.unwrapped.state = np.array([place, 0, angle, 0])
-    assert env.step(1)[2] == ends
 
 
 def test_ends_of_episodes_are_counted_by_their_kind() -> None:
@@ -617,20 +585,6 @@ def test_the_feedback_of_one_weight_is_that_of_the_equation(gamma, n, share) -> 
 
 
 # --- What others have published -------------------------------------------------------
-
-
-def test_the_authors_runs_are_on_the_scale_of_their_games() -> None:
-    assert ppg_authors.variant_of("ppg-run2") == ("PPG", 2)
-    assert ppg_authors.variant_of("ppgsingle-run0") == ("PPG, one network", 0)
-    assert ppg_authors.variant_of("e-pi-6") == ("E_pi 6", 0)
-    curve = ppg_authors.normalised("EpRewMean\n2.0\n7.0\n12.0\n", 2.0, 12.0)
-    assert curve.tolist() == [0.0, 0.5, 1.0]
-    table, _ = read_table(learning.LEARNING / "ppg_authors.csv")
-    games = [name for name in table[0] if name not in ppg_authors.COLUMNS]
-    assert (len(table), len(games)) == (28, 16)
-    for row in table:
-        mean = np.mean([float(row[game]) for game in games])
-        assert float(row["return"]) == pytest.approx(mean, abs=1e-3)
 
 
 def test_worlds_of_others_are_pinned() -> None:

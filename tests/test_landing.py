@@ -18,7 +18,6 @@ from which_agent import QUESTIONS, agents
 
 from benchmarks import films
 from benchmarks.store import read_table
-from literate_rl.apps.programs import program_names
 
 ROOT = tangle.ROOT
 START = "index.html"
@@ -276,16 +275,3 @@ def test_three_answers_leave_the_agents_that_fit(browser, javascript):
         expect(row).to_have_count(len(left))
         expect(page.locator(".which-none")).to_be_visible(visible=not left)
     context.close()
-
-
-def test_an_agent_has_its_settings_and_chapter_and_a_program_how_to_take_it():
-    rows = soup("docs/which_agent.html").select(".which-agent tbody tr")
-    for row, agent in zip(rows, agents(), strict=True):
-        assert str(row.th.a["href"]).endswith(f"{agent.chapter.docname}.html")
-        if agent.told:
-            settings = re.findall(r"`([^`]+)`", agent.told.settings)
-            assert [x.get_text() for x in row("td")[1]("code")] == settings
-    for name in program_names():
-        line = part(f"chapters/{name}.html", "p", "take-along")
-        assert f"literate-rl copy {name} > my_{name}.py" in line.get_text()
-        assert str(line.a["href"]).endswith(f"/{name}.py")

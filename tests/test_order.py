@@ -94,15 +94,6 @@ def test_chapters_come_in_the_order_of_the_index(root: Path) -> None:
     assert read[0].question == "What is notes?"
 
 
-def test_letters_go_on_behind_the_last_one(root: Path) -> None:
-    for number in range(27):
-        name = f"coin_{number:02}"
-        (root / f"chapters/ground/{name}.py").write_text(chapter(name))
-    letters = [c.number for c in order.read_order(root) if c.kind == "package"]
-    assert letters[-3:] == ["Z", "AA", "BB"]
-    assert len({*letters}) == 28
-
-
 def test_a_chapter_that_the_index_leaves_out_comes_last(root: Path) -> None:
     (root / "chapters/alms.py").write_text(chapter("alms"))
     assert [c.name for c in order.read_order(root)] == [
@@ -152,17 +143,6 @@ def test_several_processes_read_what_one_reads(root: Path) -> None:
     assert found[0][0]["chapters/a"] == {"a": "x = 1"}
 
 
-def test_the_package_has_a_list_of_its_own(root: Path) -> None:
-    index = (root / "index.md").read_text()
-    (root / "index.md").write_text(index + "\n```{chapter-list}\n:package:\n```\n")
-    start = build(root)["index.html"]
-    for kind, lines in (
-        ("chapter-list", ["1 Notes", "2 Coins"]),
-        ("package-list", ["A Mint"]),
-    ):
-        assert [x.get_text() for x in start.select(f".{kind} .chapter-title")] == lines
-
-
 @pytest.mark.parametrize(
     "words",
     ["It takes about 30 minutes.", "It takes about\n# 30 minutes.", "In 30 minutes"],
@@ -183,14 +163,6 @@ def test_after_a_new_chapter_no_page_keeps_the_old_order(root: Path) -> None:
         assert "1 Alms" in links(pages[name]), name
         assert "3 Coins" in links(pages[name]), name
     assert equation(pages["chapters/coins.html"]) == ["(3.1)", "(3.1)"]
-
-
-def test_a_new_title_reaches_every_sidebar(root: Path) -> None:
-    build(root)
-    path = root / "chapters/coins.py"
-    path.write_text(path.read_text().replace("# # Coins", "# # Money"))
-    pages = build(root)
-    assert "2 Money" in links(pages["chapters/notes.html"])
 
 
 # --- A new chapter, from the first command to the last check --------------------------

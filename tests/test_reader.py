@@ -61,9 +61,9 @@ def test_a_chapter_becomes_a_notebook(page):
     assert f"({BOOK.site}{page}.html)" in made.cells[0].source
     # No index knows the package: only a file is ever installed.
     wheel = f"{BOOK.site}{reader.FOLDER}/{reader.WHEEL}"
-    for line in re.findall(r"%pip install (.+)", made.cells[1].source):
-        named = [word for word in shlex.split(line) if not word.startswith("-")]
-        assert named == ["matplotlib", f"literate-rl[trees] @ {wheel}"]
+    [line] = re.findall(r"%pip install (.+)", made.cells[1].source)
+    named = [word for word in shlex.split(line) if not word.startswith("-")]
+    assert named == ["matplotlib", f"literate-rl[trees] @ {wheel}"]
     # Links lead to notebooks, headings and other sites; the site tests its own pages.
     headings = {h.replace(" ", "-") for h in re.findall(r"^#+ (.+)$", text, re.M)}
     names = {chapter.notebook for chapter in BOOK.chapters.values()}

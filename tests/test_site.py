@@ -128,6 +128,22 @@ def test_every_page_and_notebook_is_built():
     assert handed_out == {*notebooks()[1], reader.WHEEL}
 
 
+def test_old_addresses_lead_to_pages():
+    texts = {
+        path.relative_to(SITE).as_posix(): path.read_text("utf-8")
+        for path in SITE.rglob("*.html")
+    }
+    moved = {
+        name: re.findall(r'http-equiv="refresh" content="0; *url=([^"]+)"', text)
+        for name, text in texts.items()
+        if "http-equiv" in text
+    }
+    assert len(moved) > 100
+    for name, [link] in moved.items():
+        assert not broken(name, link), name
+        assert unquote(urljoin(f"/{name}", link))[1:] in PAGES, name
+
+
 def prose(tag: Tag) -> str:
     """Return the text of a tag without code and formulas."""
     if tag.name in ("pre", "code", "script", "style") or "math" in tag.get("class", ()):
@@ -609,17 +625,6 @@ def test_a_page_in_a_browser(reused, known, name):
 
 
 # --- What a reader does on a page -----------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["docs/equations.html", "docs/results.html"])
-def test_a_long_page_lays_out_what_is_seen(fresh, name):
-    """Else they have 18,000 and 34,000 boxes, and a slow phone waits for all."""
-    fresh.go(name)
-    talk = fresh.page.context.new_cdp_session(fresh.set(NARROW))
-    talk.send("Performance.enable")
-    told = talk.send("Performance.getMetrics")["metrics"]
-    numbers = {entry["name"]: entry["value"] for entry in told}
-    assert 500 < numbers["LayoutObjects"] < 12_000
 
 
 def test_the_switch_shows_the_plain_notebook_and_remembers(fresh):

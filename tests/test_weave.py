@@ -316,12 +316,6 @@ def test_a_chapter_runs_again_when_what_it_stands_on_changes(
     assert {name for name, new in digests().items() if new != before[name]} == again
 
 
-def test_a_chapter_runs_again_with_another_version_of_python(package, monkeypatch):
-    before = digest_of("x = 1")
-    monkeypatch.setattr(weave, "get_python_version", lambda: "4.0")
-    assert digest_of("x = 1") != before
-
-
 # --- Names ----------------------------------------------------------------------------
 
 
@@ -341,17 +335,6 @@ def test_a_chapter_runs_again_with_another_version_of_python(package, monkeypatc
 )
 def test_aliases_say_what_imported_names_stand_for(cell, names):
     assert weave.aliases(["y = 0", cell]) == names
-
-
-def test_definitions_are_functions_classes_and_methods():
-    found = weave.definitions(CELL)
-    lines = CELL.split("\n")
-    assert {name: lines[k].strip() for k, name in found.items()} == {
-        "f": "def f(x):",
-        "C": "class C:",
-        "C.g": "def g(self):",
-        "C.bare": "def bare(self):",
-    }
 
 
 # --- reading --------------------------------------------------------------------------
