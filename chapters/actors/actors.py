@@ -433,7 +433,7 @@ class RemoteLearner(Kept):
     """
 
     kept = ("step", "version", "learner")
-    actor: type[Actor] = Actor
+    actor: Callable[..., Actor] = Actor
     brings: tuple[Any, ...] = ()
     learner: Stateful
     layout: np.dtype[np.void]

@@ -1,4 +1,4 @@
-# Generated from chapters/actors/actors.py (edit there); digest cc1321c5797d5b26
+# Generated from chapters/actors/actors.py (edit there); digest 3f76333fe74d6779
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ class RemoteLearner(Kept):
     """
 
     kept = ("step", "version", "learner")
-    actor: type[Actor] = Actor
+    actor: Callable[..., Actor] = Actor
     brings: tuple[Any, ...] = ()
     learner: Stateful
     layout: np.dtype[np.void]
