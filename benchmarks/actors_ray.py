@@ -34,7 +34,7 @@ def cases() -> Iterator[Case]:
         systems = {key: build(place, envs) for key, place in places.items()}
         check(systems)
         # The actor's process is one of those that Ray keeps ready, so it is asked for.
-        (actor,) = systems["Ray"].learner.transport.actors
+        (actor,) = systems["Ray"].learner.transport.workers
         pid = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
         systems["Ray"].helpers = [*service, psutil.Process(pid)]
         yield case(

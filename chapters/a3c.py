@@ -19,10 +19,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,6 @@ import torch
 from literate_rl.actors.actors import (
     Actor,
     MakeAct,
-    MakeTransport,
     RemoteLearner,
     TransportConfig,
     Weights,
@@ -39,7 +36,6 @@ from literate_rl.actors.actors import (
     layout_of,
     weights_of,
 )
-from literate_rl.data.episodes import check_num_envs
 from literate_rl.ground.protocols import ActorCriticLike, Envs, PolicyLike, settings_of
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import Count, checked
@@ -334,8 +330,8 @@ def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.v
     """Describe the memory of a slot whose result is a gradient.
 
     Its ``result`` holds the ``gradient``, one array for each named parameter, the
-    returns of the episodes that ended (NaN where none did), the number of steps and
-    the losses. Where observations are normalised, the learner needs them too.
+    returns of the episodes that ended (NaN where none did) and the losses. Where
+    observations are normalised, the learner needs them too.
     """
     weights = weights_of(policy)
     parts = [(n, weights[n].dtype, x.shape) for n, x in policy.named_parameters()]
@@ -343,7 +339,6 @@ def gradient_layout(policy: PolicyLike, config: GradientConfig) -> np.dtype[np.v
     result: list[Any] = [
         ("gradient", parts),
         ("episode_return", np.float32, steps),
-        ("num_steps", np.int64),
         ("losses", [(name, np.float64) for name in a2c_loss._fields]),
     ]
     if normalizer := normalizer_of(policy, config.normalize_obs):
@@ -384,7 +379,6 @@ class GradientWorker(Actor):
         for (name, _), part in zip(policy.named_parameters(), gradient, strict=True):
             out["gradient"][name] = part.numpy()
         out["episode_return"] = batch.episode_return.numpy()
-        out["num_steps"] = batch.reward.numel()
         fill(out["losses"], losses)
         if self.config.normalize_obs:
             out["obs"], out["real"] = batch.obs.numpy(), batch.real.numpy()
@@ -441,44 +435,17 @@ assert sizes["gradient"] > 10 * sizes["unroll"], "much larger"
 class A3C(RemoteLearner):
     """Takes a step on each gradient that a worker sends.
 
-    Use it as a context manager, or call ``close``, so that the workers end.
-
-    Args:
-        policy: The policy to train, on any device.
-        make_envs: Function that makes the vector environment of one worker, with
-            ``config.num_envs`` copies.
-        config: The settings.
-        transport: Makes the transport, or None for ``InProcess``.
-        make_act: As for ``Actor``.
+    Its arguments are those of ``RemoteLearner``, with an ``A3CConfig``.
     """
 
+    actor = GradientWorker
     config: A3CConfig
     learner: GradientLearner
 
-    @checked
-    def __init__(
-        self,
-        policy: ActorCriticLike,
-        make_envs: Callable[[], Envs],
-        config: A3CConfig,
-        transport: MakeTransport | None = None,
-        make_act: MakeAct | None = None,
-    ) -> None:
-        settings = config, config.seed, config.checkpoint_interval
-        super().__init__(policy, *settings, transport)
-        # Make the environments once here, to check how many there are.
-        envs = make_envs()
-        check_num_envs(envs, config.num_envs)
-        # Only copies act, so that only they see masks.
-        vars(policy)["masked"] = "action_mask" in envs.reset(seed=0)[1]
-        envs.close()
-        self.layout = gradient_layout(policy, config)
-        # How to make a worker; only its seed is missing.
-        acting = copy.deepcopy(policy).cpu()
-        self.make_actor = partial(
-            GradientWorker, make_envs, acting, config, make_act=make_act
-        )
-        self.learner = GradientLearner(policy, config)
+    def prepare(self, acting: Any, envs: Envs) -> None:
+        """Set what a slot holds and who takes the steps."""
+        self.layout, self.brings = gradient_layout(acting, self.config), (self.config,)
+        self.learner = GradientLearner(self.policy, self.config)
 
     def learn(self, result: Any) -> dict[str, float]:
         """Take a step on a gradient; return metrics."""
@@ -487,7 +454,7 @@ class A3C(RemoteLearner):
             torch.tensor(parts[name], device=device) for name in parts.dtype.names
         )
         taken = self.learner.learn(gradient, self.step)
-        self.step += int(result["num_steps"])
+        self.step += result["episode_return"].size
         if self.config.normalize_obs:
             seen = (torch.from_numpy(result[name]) for name in ("obs", "real"))
             take_in(self.learner.normalizer, *seen)

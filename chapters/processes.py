@@ -36,16 +36,16 @@ import numpy as np
 import torch
 
 from literate_rl.actors.actors import (
+    Actor,
     Census,
     InProcess,
     MakeActor,
-    MakeTransport,
     Slot,
+    Transport,
     Weights,
-    Worker,
     fill,
 )
-from literate_rl.data.episodes import LEAVING, told
+from literate_rl.data.episodes import told
 from literate_rl.ground.interrupts import (
     check_interrupt,
     interrupts_blocked,
@@ -312,7 +312,7 @@ def run_actor(
     torch.set_num_threads(1)
     leave_with_parent()
     slots = np.frombuffer(memory, layout)
-    actor: Worker | None = None
+    actor: Actor | None = None
     try:
         actor = pickle.loads(recipe)(seed)
         for index in tokens(tasks):
@@ -352,7 +352,7 @@ def failure(
     """
     quoted = ChildProcessError(f"actor {actor} failed: {words}")
     quoted.__cause__ = cause
-    if error is None or isinstance(error, LEAVING):
+    if error is None:
         return quoted
     error.add_note(f"in actor {actor}")
     error.__cause__ = quoted
@@ -467,59 +467,36 @@ def count_death(census: Census, actor: int, how: object) -> None:
 GLANCE = 0.5  # seconds between two looks at actors that are silent
 
 
-class SharedMemory:
-    """Actors in processes of their own, with memory that both sides see.
+class SharedMemory(Transport):
+    """Actors in processes of their own, with memory that both sides see."""
 
-    Args:
-        make_actor: Function from a seed to an ``Actor``, one that can be pickled.
-        layout: What ``slot_layout`` returned.
-        seed: Decides the seeds of the actors.
-        actors: Number of actors.
-        slots: Slots of each of them.
-        deadline: Seconds of silence after which an actor with a token is replaced.
-    """
-
-    def __init__(
-        self,
-        make_actor: MakeActor,
-        layout: np.dtype[np.void],
-        seed: int,
-        actors: int,
-        slots: int,
-        deadline: float = 300.0,
-    ) -> None:
-        self.recipe, self.layout, self.deadline = pickled(make_actor), layout, deadline
-        self.census = Census(actors, seed)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.recipe = pickled(self.make_actor)
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload(["literate_rl.actors.processes"])
         # All the memory that there will ever be, {eq}`slot-memory`.
-        size = slots * layout.itemsize
-        self.memory = [self.context.RawArray("B", size) for _ in range(actors)]
-        self.slots = [np.frombuffer(memory, layout) for memory in self.memory]
+        size = self.slots * self.layout.itemsize
+        self.memory = [self.context.RawArray("B", size) for _ in range(self.actors)]
+        self.records = [np.frombuffer(memory, self.layout) for memory in self.memory]
         self.whole: deque[Slot] = deque()
         self.lives: list[ActorProcess] = []
         try:
-            for actor in range(actors):
+            for actor in range(self.actors):
                 self.lives.append(self.start(actor))
         except ChildProcessError:
             self.close()
             raise
 
-    @property
-    def waiting(self) -> int:
-        """Whole unrolls that wait for the learner."""
-        return len(self.whole)
-
     def submit(self, slot: Slot, weights: Weights) -> None:
         """Write the weights into the slot and send its token."""
         actor, index = slot
-        fill(self.slots[actor][index]["weights"], weights)
+        fill(self.records[actor][index]["weights"], weights)
         self.lives[actor].send(index)
 
     def receive(self) -> tuple[Slot, Any]:
         """Wait for a whole unroll, and replace actors that die or hang meanwhile."""
-        closed = not self.lives
-        check_that(not closed, "the actors have ended: this transport is closed")
+        check_that(bool(self.lives), "the actors have ended: this transport is closed")
         while True:
             # As long as there is nothing to learn from, sleep. Then hear all there is.
             while pipes := wait(
@@ -531,7 +508,8 @@ class SharedMemory:
             self.replace_silent()
             if self.whole:
                 actor, index = self.whole.popleft()
-                return (actor, index), self.slots[actor][index]["result"]
+                self.waiting = len(self.whole)
+                return (actor, index), self.records[actor][index]["result"]
             # Nothing is half done while the learner waits, so Ctrl-C may end the run.
             check_interrupt()
 
@@ -574,16 +552,14 @@ class SharedMemory:
 
     def start(self, actor: int) -> ActorProcess:
         """Start a process that becomes the actor of this number."""
-        seed, memory = self.census.new_seed(), self.memory[actor]
+        what = self.recipe, self.census.new_seed(), self.memory[actor], self.layout
         ends: list[Connection] = []
         try:
             for _ in range(2):
                 ends += self.context.Pipe(duplex=False)
             take, tasks, whole, give = ends
             process = self.context.Process(
-                target=run_actor,
-                args=(self.recipe, seed, memory, self.layout, take, give),
-                daemon=True,
+                target=run_actor, args=(*what, take, give), daemon=True
             )
             with interrupts_blocked():
                 process.start()
@@ -620,7 +596,7 @@ class SharedMemory:
 
 # %% tags=["export", "hide-input"]
 @checked
-def transport_named(name: Literal["in_process", "shared"]) -> MakeTransport:
+def transport_named(name: Literal["in_process", "shared"]) -> type[Transport]:
     """Return the transport that goes by a name in the settings."""
     return SharedMemory if name == "shared" else InProcess
 

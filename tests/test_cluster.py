@@ -24,15 +24,13 @@ import torch
 import worlds
 from ray.cluster_utils import Cluster
 from test_actors import policy_for
-from test_processes import Witness, hurry
+from test_processes import Witness
 from worlds import counting
 
 from literate_rl.actors.a3c import A3C, A3CConfig
 from literate_rl.actors.actors import Actor, InProcess, slot_layout
-from literate_rl.actors.apex import Apex, DQNApexConfig
 from literate_rl.apps.cli import main
 from literate_rl.interfaces.cluster import RayActors
-from literate_rl.learners.dqn import DQN, make_q_policy
 from literate_rl.runs.runs import Run, fit, load_checkpoint
 
 # Ray's processes do not find the tests' own modules.
@@ -88,7 +86,7 @@ def places(transport: RayActors) -> list[tuple[str, int]]:
     def place(_: Any) -> tuple[str, int]:
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
-    return ray.get([actor.__ray_call__.remote(place) for actor in transport.actors])
+    return ray.get([actor.__ray_call__.remote(place) for actor in transport.workers])
 
 
 def test_actors_on_two_nodes_are_replaced_when_they_are_killed(connected) -> None:
@@ -134,6 +132,17 @@ def test_a_node_may_be_lost_and_come_back(cluster, connected) -> None:
     assert census.replaced == 1
     assert witness.frames == sum(witness.next_step.values())
     transport.close()
+
+
+def hurry(transport: Any) -> None:
+    """Give the only actor half a second; its successor has as long as it needs."""
+    replace, transport.deadline = transport.replace, 0.5
+
+    def once(*arguments: Any) -> None:
+        replace(*arguments)
+        transport.deadline = 300.0
+
+    transport.replace = once
 
 
 def test_an_actor_that_hangs_is_replaced_and_ctrl_c_ends_a_run_that_waits(
@@ -219,36 +228,6 @@ def test_gradients_come_from_a_cluster_as_they_come_in_turns(connected) -> None:
     torch.testing.assert_close(*trained)
     start = policy_for(counting()).state_dict()
     assert not all(torch.equal(start[name], x) for name, x in trained[0].items())
-
-
-def test_steps_and_their_priorities_come_from_a_cluster_as_they_come_in_turns(
-    connected,
-) -> None:
-    """One actor with one slot: the same memory and the same weights."""
-    config = DQNApexConfig(
-        actors=1,
-        slots=1,
-        num_envs=2,
-        rollout_len=8,
-        train_interval=4,
-        learning_starts=16,
-        batch_size=8,
-        hidden=8,
-    )
-    ends = []
-    for transport in (InProcess, RayActors):
-        envs = counting()
-        torch.manual_seed(0)
-        spaces = envs.single_observation_space, envs.single_action_space
-        learner = DQN(make_q_policy(*spaces, config.hidden), envs, config)
-        with Apex(learner, counting, transport) as apex:
-            for _ in range(5):
-                apex.iterate()
-            buffer = learner.buffer
-            ends.append((buffer.tree.mass.copy(), *apex.policy.parameters()))
-    assert (ends[0][0] > 0).sum() == 80
-    assert all(map(torch.equal, ends[0][1:], ends[1][1:]))
-    assert (ends[0][0] == ends[1][0]).all()
 
 
 def test_the_command_joins_a_cluster_and_leaves_it_running(

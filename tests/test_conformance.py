@@ -60,7 +60,7 @@ def same(one: Any, other: Any) -> bool:
     return len(left) == len(right) and all(map(torch.equal, left, right))
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", CASES)
 def test_a_resumed_run_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
     whole = trained(name, times=2)
     half = whole.learner.step // 2

@@ -29,6 +29,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -36,7 +37,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from literate_rl.actors.actors import Census, MakeActor, Slot, Weights, Worker
+from literate_rl.actors.actors import Actor, MakeActor, Slot, Transport, Weights
 from literate_rl.actors.processes import GLANCE, count_death, failure
 from literate_rl.data.episodes import told
 from literate_rl.ground.interrupts import check_interrupt
@@ -59,7 +60,7 @@ class RemoteActor:
     ) -> None:
         torch.set_num_threads(1)
         self.make_actor, self.layout, self.seed = make_actor, layout, seed
-        self.actor: Worker | None = None
+        self.actor: Actor | None = None
 
     def work(self, weights: Weights) -> NDArray[np.void]:
         """Do the actor's work and return the result, an array of one record."""
@@ -109,45 +110,34 @@ def join(ray: Any, actors: int, address: str | None) -> None:
 
 
 # %% tags=["export"]
-class RayActors:
-    """Actors on a Ray cluster.
+@dataclass(eq=False)
+class RayActors(Transport):
+    """Actors on a Ray cluster, each of which takes one CPU.
+
+    Slots need no memory here. The time until the cluster has room for an actor does not
+    count for its deadline.
 
     Args:
-        make_actor: Function from a seed to an ``Actor`` that can be pickled.
-        layout: What ``slot_layout`` returned.
-        seed: Decides the seeds of the actors.
-        actors: Number of actors; each takes one CPU of the cluster.
-        slots: Slots of each of them. They need no memory here.
-        deadline: Seconds of silence after which an actor with a call is replaced. The
-            time until the cluster has room for it does not count.
+        make_actor: As for ``Transport``, like the next five.
         address: Address of the cluster to join, HOST:PORT. None starts one on this
             machine.
     """
 
-    waiting = 0
+    address: str | None = None
 
-    def __init__(
-        self,
-        make_actor: MakeActor,
-        layout: np.dtype[np.void],
-        seed: int,
-        actors: int,
-        slots: int,
-        deadline: float = 300.0,
-        address: str | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.ray = import_ray()
         self.started = not self.ray.is_initialized()
         if self.started:
-            join(self.ray, actors, address)
-        elif address is not None:
+            join(self.ray, self.actors, self.address)
+        elif self.address is not None:
             raise ValueError(
-                f"address must be None where Ray runs already, got {address}"
+                f"address must be None where Ray runs already, got {self.address}"
             )
-        self.make_actor, self.layout = make_actor, layout
-        self.deadline, self.census = deadline, Census(actors, seed)
-        self.since, self.placed = [0.0] * actors, [None] * actors
-        self.actors = [self.start(actor) for actor in range(actors)]
+        self.since: list[float] = [0.0] * self.actors
+        self.placed: list[Any] = [None] * self.actors
+        self.workers = [self.start(actor) for actor in range(self.actors)]
         self.weights: dict[Slot, Any] = {}
         self.pending: dict[Any, Slot] = {}
 
@@ -167,7 +157,7 @@ class RayActors:
 
     def call(self, slot: Slot) -> None:
         """Ask a slot's actor for an unroll with the slot's weights."""
-        reference = self.actors[slot[0]].work.remote(self.weights[slot])
+        reference = self.workers[slot[0]].work.remote(self.weights[slot])
         self.pending[reference] = slot
         self.since[slot[0]] = time.monotonic()
 
@@ -216,9 +206,9 @@ class RayActors:
     def replace(self, actor: int, how: object) -> None:
         """Start a new actor in the place of an old one, with the same calls."""
         # One that hangs is still there, and so is one whose results alone were lost.
-        self.ray.kill(self.actors[actor])
+        self.ray.kill(self.workers[actor])
         count_death(self.census, actor, how)
-        self.actors[actor] = self.start(actor)
+        self.workers[actor] = self.start(actor)
         lost = [call for call, slot in self.pending.items() if slot[0] == actor]
         for call in lost:
             self.call(self.pending.pop(call))
@@ -226,11 +216,11 @@ class RayActors:
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""
         # Not all may answer: one may hang, or wait for a place in the cluster.
-        if closed := [actor.close.remote() for actor in self.actors]:
+        if closed := [actor.close.remote() for actor in self.workers]:
             self.ray.wait(closed, num_returns=len(closed), timeout=2.0)
-        for actor in self.actors:
+        for actor in self.workers:
             self.ray.kill(actor)
-        self.actors, self.pending = [], {}
+        self.workers, self.pending = [], {}
         if self.started:
             self.ray.shutdown()
             self.started = False

@@ -26,12 +26,11 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
+from inspect import signature
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.agents import best_device
-from literate_rl.ground.nests import Space, ends, map_nest
+from literate_rl.ground.nests import map_nest
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.rows import ONCE
 from literate_rl.ground.signatures import Count, Fraction, check_that, checked
@@ -379,37 +378,28 @@ class IMPALAPolicy:
         self.cfg = config
         self.continuous = config.action_space == "continuous"
         self.device = best_device() if config.cuda else torch.device("cpu")
-        policy = self.build_model() if model is None else self.adapted(model)
-        self.model: Any = policy.to(self.device)
+        self.model: Any = self.build_model(model).to(self.device)
         if enable_field is None or "learn" in enable_field:
             self.init_learn()
         self.init_collect()
-        self.init_eval()
 
     def default_model(self) -> tuple[str, list[str]]:
         """Return what builds the default model, and the module to import it from."""
         return "make_policy", ["literate_rl.nets.policies"]
 
-    def build_model(self) -> nn.Module:
-        """Build the default model."""
-        name, (module,) = self.default_model()
-        make_model = getattr(import_module(module), name)
-        return make_model(*self.env_spaces(**self.cfg.model))
-
-    def env_spaces(self, obs_shape: Any, action_shape: int) -> tuple[spaces.Box, Space]:
-        """Return the space of observations, and that of actions."""
-        sides = [obs_shape] if isinstance(obs_shape, int) else obs_shape
-        seen = spaces.Box(-np.inf, np.inf, tuple(sides))
-        if self.continuous:
-            return seen, spaces.Box(-1, 1, (action_shape,))
-        return seen, spaces.Discrete(action_shape)
-
-    def adapted(self, model: nn.Module) -> nn.Module:
-        """Return a model of DI-engine's kind as a policy, and others as they are."""
-        if "mode" not in inspect.signature(model.forward).parameters:
+    def build_model(self, model: nn.Module | None) -> nn.Module:
+        """Return a policy: the default model, one of DI-engine's kind, or another."""
+        if model is not None and "mode" not in signature(model.forward).parameters:
             return model
-        seen, actions = self.env_spaces(*(self.cfg.model[name] for name in SIZES))
-        return Policy(ByMode(model, len(seen.shape)), make_actions(actions))
+        obs_shape, action_shape = (self.cfg.model[name] for name in SIZES)
+        seen = spaces.Box(-np.inf, np.inf, tuple(np.ravel(obs_shape)))
+        continuous = spaces.Box(-1, 1, (action_shape,))
+        actions = continuous if self.continuous else spaces.Discrete(action_shape)
+        if model is not None:
+            return Policy(ByMode(model, len(seen.shape)), make_actions(actions))
+        name, (module,) = self.default_model()
+        policy: nn.Module = getattr(import_module(module), name)(seen, actions)
+        return policy
 
     # --- learn mode
 
@@ -433,16 +423,14 @@ class IMPALAPolicy:
         """
         samples = [by_entry(sample) for sample in data]
         # Lists become time, and samples stand side by side.
-        batch = collate(
-            [{key: s[key] for key in FIELDS if key in s} for s in samples], dim=1
-        )
-        batch = map_nest(lambda x: x.to(self.device), batch)
+        read = [{key: s[key] for key in FIELDS if key in s} for s in samples]
+        batch = map_nest(lambda x: x.to(self.device), collate(read, dim=1))
         # Some environments give rewards of the shape (1,).
         shape = batch["reward"].shape[:2]
         batch["reward"] = batch["reward"].reshape(shape).float()
-        batch["done"] = batch["done"].reshape(shape).bool()
-        never = torch.zeros_like(batch["done"])
-        batch["truncated"] = batch.get("truncated", never).reshape(shape).bool()
+        for flag in ("done", "truncated"):
+            given = batch.get(flag, torch.zeros_like(batch["reward"]))
+            batch[flag] = given.reshape(shape).bool()
         weight = batch.get("weight", torch.ones_like(batch["reward"]))
         if self.cfg.priority_IS_weight:
             # One number for each sample weighs all of its steps.
@@ -463,11 +451,8 @@ class IMPALAPolicy:
         Returns the numbers that ``monitor_vars_learn`` names and, with priorities, one
         for each sample as ``priority``.
         """
-        return self.learn(self.data_preprocess_learn(data))
-
-    def learn(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Take one step of the optimiser on what ``data_preprocess_learn`` returns."""
-        info: dict[str, Any] = dict(self.learner.learn(self.unroll(data)))
+        unroll = self.unroll(self.data_preprocess_learn(data))
+        info: dict[str, Any] = dict(self.learner.learn(unroll))
         if self.cfg.priority:
             info["priority"] = self.learner.priority
         return info
@@ -479,8 +464,6 @@ class IMPALAPolicy:
         rows = (steps, envs, -1) if self.continuous else (steps, envs)
         action = data["action"].reshape(rows)
         logit = map_nest(lambda x: x.reshape(steps, envs, -1), data["logit"])
-        for x in ends(logit):
-            check_that(not x.isnan().any(), "data's logit must hold numbers, got NaN")
         terms = continuous_terms if self.continuous else discrete_terms
         return Unroll(
             obs_plus_1=tree(data["obs_plus_1"]),
@@ -529,13 +512,9 @@ class IMPALAPolicy:
 
     def load_state_dict_learn(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict_learn`` returned."""
-        # What can fail comes first, so that a state that does not fit changes nothing.
-        generator = torch.Generator()
-        generator.set_state(state["generator"])
-        copy.deepcopy(self.model).load_state_dict(state["model"])
         self.learner.load_state_dict(state)
         self.model.load_state_dict(state["model"])
-        self.generator = generator
+        self.generator.set_state(state["generator"])
 
     # --- collect mode
 
@@ -606,25 +585,24 @@ class IMPALAPolicy:
         Returns:
             The samples, dictionaries of tensors ``(T, *)`` with a ``weight`` (T,).
         """
-        data = [without_gaps(step) for step in data]
         length, samples = self.cfg.unroll_len, []
         for start in range(0, len(data), length):
-            steps = list(data[start : start + length])
-            weight = torch.ones(len(steps))
+            first = max(0, min(start, len(data) - length))
+            steps = data[first : first + length]
             missing = length - len(steps)
-            filler = torch.zeros(missing)
-            if missing and start:
-                steps = [*data[start - missing : start], *steps]
-                weight = torch.cat([filler, weight])
-            elif missing:
-                # An episode that goes on is cut here, or its repeated step would
-                # count as its successor.
-                last = dict(steps[-1])
-                last["truncated"] = last["truncated"] | ~last["done"]
-                last["done"] = torch.ones_like(last["done"])
-                steps = steps[:-1] + [last] * (missing + 1)
-                weight = torch.cat([weight, filler])
-            samples.append(collate(steps) | {"weight": weight})
+            columns = by_entry(steps + steps[-1:] * missing)
+            sample = {key: collate(column) for key, column in columns.items()}
+            for flag in ("done", "truncated"):
+                given = sample.get(flag, torch.zeros(length))
+                sample[flag] = given.reshape(length).bool()
+            if missing:
+                # An episode that goes on is cut here, or its repeated step would count
+                # as its successor.
+                sample["truncated"][-missing - 1 :] |= ~sample["done"][-1]
+                sample["done"][-missing - 1 :] = True
+            place = torch.arange(first, first + length)
+            sample["weight"] = ((place >= start) & (place < len(data))).float()
+            samples.append(sample)
         return samples
 
     # --- eval mode
@@ -635,15 +613,6 @@ class IMPALAPolicy:
     def forward_eval(self, data: dict[int, Any]) -> dict[int, dict[str, Any]]:
         """Return what ``forward_collect`` does, with greedy actions."""
         return self.answers(data)
-
-
-def without_gaps(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a transition without entries that are None, and both flags as booleans."""
-    flags = {
-        name: torch.as_tensor(step.get(name, False)).reshape(()).bool()
-        for name in ("done", "truncated")
-    }
-    return {key: x for key, x in step.items() if x is not None} | flags
 
 
 def by_entry(sample: Any) -> dict[str, Any]:

@@ -1,21 +1,21 @@
-# Generated from chapters/actors/actors.py (edit there); digest f113c3b857b4ab14
+# Generated from chapters/actors/actors.py (edit there); digest 3f76333fe74d6779
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from literate_rl.data.agents import (
-    Collector,
     Rollout,
     collector_for,
     kept_dtype,
@@ -31,20 +31,20 @@ from literate_rl.ground.interrupts import StopWaiting
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import (
     Act,
-    ActorCriticLike,
     Envs,
     Kept,
     PolicyLike,
     Stateful,
+    settings_of,
 )
 from literate_rl.ground.rows import ANY, Row, actor_critic, register
 from literate_rl.ground.signatures import Count, Positive, check_that, checked
 from literate_rl.learners.impala import (
     IMPALA,
+    SETTINGS,
     IMPALAConfig,
     Unroll,
     VTraceLearner,
-    impala_settings,
     to_unroll,
 )
 from literate_rl.nets.parts import take_in
@@ -90,10 +90,9 @@ class TransportConfig:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        alone, where = self.address is None, self.transport
-        check_that(
-            alone or where == "ray", f"transport must be ray for address {self.address}"
-        )
+        where, address = self.transport, self.address
+        on_ray = address is None or where == "ray"
+        check_that(on_ray, f"transport must be ray for address {address}")
         here = self.actors is not None or where == "in_process"
         check_that(here, f"actors must be given for transport {where}")
 
@@ -121,9 +120,7 @@ class ActorsConfig(TransportConfig, IMPALAConfig):
         check_that(self.actors is None or not other, words)
 
 
-def actors_settings(env: str) -> ActorsConfig:
-    """Return IMPALA's settings for the id of an environment, without actors."""
-    return ActorsConfig(**asdict(impala_settings(env)))
+actors_settings = settings_of(ActorsConfig, SETTINGS)
 
 
 Weights = Mapping[str, Any]  # arrays by the names of the policy's `state_dict`
@@ -150,12 +147,12 @@ def one_step(policy: PolicyLike, envs: Envs, dtype: Any) -> Rollout:
         )
 
 
-def fields_of(example: Any, num_steps: int) -> list[Any]:
+def fields_of(example: Mapping[str, Any], num_steps: int) -> list[Any]:
     """Return the fields of a record for what has one step in an example."""
     # An example may have a row behind its last step, and so has the record.
     return [
         (name, x.dtype, (num_steps + len(x) - 1, *x.shape[1:]))
-        for name, x in arrays_of(example._asdict()).items()
+        for name, x in arrays_of(example).items()
     ]
 
 
@@ -177,8 +174,8 @@ def slot_layout(policy: PolicyLike, envs: Envs, num_steps: Count) -> np.dtype[np
     """
     one = one_step(policy, envs, kept_dtype(policy, envs))
     unroll = to_unroll(one.to(next(policy.parameters()).device), policy)
-    ended = ("episode_return", np.float32, (num_steps, envs.num_envs))
-    return layout_of(policy, [*fields_of(unroll, num_steps), ended])
+    example = {**unroll._asdict(), "episode_return": one.episode_return}
+    return layout_of(policy, fields_of(example, num_steps))
 
 
 MakeAct = Callable[[PolicyLike], Act]
@@ -213,11 +210,7 @@ class Actor:
 
     def work(self, weights: Weights, out: Any) -> None:
         """Act for one unroll with these weights, and write it to ``out``."""
-        num_steps, room = len(out["reward"]), out["next_obs"].shape[1:]
-        seen = np.shape(self.collector.obs)
-        check_that(seen == room, f"make_envs must make observations {room}, got {seen}")
-        batch = self.collect(weights, num_steps)
-
+        batch = self.collect(weights, len(out["reward"]))
         # The log-probabilities are computed now, for all steps at once. Environments
         # that reset a step late add rows that never happened; their weight is 0.
         fill(out, arrays_of(to_unroll(batch, self.policy)._asdict()))
@@ -268,71 +261,64 @@ class Census:
         return sum(unrolls > 0 for unrolls in self.unrolls)
 
 
-class Transport(Protocol):
-    """What the learner asks of a transport."""
-
-    census: Census
-
-    @property
-    def waiting(self) -> int:
-        """Whole unrolls that wait for the learner."""
-
-    def submit(self, slot: Slot, weights: Weights) -> None:
-        """Give a slot to its actor, with a copy of these weights."""
-
-    def receive(self) -> tuple[Slot, Any]:
-        """Wait for a whole unroll; it may be read until its slot is submitted."""
-
-    def close(self) -> None:
-        """End all actors. May be called twice."""
+MakeActor = Callable[[int], Actor]  # from a seed
 
 
-class Worker(Protocol):
-    """What a transport asks of an actor."""
-
-    collector: Collector
-
-    def work(self, weights: Weights, out: Any) -> None:
-        """Work with these weights, and write the result to ``out``."""
-
-    def close(self) -> None:
-        """Close the environments."""
-
-
-MakeActor = Callable[[int], Worker]  # from a seed
-# From a way to make actors, a slot's layout, a seed, how many actors and slots, and the
-# deadline.
-MakeTransport = Callable[
-    [MakeActor, "np.dtype[np.void]", int, int, int, float], Transport
-]
-
-
-class InProcess:
-    """Actors that take turns in this process.
+@dataclass(eq=False)
+class Transport(ABC):
+    """Where actors are, and how slots get there and back.
 
     Args:
-        make_actor: Function from a seed to an ``Actor``.
+        make_actor: Function from a seed to an ``Actor``. Where another process calls
+            it, it must be one that can be pickled.
         layout: What ``slot_layout`` returned.
         seed: Decides the seeds of the actors.
         actors: Number of actors.
         slots: Slots of each of them.
-        deadline: Plays no role: if an actor hangs, so does the learner.
+        deadline: Seconds of silence after which an actor with a slot is replaced.
+
+    Attributes:
+        waiting: Whole unrolls that wait for the learner.
     """
 
+    make_actor: MakeActor
+    layout: np.dtype[np.void]
+    seed: int
+    actors: int
+    slots: int
+    deadline: float = 300.0
     waiting = 0
 
-    def __init__(
-        self,
-        make_actor: MakeActor,
-        layout: np.dtype[np.void],
-        seed: int,
-        actors: int,
-        slots: int,
-        deadline: float = 300.0,
-    ) -> None:
-        self.census = Census(actors, seed)
-        self.actors = [make_actor(self.census.new_seed()) for _ in range(actors)]
-        self.memory = np.zeros((actors, slots), layout)
+    def __post_init__(self) -> None:
+        self.census = Census(self.actors, self.seed)
+
+    @abstractmethod
+    def submit(self, slot: Slot, weights: Weights) -> None:
+        """Give a slot to its actor, with a copy of these weights."""
+
+    @abstractmethod
+    def receive(self) -> tuple[Slot, Any]:
+        """Wait for a whole unroll; it may be read until its slot is submitted."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all actors. May be called twice."""
+
+
+MakeTransport = Callable[..., Transport]  # from what ``Transport`` takes
+
+
+class InProcess(Transport):
+    """Actors that take turns in this process.
+
+    The deadline plays no role: if an actor hangs, so does the learner.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        seeds = [self.census.new_seed() for _ in range(self.actors)]
+        self.workers = [self.make_actor(seed) for seed in seeds]
+        self.memory = np.zeros((self.actors, self.slots), self.layout)
         self.tasks: deque[Slot] = deque()
 
     def submit(self, slot: Slot, weights: Weights) -> None:
@@ -345,14 +331,14 @@ class InProcess:
         # First come, first served: this gives {eq}`lag-of-turns`.
         slot = self.tasks.popleft()
         memory = self.memory[slot]
-        self.actors[slot[0]].work(memory["weights"], memory["result"])
+        self.workers[slot[0]].work(memory["weights"], memory["result"])
         self.census.unrolls[slot[0]] += 1
         return slot, memory["result"]
 
     def close(self) -> None:
         """Close the environments."""
-        for actor in self.actors:
-            actor.close()
+        for worker in self.workers:
+            worker.close()
 
 
 def fill(part: Any, arrays: Mapping[str, Any]) -> None:
@@ -375,56 +361,73 @@ class RemoteLearner(Kept):
 
     Args:
         policy: The policy to train, on any device.
-        config: The settings, with those of ``TransportConfig`` among them.
-        seed: Decides the seeds of the actors.
-        checkpoint_interval: Iterations between checkpoints.
+        make_envs: Makes the ``config.num_envs`` environments of one actor.
+        config: The settings of a learner with those of actors.
         transport: Makes the transport, or None for ``InProcess``.
+        make_act: As for ``Actor``.
 
     Attributes:
-        make_actor: Makes an actor, from a seed.
-        layout: The memory of one slot.
+        actor: The class of its actors.
+        brings: What an actor is made of beside environments, policy and seed.
         learner: Has what a checkpoint keeps.
+        layout: The memory of one slot.
         learn: Learns from a result, counts ``step`` and returns metrics.
     """
 
     kept = ("step", "version", "learner")
-    make_actor: MakeActor
-    layout: np.dtype[np.void]
+    actor: Callable[..., Actor] = Actor
+    brings: tuple[Any, ...] = ()
     learner: Stateful
+    layout: np.dtype[np.void]
     learn: Callable[[Any], dict[str, float]]
 
+    @checked
     def __init__(
         self,
         policy: PolicyLike,
+        make_envs: Callable[[], Envs],
         config: TransportConfig,
-        seed: int,
-        checkpoint_interval: int,
-        transport: MakeTransport | None,
+        transport: MakeTransport | None = None,
+        make_act: MakeAct | None = None,
     ) -> None:
-        self.actors, where = config.actors or 0, config.transport
-        check_that(self.actors > 0, "config.actors must be at least 1, got None")
-        ray = "literate_rl.interfaces.cluster.RayActors"
-        others = f"literate_rl.actors.processes.SharedMemory or {ray}"
+        where, self.config = config.transport, cast(Any, config)
+        here = config.actors is not None
+        check_that(here, "config.actors must be at least 1, got None")
+        others = "processes.SharedMemory or literate_rl.interfaces.cluster.RayActors"
         fits = transport is not None or where == "in_process"
-        check_that(fits, f"transport {where}: pass {others}")
+        check_that(fits, f"transport {where}: pass literate_rl.actors.{others}")
+        self.policy: Any = policy
         self.make_transport = transport or InProcess
-        self.policy, self.config, self.seed = policy, config, seed
-        self.checkpoint_interval = checkpoint_interval
+        # Environments are made once here, to see what they are like.
+        envs = make_envs()
+        check_num_envs(envs, self.config.num_envs)
+        # Only copies act, so that only they see masks.
+        vars(policy)["masked"] = "action_mask" in envs.reset(seed=0)[1]
+        acting = copy.deepcopy(policy).cpu()
+        self.prepare(acting, envs)
+        envs.close()
+        # The recipe of an actor: what is missing is the seed.
+        how = make_envs, acting, *self.brings
+        self.make_actor: MakeActor = partial(self.actor, *how, make_act=make_act)
         self.transport: Transport | None = None
         self.versions: dict[Slot, int] = {}
         self.step = self.version = 0
         self.warned = False
 
+    def prepare(self, acting: Any, envs: Envs) -> None:
+        """Set layout, learner and what actors bring, for a policy that acts."""
+        raise NotImplementedError
+
     def start(self) -> Transport:
         """Start the actors and hand out all slots, to the actors in turns."""
         config = self.config
         # A resumed run has another step, and so other seeds.
-        seed = env_seed(self.seed, self.step)
-        how = seed, self.actors, config.slots, config.deadline
+        seed = env_seed(config.seed, self.step)
+        how = seed, config.actors, config.slots, config.deadline
         transport = self.make_transport(self.make_actor, self.layout, *how)
         self.transport = transport
         for index in range(config.slots):
-            for actor in range(self.actors):
+            for actor in range(config.actors):
                 self.submit(transport, (actor, index))
         return transport
 
@@ -455,7 +458,7 @@ class RemoteLearner(Kept):
             # A run that is resumed starts with fresh actors. Where actors take turns, a
             # run that continues does so too, and both are the same run.
             if self.make_transport is InProcess and self.checkpoint_due:
-                took_turns = [x.collector for x in cast(InProcess, transport).actors]
+                took_turns = [x.collector for x in cast(InProcess, transport).workers]
                 self.warned = self.warned or warn_cut_off(*took_turns)
                 self.close()
         except StopWaiting:
@@ -487,7 +490,7 @@ class RemoteLearner(Kept):
     @property
     def checkpoint_due(self) -> bool:
         """Whether the run is to be saved before the next iteration."""
-        return self.version % self.checkpoint_interval == 0
+        return self.version % self.config.checkpoint_interval == 0
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned, with fresh actors."""
@@ -496,39 +499,15 @@ class RemoteLearner(Kept):
 
 
 class ActorLearner(RemoteLearner):
-    """Learns from the unrolls of actors, with V-trace.
-
-    Args:
-        policy: The policy to train, on any device.
-        make_envs: Makes the ``config.num_envs`` environments of one actor.
-        config: The settings.
-        transport: As for ``RemoteLearner``.
-        make_act: As for ``Actor``.
-    """
+    """Learns from the unrolls of actors, with V-trace, as ``ActorsConfig`` says."""
 
     config: ActorsConfig
     learner: VTraceLearner
 
-    @checked
-    def __init__(
-        self,
-        policy: ActorCriticLike,
-        make_envs: Callable[[], Envs],
-        config: ActorsConfig,
-        transport: MakeTransport | None = None,
-        make_act: MakeAct | None = None,
-    ) -> None:
-        settings = config, config.seed, config.checkpoint_interval
-        super().__init__(policy, *settings, transport)
-        # Environments are made once here, to see what they are like.
-        envs = make_envs()
-        check_num_envs(envs, config.num_envs)
-        self.layout = slot_layout(policy, envs, config.num_steps)
-        envs.close()
-        # The recipe of an actor: what is missing is the seed.
-        acting = copy.deepcopy(policy).cpu()
-        self.make_actor = partial(Actor, make_envs, acting, make_act=make_act)
-        self.learner = VTraceLearner(policy, config)
+    def prepare(self, acting: Any, envs: Envs) -> None:
+        """Set what a slot holds and who learns from it."""
+        self.layout = slot_layout(acting, envs, self.config.num_steps)
+        self.learner = VTraceLearner(self.policy, self.config)
 
     def learn(self, result: Any) -> dict[str, float]:
         """Take the updates on an unroll; return metrics."""

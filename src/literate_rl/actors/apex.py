@@ -1,4 +1,4 @@
-# Generated from chapters/apex.py (edit there); digest 2a66803c232c0442
+# Generated from chapters/apex.py (edit there); digest 0101cf908c909de3
 """Ape-X: many actors, one memory, and first priorities that the actors set."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -35,7 +35,6 @@ from literate_rl.ground.protocols import (
     Algorithm,
     Envs,
     PolicyLike,
-    Stateful,
     settings_of,
 )
 from literate_rl.ground.rows import Row, register
@@ -56,7 +55,6 @@ from literate_rl.learners.dqn import (
     ROW as DQN_ROW,
     SETTINGS as DQN_SETTINGS,
     DQNConfig,
-    Exploring,
 )
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.rainbow import (
@@ -113,21 +111,11 @@ def first_priorities(
     return priority
 
 
-class Itself:
-    """A target network that is the network in training."""
-
-    def __init__(self, network: Stateful) -> None:
-        self.network = network
-
-    def follow(self, tau: float) -> None:
-        """Stay the same network."""
-
-
 def of_one_policy(algorithm: Algorithm, policy: PolicyLike) -> Algorithm:
     """Return an algorithm with one policy in both places, which only judges steps."""
-    both = copy.copy(algorithm)
-    both.policy, both.target, both.actor = policy, Itself(policy), ()
-    return both
+    both: Any = copy.copy(algorithm)
+    both.policy, both.target, both.actor = policy, SimpleNamespace(network=policy), ()
+    return cast(Algorithm, both)
 
 
 @checked
@@ -189,13 +177,8 @@ class ApexActor(Actor):
         # The first priorities, from rewards in the learner's scale.
         if config.priorities == "actor":
             scaled = rollout._replace(reward=rollout.reward * config.reward_scale)
-            out["priority"] = first_priorities(
-                self.algorithm,
-                scaled,
-                config.num_steps,
-                config.gamma,
-                self.generator,
-            ).numpy()
+            how = config.num_steps, config.gamma, self.generator
+            out["priority"] = first_priorities(self.algorithm, scaled, *how).numpy()
 
 
 @checked
@@ -216,8 +199,9 @@ def experience_layout(
     own: Any = envs.single_observation_space.dtype
     # What float32 holds may stay as it is; anything else has become float32 by then.
     kept = own if np.can_cast(own, np.float32) else np.float32
-    result = fields_of(one_step(policy, envs, kept), rollout_len)
-    result += [("priority", np.float32, (rollout_len, envs.num_envs))]
+    one = one_step(policy, envs, kept)
+    example = {**one._asdict(), "priority": one.reward}
+    result = fields_of(example, rollout_len)
     result += [("actor", np.int64), ("fresh", np.bool_)]
     return layout_of(policy, result, ("actor", np.int64))
 
@@ -229,12 +213,13 @@ class Apex(RemoteLearner):
 
     Args:
         learner: What ``DQN``, ``Rainbow`` or ``DDPG`` returns. Its ``config`` is one of
-            ``ApexConfig`` too. Its environments are used for one step and closed.
+            ``ApexConfig`` too. Its environments are closed.
         make_envs: Makes the ``config.num_envs`` environments of one actor.
         transport: As for ``RemoteLearner``.
         make_act: As for ``Actor``.
     """
 
+    actor = ApexActor
     config: ApexSettings
     learner: OffPolicy
 
@@ -246,23 +231,16 @@ class Apex(RemoteLearner):
         transport: MakeTransport | None = None,
         make_act: MakeAct | None = None,
     ) -> None:
-        # All three make an agent that explores, with settings of many actors.
-        explorer = cast(Exploring, learner.algorithm)
-        config = cast("ApexSettings", learner.config)
-        settings = config, config.seed, config.checkpoint_interval
-        super().__init__(learner.policy, *settings, transport)
         self.learner = learner
-        acting, envs = copy.deepcopy(explorer.policy).cpu(), learner.collector.envs
-        # The learner's own environments only show what a step looks like.
-        self.layout = experience_layout(acting, envs, config.rollout_len)
-        envs.close()
-        # Only copies act, so that only they see masks.
-        vars(learner.policy)["masked"] = getattr(acting, "masked", False)
-        # A function that makes an actor, given its seed.
-        algorithm = of_one_policy(explorer, acting)
-        self.make_actor = partial(
-            ApexActor, make_envs, acting, algorithm, config, make_act=make_act
-        )
+        learner.collector.envs.close()
+        config = cast(TransportConfig, learner.config)
+        super().__init__(learner.policy, make_envs, config, transport, make_act)
+
+    def prepare(self, acting: Any, envs: Envs) -> None:
+        """Set what a slot holds, and that an actor brings what judges steps."""
+        self.layout = experience_layout(acting, envs, self.config.rollout_len)
+        judge = of_one_policy(self.learner.algorithm, acting)
+        self.brings = judge, self.config
 
     def message(self, actor: int) -> Weights:
         """Return what an actor is sent: the weights, and its number."""

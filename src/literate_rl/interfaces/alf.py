@@ -1,9 +1,9 @@
-# Generated from chapters/interfaces/alf.py (edit there); digest f8f3b67c41c8ae61
+# Generated from chapters/interfaces/alf.py (edit there); digest 845c99033cf10ba5
 """ALF's interface: its names for a step, for what is handed on, and for PPG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -189,17 +189,17 @@ def draw_or_mode(leaf: Any, q: float) -> Tensor:
 def divergence(old: Any, new: Any) -> Tensor:
     """Return the divergence between nests of distributions, without gradient in old."""
     # `kl_divergence` would stretch one of them.
-    came, wanted = shapes(old), shapes(new)
-    words = f"the rollout's action_distribution must have shape {wanted}, got {came}"
-    check_that(came == wanted, words)
+    came, wanted = (str(form_of(map_nest(taken_apart, x))) for x in (old, new))
+    words = "the rollout's action_distribution must be of the form"
+    check_that(came == wanted, f"{words} {wanted}, got {came}")
     # Leaf by leaf, {eq}`nested-divergence`.
     each = map_nest(lambda p, q: kl_divergence(frozen(p), q), old, new)
     return sum(ends(each))
 
 
-def shapes(nest: Any) -> Any:
-    """Return the shapes of all parameters of a nest of distributions."""
-    return map_nest(lambda x: tuple(x.shape), map_nest(taken_apart, nest))
+def form_of(nest: Any) -> Any:
+    """Return the shapes and types of what stands at the ends of a nest."""
+    return map_nest(lambda x: f"{tuple(x.shape)} {x.dtype}", nest)
 
 
 # Parameters that only say in another way what others say.
@@ -207,21 +207,13 @@ TWICE = {"probs", "covariance_matrix", "precision_matrix"}
 
 
 def taken_apart(leaf: Any) -> Any:
-    """Return the parameters of a distribution, by the name of its kind and their own.
-
-    What is no distribution stays as it is.
-    """
+    """Return the parameters of a distribution by name, and other things as they are."""
     if isinstance(leaf, Independent):
         return taken_apart(leaf.base_dist)
     if not isinstance(leaf, Distribution):
         return leaf
-    kind, names = type(leaf).__name__, sorted(leaf.arg_constraints.keys() - TWICE)
-    if not names:
-        raise TypeError(
-            "a distribution must have parameters of its own, such as Normal, Beta or "
-            f"Categorical, also as Independent, got {kind}"
-        )
-    return {kind: {name: getattr(leaf, name) for name in names}}
+    names = sorted(leaf.arg_constraints.keys() - TWICE)
+    return {name: getattr(leaf, name) for name in names}
 
 
 def put_together(like: Any, parts: Any) -> Any:
@@ -231,12 +223,7 @@ def put_together(like: Any, parts: Any) -> Any:
     if isinstance(like, Independent):
         base = put_together(like.base_dist, parts)
         return Independent(base, like.reinterpreted_batch_ndims, validate_args=False)
-    name = type(like).__name__
-    known = isinstance(parts, Mapping) and name in parts
-    check_that(
-        known, f"the rollout's action_distribution must be {name}, as the loss's"
-    )
-    return type(like)(**parts[name], validate_args=False)
+    return type(like)(**parts, validate_args=False)
 
 
 def frozen(leaf: Any) -> Any:
@@ -251,9 +238,9 @@ def successors(
     """Return the values of successors, as far as the steps themselves tell them."""
     # That is the value of the next step. Where an episode or the data end, the
     # successor is not among the steps, and the step's own value stands in.
-    following = torch.cat([value[1:], value[-1:]]).detach()
-    last = (step_type == LAST).reshape(*step_type.shape, *[1] * (value.dim() - 2))
-    return torch.where(last, value.detach(), following)
+    following, goes_on = value.detach().clone(), step_type[:-1] != LAST
+    following[:-1][goes_on] = value[1:][goes_on].detach()
+    return following
 
 
 @checked
@@ -261,11 +248,15 @@ def two_flags(
     discount: Shaped[Tensor, "*B"], step_type: Shaped[Tensor, "*B"]
 ) -> tuple[Bool[Tensor, "*B"], Bool[Tensor, "*B"]]:
     """Return which steps terminated an episode and which truncated it."""
-    terminated, going_on = discount == 0, discount == 1
-    other = discount[~(terminated | going_on)]
-    if len(other):
-        raise ValueError(f"discount must be 0 or 1, got {other[0]:g}")
+    terminated = discount == 0
+    binary = (terminated | (discount == 1)).all()
+    check_that(bool(binary), f"discount must be 0 or 1, got {discount}")
     return terminated, (step_type == LAST) & ~terminated
+
+
+def in_columns(x: Tensor) -> tuple[Tensor, ...]:
+    """Return a number for each step, or each of D, as columns (T, B)."""
+    return x.reshape(*x.shape[:2], -1).unbind(-1)
 
 
 class PPGAuxPhaseLoss(nn.Module):
@@ -306,18 +297,20 @@ class PPGAuxPhaseLoss(nn.Module):
         next_value = info.rollout_next_value
         if isinstance(next_value, tuple):
             next_value = successors(info.rollout_value, info.step_type)
-        flags, reward = two_flags(info.discount, info.step_type), info.reward
-        if reward.dim() != 3:
-            return lambda_returns(reward, next_value, *flags, gamma, self.td_lambda)
-        count = reward.shape[-1]
-        gammas = gamma if isinstance(gamma, Sequence) else [gamma] * count
-        words = (
-            f"gamma must be a number or a list of {count}, one for each reward, got "
-        )
-        check_that(len(gammas) == count, f"{words}{gamma}")
-        each = zip(reward.unbind(-1), next_value.unbind(-1), gammas, strict=True)
-        returns = [lambda_returns(r, v, *flags, g, self.td_lambda) for r, v, g in each]
-        return torch.stack(returns, -1)
+        came, wanted = tuple(next_value.shape), tuple(info.reward.shape)
+        words = f"next_value must have the reward's shape {wanted}, got {came}"
+        check_that(came == wanted, words)
+        flags = two_flags(info.discount, info.step_type)
+        # Reward by reward, with its discount; a single one is a row of one.
+        rewards, values = map(in_columns, (info.reward, next_value))
+        gammas = gamma if isinstance(gamma, Sequence) else [gamma] * len(rewards)
+        words = f"gamma must be a number or a list of {len(rewards)}, got {gamma}"
+        check_that(len(gammas) == len(rewards), words)
+        returns = [
+            lambda_returns(r, v, *flags, g, self.td_lambda)
+            for r, v, g in zip(rewards, values, gammas, strict=True)
+        ]
+        return torch.stack(returns, -1).reshape(info.reward.shape)
 
     def terms(
         self, value: Tensor, aux: Tensor, target: Tensor, kl: Tensor
@@ -398,7 +391,7 @@ class PPGAuxAlgorithm:
             have a setting of the auxiliary phase, that of ``aux_options`` counts.
         optimizer: Optimiser of the auxiliary phase, or None for Adam.
         dual_actor_value_network: The network of the policy that acts, or None. Its
-            ``reward_shape`` must be that of ``reward_spec``.
+            ``reward_shape`` counts then.
         aux_options: Options. If not enabled, nothing is stored or trained.
         debug_summaries: Whether ``train_iter`` also tells the norm of the gradient.
         name: Name of the algorithm.
@@ -423,14 +416,9 @@ class PPGAuxAlgorithm:
         name: str = "PPGAuxAlgorithm",
     ) -> None:
         shape: Any = reward_spec.shape
-        words = f"reward_spec must be a number or a row of them, got {reward_spec}"
-        check_that(len(shape) < 2, words)
         self.network = dual_actor_value_network or DisjointPolicyValueNetwork(
             observation_spec, action_spec, reward_shape=shape
         )
-        wanted = self.network.reward_shape
-        words = f"reward_spec must have the network's reward_shape {wanted}, got "
-        check_that(shape == wanted, f"{words}{reward_spec}")
         self.options, self.name = aux_options, name
         self.debug_summaries = debug_summaries
         self.config = replace(
@@ -467,7 +455,7 @@ class PPGAuxAlgorithm:
         observation, info = exp
         parts = map_nest(taken_apart, info.action_distribution)
         new = observation, info._replace(action_distribution=parts)
-        form = map_nest(lambda x: f"{tuple(x.shape)} {x.dtype}", new)
+        form = form_of(new)
         if self.form is None:
             self.check_first(*new)
         elif form != self.form:
@@ -555,18 +543,3 @@ class PPGAuxAlgorithm:
     def calc_loss(self, info: PPGTrainInfo) -> LossInfo:
         """Return the loss (T, B) of steps that ``train_step`` has judged."""
         return self.loss.forward(info)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs, the network's weights aside."""
-        steps = [(observation, tuple(info)) for observation, info in self.buffer]
-        return {"phase": self.phase.state_dict(), "buffer": steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a state that ``state_dict`` returned."""
-        self.phase.load_state_dict(state["phase"])
-        self.buffer = []
-        device = self.phase.parameters[0].device
-        for observation, info in map_nest(
-            lambda x: x.to(device), tuple(state["buffer"])
-        ):
-            self.observe_for_aux_replay((observation, PPGRolloutInfo(*info)))
