@@ -143,9 +143,7 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # | a row | what describes the policy at a state | $N$ logits | $A$ means and $A$ numbers $\log \sigma$ |
 # | `noise(T, B, generator)` | the randomness of a rollout | $N$ numbers a step | $A$ numbers a step |
 # | `choose(row, noise)` | the action | an integer | $A$ numbers |
-# | `log_prob(row, action)` | how likely the action was | a number | a number |
-# | `entropy(row)` | how much is left to chance | a number | a number |
-# | `evaluate(row, action)` | log-probability and entropy at once | two numbers | two numbers |
+# | `evaluate(row, action)` | log-probability of the action, and entropy | two numbers | two numbers |
 # | `to_env(action)` | the action as the environment wants it | the same | stretched to the box |
 # | `kl(row, other)` | how far apart two policies are; for {doc}`ppg` | a number | a number |
 # | `legal(row, mask)` | the row without what is not allowed; for {doc}`masks` | the logits left | none |
@@ -204,22 +202,10 @@ class CategoricalActions:
         return (row + noise).argmax(-1)
 
     @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-probabilities of actions."""
-        return chosen(row.log_softmax(-1), action)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B N"]) -> Float[Tensor, "*B"]:
-        """Return the entropies of the policy, in nats."""
-        return mean_surprise(row.log_softmax(-1))
-
-    @checked
     def evaluate(
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies, with one softmax for both."""
+        """Return log-probabilities and entropies, in nats."""
         log_prob = row.log_softmax(-1)
         return chosen(log_prob, action), mean_surprise(log_prob)
 
@@ -284,25 +270,14 @@ class GaussianActions:
         return mu + log_sigma.exp() * noise
 
     @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-densities of actions."""
-        # The density of the whole action is a product, so its logarithm is a sum.
-        return normal_log_prob(action, *row.chunk(2, -1)).sum(-1)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
-        """Return the entropies of the policy, in nats; they may be negative."""
-        _, log_sigma = row.chunk(2, -1)
-        return (log_sigma + UNIT_ENTROPY).sum(-1)
-
-    @checked
     def evaluate(
         self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-densities and entropies."""
-        return self.log_prob(row, action), self.entropy(row)
+        """Return log-densities and entropies, in nats; both may have either sign."""
+        # The density of the whole action is a product, so its logarithm is a sum.
+        mu, log_sigma = row.chunk(2, -1)
+        log_prob = normal_log_prob(action, mu, log_sigma).sum(-1)
+        return log_prob, (log_sigma + UNIT_ENTROPY).sum(-1)
 
     @checked
     def kl(
@@ -614,8 +589,6 @@ class RewardScaler(nn.Module):
         """Take in the rewards of a rollout's real steps; return all of them scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
         # of {doc}`/chapters/advantages`.
-        wanted, given = len(self.carry), reward.shape[1]
-        check_that(given == wanted, f"reward must have B = {wanted}, got {given}")
         increment = reward.clone()
         increment[0] += self.carry
         factor = torch.full_like(reward, self.gamma)
@@ -766,20 +739,16 @@ class LaplaceActions(GaussianActions):
         first, second = times.exponential_(generator=generator)
         return first - second
 
-    def log_prob(self, row, action):
+    def evaluate(self, row, action):
         mu, log_beta = row.chunk(2, -1)
         distance = (action - mu).abs() * (-log_beta).exp()
-        return -(distance + log_beta + math.log(2)).sum(-1)
-
-    def entropy(self, row):
-        _, log_beta = row.chunk(2, -1)
-        return (1 + math.log(2) + log_beta).sum(-1)
+        log_prob = -(distance + log_beta + math.log(2)).sum(-1)
+        return log_prob, (1 + math.log(2) + log_beta).sum(-1)
 
 
 def answer(low, high):
-    # `evaluate` calls the two functions above. PPO and A2C act so, with
-    # `Policy(network, LaplaceActions(…))`. PPG would need `kl` too: the one that is
-    # inherited is a Gaussian's.
+    # PPO and A2C act so, with `Policy(network, LaplaceActions(…))`. PPG would need `kl`
+    # too: the one that is inherited is a Gaussian's.
     return LaplaceActions(low, high)
 
 

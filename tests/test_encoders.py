@@ -358,9 +358,15 @@ def test_the_encoder_for_alf_reads_pictures_of_any_size(size, kernel) -> None:
 
 TEXT = spaces.Dict(view=CAMERA, mission=spaces.Tuple((JOINTS, spaces.Text(9))))
 REFUSED = [
-    (lambda: make_encoder(CAMERA)(torch.zeros(2, 7, 6, 2)), "shape (*, 7, 6, 3)"),
-    (lambda: make_encoder(JOINTS)(torch.zeros(2, 4)), "(*, 3), got (2, 4)"),
-    (lambda: make_encoder(NESTED)(torch.zeros(2, 141)), "shape (*, 142)"),
+    (
+        lambda: make_encoder(CAMERA)(torch.zeros(2, 7, 6, 2)),
+        "(7, 6, 3) or (126,), got (2, 7, 6, 2)",
+    ),
+    (
+        lambda: make_encoder(JOINTS)(torch.zeros(2, 4)),
+        "end in (3,) or (3,), got (2, 4)",
+    ),
+    (lambda: make_encoder(NESTED)(torch.zeros(2, 141)), "end in (142,)"),
     (lambda: make_encoder(TEXT), "observation_space['mission'][1] must be a Box"),
     (lambda: make_encoder(spaces.Dict({})), "observation_space must have a part"),
     (lambda: PictureEncoder(CAMERA, 5, NATURE_LAYERS.convolutions), "than 7 x 6"),

@@ -41,7 +41,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.fast import hybrid_terms
-from literate_rl.nets.encoders import OwnEncoder, check_shared, entrance
+from literate_rl.nets.encoders import OwnEncoder, entrances
 from literate_rl.nets.hybrid_action import (
     HybridAction,
     HybridDistribution,
@@ -291,9 +291,7 @@ class HybridRows(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits, means and deviations, ``(*, K + 2 A)``, at ``(*, D)``."""
-        # The network takes one dimension of states; a rollout comes with two.
-        row = torch.cat(self.network.described(obs.reshape(-1, obs.shape[-1])), -1)
-        return row.reshape(*obs.shape[:-1], row.shape[-1])
+        return torch.cat(self.network.described(obs), -1)
 
 
 @checked
@@ -322,16 +320,15 @@ def make_hybrid_policy(
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     states = as_space(observation_space)
-    front, size = entrance(states, encoder=encoder)
     first = normalizing(normalize, states, encoder)
-    check_shared(share_encoder, front, states)
+    fronts = entrances(states, share_encoder, encoder=encoder)
+    front, size = next(fronts)
     actions = HybridActions.from_space(as_space(action_space), mask)
     network = HybridPolicyNetwork(size, actions.action_shape)
     # Pictures go through encoders first, one for the actor and one for the critic, or
     # one for both.
     network.encoder = nn.Sequential(*front, *network.encoder)
-    if not share_encoder:
-        front, _ = entrance(states, encoder=encoder)
+    front, _ = next(fronts)
     critic = behind(front, size, hidden, 1, gain=1.0)
     policy = Policy(ActorCritic(HybridRows(network), critic, *first), actions)
     # The mask may have come from the space, or as an array.

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest e9371be1220c001c
+# Generated from chapters/policies.py (edit there); digest 43aa6debba6f8b0b
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
@@ -69,22 +69,10 @@ class CategoricalActions:
         return (row + noise).argmax(-1)
 
     @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-probabilities of actions."""
-        return chosen(row.log_softmax(-1), action)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B N"]) -> Float[Tensor, "*B"]:
-        """Return the entropies of the policy, in nats."""
-        return mean_surprise(row.log_softmax(-1))
-
-    @checked
     def evaluate(
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies, with one softmax for both."""
+        """Return log-probabilities and entropies, in nats."""
         log_prob = row.log_softmax(-1)
         return chosen(log_prob, action), mean_surprise(log_prob)
 
@@ -138,25 +126,14 @@ class GaussianActions:
         return mu + log_sigma.exp() * noise
 
     @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-densities of actions."""
-        # The density of the whole action is a product, so its logarithm is a sum.
-        return normal_log_prob(action, *row.chunk(2, -1)).sum(-1)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
-        """Return the entropies of the policy, in nats; they may be negative."""
-        _, log_sigma = row.chunk(2, -1)
-        return (log_sigma + UNIT_ENTROPY).sum(-1)
-
-    @checked
     def evaluate(
         self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-densities and entropies."""
-        return self.log_prob(row, action), self.entropy(row)
+        """Return log-densities and entropies, in nats; both may have either sign."""
+        # The density of the whole action is a product, so its logarithm is a sum.
+        mu, log_sigma = row.chunk(2, -1)
+        log_prob = normal_log_prob(action, mu, log_sigma).sum(-1)
+        return log_prob, (log_sigma + UNIT_ENTROPY).sum(-1)
 
     @checked
     def kl(
@@ -321,8 +298,6 @@ class RewardScaler(nn.Module):
         """Take in the rewards of a rollout's real steps; return all of them scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
         # of {doc}`/chapters/advantages`.
-        wanted, given = len(self.carry), reward.shape[1]
-        check_that(given == wanted, f"reward must have B = {wanted}, got {given}")
         increment = reward.clone()
         increment[0] += self.carry
         factor = torch.full_like(reward, self.gamma)
