@@ -6,7 +6,6 @@ import copy
 import datetime
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -214,15 +213,11 @@ def seen(space: Any, x: Any, state: Any = ()) -> None:
 FIVE = spaces.Discrete(3, start=5)
 REFUSED: list[tuple[str, Callable[..., Any], Any]] = [
     ("observation_spec must be a nest", network, ("dual", spaces.Text(3))),
-    ("at least one leaf", network, ("dual", spaces.Dict({}))),
     ("action_spec", network, ("dual", BOX, spaces.MultiBinary(2))),
     ("hidden must", EncodingNetwork, (BOX, ())),
-    ("must be a Box", NormalProjectionNetwork, (4, THREE)),
     ("whole and from 5 to 7", seen, (FIVE, torch.tensor([4, 5]))),
-    ("whole and from 5 to 7", seen, (FIVE, torch.tensor([5.0, 6.0]))),
     (r"\['y'\] must", seen, (spaces.Dict(y=BOX), {"y": NUMBERS[:, 1:]})),
     ("state must be a tuple", seen, (BOX, NUMBERS, ((), ()))),
-    ("state must be a tuple", seen, (BOX, NUMBERS, [(), (), ()])),
 ]
 
 
@@ -303,15 +298,8 @@ def worker(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
-    folder: Path = tmp_path_factory.mktemp("ddp")
-    context = mp.spawn(worker, (str(folder),), nprocs=2, join=False)
-    try:
-        deadline = datetime.datetime.now() + datetime.timedelta(seconds=600)
-        while not context.join(timeout=5):
-            assert datetime.datetime.now() < deadline, "two processes wait forever"
-    finally:
-        for process in context.processes:
-            process.kill()
+    folder = tmp_path_factory.mktemp("ddp")
+    mp.spawn(worker, (str(folder),), nprocs=2)
     return torch.load(folder / "results", weights_only=False)
 
 

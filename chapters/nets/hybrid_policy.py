@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.ground.nests import as_space, first_row, remembered
+from literate_rl.ground.nests import as_space, remembered
 from literate_rl.ground.networks import race_noise
 from literate_rl.ground.signatures import (
     Bool,
@@ -223,13 +223,6 @@ class HybridActions:
         kind, moved = tree["action_type"].cpu().numpy(), self.box.to_env(args)
         return fill_space(self.space, kind, iter(moved.T))
 
-    def to_single_env(self, action: HybridAction | Tensor) -> Any:
-        """Turn a batch of one action into what one environment's ``step`` takes."""
-        nest = self.to_env(action)
-        batch = len(action if isinstance(action, Tensor) else action["action_type"])
-        check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
-        return first_row(self.space, nest)
-
 
 # %% [markdown]
 # A space that implies its mask, three actions on their way into the environment, and a space that
@@ -246,9 +239,6 @@ action = {
     "action_args": torch.tensor([[0.5, 0.0], [0.0, -3.0], [9.0, 9.0]]),
 }
 print("for the vector environment:\n", actions.to_env(action))
-print(
-    "for a single environment:\n", actions.to_single_env(torch.tensor([[1, 0.0, -3]]))
-)
 said = ""
 try:
     HybridActions.from_space(spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,)))))
@@ -352,7 +342,7 @@ with torch.no_grad():
     for name, eta in (("action", noise), ("without noise", 0.0)):
         action = fresh.act(obs, eta)
         print(f"{name:15s}", [round(x, 2) for x in action[0].tolist()])
-print("environment    ", fresh.actions.to_single_env(action))
+print("environment    ", fresh.predict(obs.numpy()[0]))
 
 # %% [markdown]
 # ## References

@@ -1,4 +1,4 @@
-# Generated from chapters/nets/hybrid_policy.py (edit there); digest 732a5f57e9b413a1
+# Generated from chapters/nets/hybrid_policy.py (edit there); digest 23d1aea0a624cb2f
 """A hybrid policy: vectors instead of trees, and the way into an environment."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.ground.nests import as_space, first_row, remembered
+from literate_rl.ground.nests import as_space, remembered
 from literate_rl.ground.networks import race_noise
 from literate_rl.ground.signatures import (
     Bool,
@@ -162,13 +162,6 @@ class HybridActions:
         check_finite(args, **{"action.action_args": args})
         kind, moved = tree["action_type"].cpu().numpy(), self.box.to_env(args)
         return fill_space(self.space, kind, iter(moved.T))
-
-    def to_single_env(self, action: HybridAction | Tensor) -> Any:
-        """Turn a batch of one action into what one environment's ``step`` takes."""
-        nest = self.to_env(action)
-        batch = len(action if isinstance(action, Tensor) else action["action_type"])
-        check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
-        return first_row(self.space, nest)
 
 
 class HybridRows(nn.Module):
