@@ -411,11 +411,10 @@ class PictureEncoder(nn.Module):
 
 def read_planes(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
     """Say whether channels come last; return their number, the height and the width."""
-    *stack, height, width = shape
     last = len(shape) > 2 and shape[-1] < shape[-3]
     if last:
-        *stack, height, width, channels = shape
-        stack = [*stack, channels]
+        shape = (*shape[:-3], shape[-1], *shape[-3:-1])
+    *stack, height, width = shape
     return last, (math.prod(stack), height, width)
 
 

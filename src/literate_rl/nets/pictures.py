@@ -1,4 +1,4 @@
-# Generated from chapters/encoders.py (edit there); digest 5d58355c416ef34e
+# Generated from chapters/encoders.py (edit there); digest 13fbbeef4ba77b94
 """Pictures: from planes of numbers to features."""
 
 from __future__ import annotations
@@ -150,9 +150,8 @@ class PictureEncoder(nn.Module):
 
 def read_planes(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
     """Say whether channels come last; return their number, the height and the width."""
-    *stack, height, width = shape
     last = len(shape) > 2 and shape[-1] < shape[-3]
     if last:
-        *stack, height, width, channels = shape
-        stack = [*stack, channels]
+        shape = (*shape[:-3], shape[-1], *shape[-3:-1])
+    *stack, height, width = shape
     return last, (math.prod(stack), height, width)
