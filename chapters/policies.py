@@ -270,14 +270,25 @@ class GaussianActions:
         return mu + log_sigma.exp() * noise
 
     @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-densities of actions."""
+        # The density of the whole action is a product, so its logarithm is a sum.
+        return normal_log_prob(action, *row.chunk(2, -1)).sum(-1)
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
+        """Return the entropies of the policy, in nats; they may be negative."""
+        _, log_sigma = row.chunk(2, -1)
+        return (log_sigma + UNIT_ENTROPY).sum(-1)
+
+    @checked
     def evaluate(
         self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-densities and entropies, in nats; both may have either sign."""
-        # The density of the whole action is a product, so its logarithm is a sum.
-        mu, log_sigma = row.chunk(2, -1)
-        log_prob = normal_log_prob(action, mu, log_sigma).sum(-1)
-        return log_prob, (log_sigma + UNIT_ENTROPY).sum(-1)
+        """Return log-densities and entropies."""
+        return self.log_prob(row, action), self.entropy(row)
 
     @checked
     def kl(
@@ -739,16 +750,20 @@ class LaplaceActions(GaussianActions):
         first, second = times.exponential_(generator=generator)
         return first - second
 
-    def evaluate(self, row, action):
+    def log_prob(self, row, action):
         mu, log_beta = row.chunk(2, -1)
         distance = (action - mu).abs() * (-log_beta).exp()
-        log_prob = -(distance + log_beta + math.log(2)).sum(-1)
-        return log_prob, (1 + math.log(2) + log_beta).sum(-1)
+        return -(distance + log_beta + math.log(2)).sum(-1)
+
+    def entropy(self, row):
+        _, log_beta = row.chunk(2, -1)
+        return (1 + math.log(2) + log_beta).sum(-1)
 
 
 def answer(low, high):
-    # PPO and A2C act so, with `Policy(network, LaplaceActions(…))`. PPG would need `kl`
-    # too: the one that is inherited is a Gaussian's.
+    # `evaluate` calls the two functions above. PPO and A2C act so, with
+    # `Policy(network, LaplaceActions(…))`. PPG would need `kl` too: the one that is
+    # inherited is a Gaussian's.
     return LaplaceActions(low, high)
 
 

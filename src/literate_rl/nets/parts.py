@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 43aa6debba6f8b0b
+# Generated from chapters/policies.py (edit there); digest 86aba0ca145c3112
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
@@ -126,14 +126,25 @@ class GaussianActions:
         return mu + log_sigma.exp() * noise
 
     @checked
+    def log_prob(
+        self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
+    ) -> Float[Tensor, "*B"]:
+        """Return the log-densities of actions."""
+        # The density of the whole action is a product, so its logarithm is a sum.
+        return normal_log_prob(action, *row.chunk(2, -1)).sum(-1)
+
+    @checked
+    def entropy(self, row: Float[Tensor, "*B 2*A"]) -> Float[Tensor, "*B"]:
+        """Return the entropies of the policy, in nats; they may be negative."""
+        _, log_sigma = row.chunk(2, -1)
+        return (log_sigma + UNIT_ENTROPY).sum(-1)
+
+    @checked
     def evaluate(
         self, row: Float[Tensor, "*B 2*A"], action: Float[Tensor, "*B A"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-densities and entropies, in nats; both may have either sign."""
-        # The density of the whole action is a product, so its logarithm is a sum.
-        mu, log_sigma = row.chunk(2, -1)
-        log_prob = normal_log_prob(action, mu, log_sigma).sum(-1)
-        return log_prob, (log_sigma + UNIT_ENTROPY).sum(-1)
+        """Return log-densities and entropies."""
+        return self.log_prob(row, action), self.entropy(row)
 
     @checked
     def kl(
