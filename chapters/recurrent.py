@@ -557,6 +557,8 @@ assert (solved["GRU, bias 0"][1], solved["LSTM, bias 0"][1]) == (8, 0)
 # %% [markdown]
 # ## When to use it
 #
+# Ask first what is missing from one observation. If the last few have it, stack them.
+#
 # - **Use it for**: what was seen long ago, or at a time that nobody knows
 # - **Rather than**: four stacked observations, which do where the last few say all
 # - **Costs**: a GRU three to five times, an LSTM about twice the seconds of CPU time

@@ -216,14 +216,6 @@ def test_the_space_decides(space, kind, features) -> None:
         assert torch.equal(found, encoder(shaped.reshape(2, 3, *space.shape)))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float64])
-def test_a_row_is_a_row_of_floats(dtype) -> None:
-    table = torch.tensor([[1, 0, 1], [0, 0, 1]], dtype=dtype)
-    row = make_encoder(box(2, 3))(table)
-    assert row.dtype == (dtype if dtype.is_floating_point else torch.float32)
-    assert row.tolist() == table.flatten().tolist()
-
-
 # --- Parts ----------------------------------------------------------------------------
 
 

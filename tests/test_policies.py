@@ -105,16 +105,12 @@ def test_rows_mean_what_pytorchs_distributions_say(actions, shape, seed) -> None
     rows = scale * torch.randn(2, *shape, width, dtype=torch.float64)
     row, other = rows.requires_grad_().unbind()
     peer, other_peer = peer_of(actions, row), peer_of(actions, other)
+    kl = kl_divergence(peer, other_peer)
     # Actions of both, so that some are unlikely.
     for action in (peer.sample(), other_peer.sample()):
-        theirs = peer.log_prob(action), peer.entropy()
-        log_prob, entropy = actions.evaluate(row, action)
-        assert_same(log_prob, theirs[0], row)
-        assert_same(entropy, theirs[1], row)
-        # Each of the two has a gradient of its own, and so has their sum.
-        assert_same(log_prob + 3 * entropy, theirs[0] + 3 * theirs[1], row)
-    kl = kl_divergence(peer, other_peer)
-    assert_same(actions.kl(row, other), kl, row, other)
+        found = *actions.evaluate(row, action), actions.kl(row, other)
+        wanted = peer.log_prob(action), peer.entropy(), kl
+        assert_same(torch.stack(found), torch.stack(wanted), row, other)
     assert (actions.kl(row, row) == 0).all()
 
 
