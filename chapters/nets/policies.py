@@ -53,6 +53,7 @@ from literate_rl.nets.parts import (
     RunningMoments as RunningMoments,
     WithDeviations,
     mlp as mlp,
+    normalizer_of as normalizer_of,
 )
 from literate_rl.nets.pictures import Convolutions, PictureEncoder
 

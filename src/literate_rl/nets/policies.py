@@ -1,4 +1,4 @@
-# Generated from chapters/nets/policies.py (edit there); digest 629a71ed361b21fa
+# Generated from chapters/nets/policies.py (edit there); digest eaa93ae51c78283d
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from literate_rl.nets.parts import (
     RunningMoments as RunningMoments,
     WithDeviations,
     mlp as mlp,
+    normalizer_of as normalizer_of,
 )
 from literate_rl.nets.pictures import Convolutions, PictureEncoder
 
