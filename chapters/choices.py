@@ -441,9 +441,8 @@ from literate_rl.book.exercises import grade
 
 
 def log_prob_of(row, sizes, action):
-    return ChoiceActions(spaces.MultiDiscrete(sizes)).log_prob(
-        row, torch.tensor(action)
-    )
+    actions = ChoiceActions(spaces.MultiDiscrete(sizes))
+    return actions.evaluate(row, torch.tensor(action))[0]
 
 
 rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
