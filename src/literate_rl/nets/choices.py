@@ -1,4 +1,4 @@
-# Generated from chapters/choices.py (edit there); digest 223e2b40353ba391
+# Generated from chapters/choices.py (edit there); digest 7bcf7d15b3b4259d
 """Several choices at once: a product of categorical distributions."""
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class ChoiceActions:
     def legal(self, row: Tensor, mask: Tensor) -> Tensor:
         """Return rows that leave out illegal options; the mask is like a row."""
         # Each choice keeps an option of its own ({doc}`masks`).
+        wanted, given = self.num_logits, mask.shape[-1]
+        check_that(given == wanted, f"mask must have {wanted} options, got {given}")
         choices = zip(*(x.split(self.sizes, -1) for x in (row, mask)), strict=True)
         return torch.cat([legal(*choice) for choice in choices], -1)
 
