@@ -190,9 +190,9 @@ PLACES = (
     Place(
         "nets.parts",
         "CategoricalActions.noise CategoricalActions.choose "
-        "CategoricalActions.log_prob CategoricalActions.entropy "
-        "CategoricalActions.kl GaussianActions.choose GaussianActions.log_prob "
-        "GaussianActions.entropy GaussianActions.kl RunningMoments.update "
+        "CategoricalActions.evaluate CategoricalActions.kl GaussianActions.choose "
+        "GaussianActions.log_prob GaussianActions.entropy GaussianActions.kl "
+        "RunningMoments.update "
         "RunningMoments.forward RewardScaler.forward",
         "policies",
     ),
@@ -202,8 +202,8 @@ PLACES = (
     Place(
         "nets.choices",
         "options ChoiceActions.__init__ ChoiceActions.table ChoiceActions.noise "
-        "ChoiceActions.choose ChoiceActions.log_prob ChoiceActions.entropy "
-        "ChoiceActions.evaluate ChoiceActions.kl ChoiceActions.to_env",
+        "ChoiceActions.choose ChoiceActions.evaluate ChoiceActions.kl "
+        "ChoiceActions.to_env",
         "choices",
     ),
     Place(

@@ -140,11 +140,11 @@ game = ChoiceActions(spaces.MultiDiscrete([3, 3]))
 row = torch.tensor([[0.0, 0.5, 2.0, 0.5, 0.0, 1.0]], dtype=torch.float64)
 other = torch.zeros(1, 6, dtype=torch.float64)
 every = torch.cartesian_prod(torch.arange(3), torch.arange(3))
-joint = game.log_prob(row.expand(9, -1), every)
-joint_other = game.log_prob(other.expand(9, -1), every)
+joint, entropy = game.evaluate(row.expand(9, -1), every)
+joint_other, _ = game.evaluate(other.expand(9, -1), every)
 found = {
     "sum of all probabilities": (joint.exp().sum(), torch.ones(())),
-    "entropy": (-(joint.exp() * joint).sum(), game.entropy(row)),
+    "entropy": (-(joint.exp() * joint).sum(), entropy[0]),
     "divergence": ((joint.exp() * (joint - joint_other)).sum(), game.kl(row, other)),
 }
 for name, (by_hand, ours) in found.items():
@@ -171,7 +171,7 @@ def is_choices(space: spaces.Space[Any]) -> bool:
 def options(leaf: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return how many options each choice of a leaf has, and the name of the first."""
     if isinstance(leaf, spaces.MultiBinary):
-        return np.full(math.prod(leaf.shape), 2), np.zeros(math.prod(leaf.shape), int)
+        leaf = spaces.MultiDiscrete(np.full(leaf.shape, 2))
     sizes = leaf.nvec if isinstance(leaf, spaces.MultiDiscrete) else leaf.n
     return np.ravel(sizes).astype(np.int64), np.ravel(leaf.start).astype(np.int64)
 
@@ -236,24 +236,11 @@ class ChoiceActions:
         return self.table(row + noise).argmax(-1)
 
     @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B logits"], action: Int[Tensor, "*B K"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-probabilities of actions."""
-        # {eq}`choices-log-prob`.
-        return chosen(self.log_probs(row), action).sum(-1)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B logits"]) -> Float[Tensor, "*B"]:
-        """Return the entropies of the policy, in nats."""
-        # The first sum of {eq}`choices-entropy`.
-        return mean_surprise(self.log_probs(row), over=(-2, -1))
-
-    @checked
     def evaluate(
         self, row: Float[Tensor, "*B logits"], action: Int[Tensor, "*B K"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies, with one softmax for both."""
+        """Return log-probabilities and entropies, in nats."""
+        # {eq}`choices-log-prob`, and the first sum of {eq}`choices-entropy`.
         log_prob = self.log_probs(row)
         likely = chosen(log_prob, action).sum(-1)
         return likely, mean_surprise(log_prob, over=(-2, -1))
@@ -378,7 +365,8 @@ for count in (1, 8, 64):
     row = torch.randn(2000, 3 * count, generator=generator)
     moved = row + 0.1 * torch.randn(row.shape, generator=generator)
     action = actions.choose(row, actions.noise(1, 2000, generator)[0])
-    ratio = (actions.log_prob(moved, action) - actions.log_prob(row, action)).exp()
+    new, old = (actions.evaluate(x, action)[0] for x in (moved, row))
+    ratio = (new - old).exp()
     share[count] = ((ratio - 1).abs() > 0.2).float().mean().item()
     print(f"{count:2d} choices: {share[count]:.0%} of the ratios leave the clip range")
 
@@ -434,7 +422,8 @@ predict(
 
 # %% tags=["claims"]
 three = ChoiceActions(spaces.MultiDiscrete([5, 3, 2]))
-assert abs(three.entropy(torch.zeros(10)).item() - math.log(30)) < 1e-6
+_, entropy = three.evaluate(torch.zeros(10), torch.zeros(3, dtype=torch.long))
+assert abs(entropy.item() - math.log(30)) < 1e-6
 
 # %% [markdown]
 # ### Exercise 2: find the bug
@@ -454,9 +443,8 @@ from literate_rl.book.exercises import grade
 
 
 def log_prob_of(row, sizes, action):
-    return ChoiceActions(spaces.MultiDiscrete(sizes)).log_prob(
-        row, torch.tensor(action)
-    )
+    actions = ChoiceActions(spaces.MultiDiscrete(sizes))
+    return actions.evaluate(row, torch.tensor(action))[0]
 
 
 rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))

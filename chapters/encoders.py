@@ -304,15 +304,12 @@ def side_after(side: int, convolutions: Sequence[Sequence[int]]) -> int:
 def front(obs: Tensor, shape: tuple[int, ...]) -> torch.Size:
     """Return the leading dimensions of observations that have a shape or are flat."""
     shape = shape or (1,)  # every shape ends with none, and one number is a row of one
-    for ending in (shape, (math.prod(shape),)):
+    row = (math.prod(shape),)
+    for ending in (shape, row):
         place = obs.ndim - len(ending)
         if place >= 0 and obs.shape[place:] == ending:
             return obs.shape[:place]
-    wanted = ", ".join(map(str, ("*", *shape)))
-    given = tuple(obs.shape)
-    raise ValueError(
-        f"obs must have shape ({wanted}) or (*, {math.prod(shape)}), got {given}"
-    )
+    raise ValueError(f"obs must end in {shape} or {row}, got {tuple(obs.shape)}")
 
 
 # %% [markdown]
@@ -414,11 +411,10 @@ class PictureEncoder(nn.Module):
 
 def read_planes(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
     """Say whether channels come last; return their number, the height and the width."""
-    *stack, height, width = shape
     last = len(shape) > 2 and shape[-1] < shape[-3]
     if last:
-        *stack, height, width, channels = shape
-        stack = [*stack, channels]
+        shape = (*shape[:-3], shape[-1], *shape[-3:-1])
+    *stack, height, width = shape
     return last, (math.prod(stack), height, width)
 
 

@@ -112,13 +112,7 @@ print(f"100 episodes without noise: {returns.mean():.2f}, the rule: {rule:.2f}")
 env = gym.make("literate_rl/Moving-v0", render_mode="rgb_array")
 
 
-@torch.no_grad()
-def trained(obs):
-    action = learner.policy.act(torch.as_tensor(obs).unsqueeze(0), 0.0)
-    return learner.policy.actions.to_single_env(action)
-
-
-total, frames = episode(env, trained, seed=12)
+total, frames = episode(env, learner.policy.predict, seed=12)
 fig, axes = plt.subplots(1, 6, figsize=(7, 1.6), layout="constrained")
 steps = np.linspace(0, len(frames) - 1, 6).round().astype(int)
 for axis, step in zip(axes, steps, strict=True):

@@ -143,9 +143,7 @@ assert winner[-1] == 2 != winner[0], "it wins once it is likely enough"
 # | a row | what describes the policy at a state | $N$ logits | $A$ means and $A$ numbers $\log \sigma$ |
 # | `noise(T, B, generator)` | the randomness of a rollout | $N$ numbers a step | $A$ numbers a step |
 # | `choose(row, noise)` | the action | an integer | $A$ numbers |
-# | `log_prob(row, action)` | how likely the action was | a number | a number |
-# | `entropy(row)` | how much is left to chance | a number | a number |
-# | `evaluate(row, action)` | log-probability and entropy at once | two numbers | two numbers |
+# | `evaluate(row, action)` | log-probability of the action, and entropy | two numbers | two numbers |
 # | `to_env(action)` | the action as the environment wants it | the same | stretched to the box |
 # | `kl(row, other)` | how far apart two policies are; for {doc}`ppg` | a number | a number |
 # | `legal(row, mask)` | the row without what is not allowed; for {doc}`masks` | the logits left | none |
@@ -204,22 +202,10 @@ class CategoricalActions:
         return (row + noise).argmax(-1)
 
     @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-probabilities of actions."""
-        return chosen(row.log_softmax(-1), action)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B N"]) -> Float[Tensor, "*B"]:
-        """Return the entropies of the policy, in nats."""
-        return mean_surprise(row.log_softmax(-1))
-
-    @checked
     def evaluate(
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies, with one softmax for both."""
+        """Return log-probabilities and entropies, in nats."""
         log_prob = row.log_softmax(-1)
         return chosen(log_prob, action), mean_surprise(log_prob)
 
@@ -614,8 +600,6 @@ class RewardScaler(nn.Module):
         """Take in the rewards of a rollout's real steps; return all of them scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
         # of {doc}`/chapters/advantages`.
-        wanted, given = len(self.carry), reward.shape[1]
-        check_that(given == wanted, f"reward must have B = {wanted}, got {given}")
         increment = reward.clone()
         increment[0] += self.carry
         factor = torch.full_like(reward, self.gamma)

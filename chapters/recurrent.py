@@ -33,9 +33,9 @@ __all__ = ["Memory", "gru_step", "lstm_step"]
 # %% [markdown]
 # ## A pole whose speed nobody sees
 #
-# Hide the two speeds that CartPole shows. A pole that stands upright may be falling to the left, or to the right,
-# or be at rest, and one picture of it does not say which. Here PPO trains two policies on what is left. One sees
-# the present observation only. The other one remembers.
+# Hide the two speeds that CartPole shows. An upright pole may be falling to either side, and one observation
+# does not say which. Here PPO trains two policies on what is left: one sees the present observation only, the
+# other remembers.
 
 # %% tags=["hide-input"] mystnb={"image": {"alt": "The angle of the pole over 200 steps for two policies. Without a memory it swings further and further and falls after a few dozen steps. With one it trembles around zero and stays."}}
 import gymnasium as gym
@@ -92,8 +92,8 @@ axis.legend(fontsize=8)
 fig.tight_layout()
 
 # %% [markdown]
-# **Notice** the growing swing of the first one. It can only push against the lean. It cannot see that the pole is
-# already on its way back, and pushes on. The second knows where the pole was a moment ago.
+# **Notice** the growing swing of the first one. It pushes against the lean, and goes on when the pole is already on
+# its way back. The second knows where the pole was a moment ago.
 
 # %% tags=["claims"]
 from literate_rl.runs.evaluation import evaluate
@@ -106,20 +106,20 @@ assert worth["a GRU"] > 1.5 * worth["one observation"], "the other one stands lo
 # ## Stack, or remember?
 #
 # Two observations in a row would nearly do here: how far the pole moved says how fast it was. Handing over the
-# last four at once is called *stacking*, and where that is enough it is the simpler way, because the policy stays what it
-# was (`wrappers=["FrameStackObservation(4)"]`). But a sign that is read once at the entrance of a building, and
-# needed at the end of a long corridor, is out of its reach.
+# last four at once is called *stacking*, and the policy stays what it was
+# (`wrappers=["FrameStackObservation(4)"]`). But a sign at the entrance of a building, which is needed at the
+# end of a long corridor, is out of its reach.
 #
 # A policy with a memory reads one observation $o_t$ at a time and keeps a row of $H$ numbers, its **state**
 # $h_t$. In the field's words the task is *partially observable*, and $h_t$ has to stand for what $o_t$ does not
-# show. The network learns by itself what to keep.
+# show.
 #
 # ## One step
 #
-# A plain network for this would be $h_t = \tanh(W o_t + U h_{t-1} + b)$, with a matrix $W$ for what is seen and $U$ for
-# what is known. It forgets quickly, because every step writes the whole state anew. A *gated recurrent unit*, or GRU
-# {cite:p}`cho2014`, can also leave a number as it is. The candidate $\tilde h_t$ is what would be written, and two gates
-# between 0 and 1 decide, for each number, how much of the state the candidate sees and how much of it is kept.
+# A plain network, $h_t = \tanh(W o_t + U h_{t-1} + b)$ with matrices $W$ and $U$, forgets quickly, because every step
+# writes the whole state anew. A *gated recurrent unit*, or GRU {cite:p}`cho2014`, can also leave a number as it is.
+# The candidate $\tilde h_t$ is what would be written, and two gates between 0 and 1 decide, for each number, how much
+# of the state the candidate sees and how much of it is kept.
 # With $x_t = W o_t$ and its bias, split in three parts,
 #
 # $$
@@ -131,8 +131,7 @@ assert worth["a GRU"] > 1.5 * worth["one observation"], "the other one stands lo
 # \end{aligned}
 # $$ (gru)
 #
-# Here $\sigma$ is the sigmoid, and gates multiply number by number. Elsewhere the two are called reset gate and update
-# gate.
+# Here $\sigma$ is the sigmoid, and gates multiply number by number. Elsewhere they are called reset and update gate.
 
 
 # %% tags=["export"]
@@ -174,8 +173,8 @@ def gru_step(
 # \end{aligned}
 # $$ (lstm)
 #
-# and each of the three is a sigmoid of its own $x_t + U h_{t-1} + b$. They are usually called input, forget and output
-# gate. The state of an LSTM is $h_t$ and $c_t$, side by side.
+# and each of the three, usually called forget, input and output gate, is a sigmoid of its own $x_t + U h_{t-1} + b$.
+# The state of an LSTM is $h_t$ and $c_t$, side by side.
 
 
 # %% tags=["export"]
@@ -209,8 +208,7 @@ def lstm_step(
 # ## How long does a state remember?
 #
 # A GRU with random weights reads noise, twice: only the first observation differs. The curve says how different
-# the two states still are. We call the first observation known while the difference is
-# above a hundredth of its largest.
+# the two states still are, and the first observation is known while that is above a hundredth of its largest.
 
 # %% tags=["hide-input"]
 from literate_rl.book.pictures import Axis, Mark, dial, plot
@@ -274,11 +272,10 @@ assert all((difference(x, 10)[10:] == 1e-4).all() for x in biases), "to the last
 # %% [markdown]
 # ## Many steps
 #
-# A learner reads a whole rollout again, and in it episodes end. What it reads is a `Window` ({doc}`data/agents`):
-# observations `obs`, the states with which they begin, and flags `over`, which say that an episode ended right before
-# a step. `loop` is the plain way: wipe the state where an episode is over, then take one step. `forward` gives
-# the same outputs sooner ({doc}`maths/fast`): each episode's piece of the window becomes a sequence of its own, and
-# all of them are read side by side.
+# A learner reads a whole rollout again, as a `Window` ({doc}`data/agents`): observations `obs`, the states with which
+# they begin, and flags `over`, which say that an episode ended right before a step. `loop` is the plain way: wipe
+# the state where an episode is over, then take one step. `forward` gives the same outputs sooner
+# ({doc}`maths/fast`): each episode's piece becomes a sequence of its own, and all are read side by side.
 
 
 # %% tags=["export"]
@@ -300,8 +297,9 @@ class Memory(nn.Module):
     ) -> None:
         super().__init__()
         self.front, self.size = nn.Sequential(*front), size
-        self.cells = (nn.GRU if kind == "gru" else nn.LSTM)(features, size)
-        self.state_size = size if kind == "gru" else 2 * size
+        self.gru = kind == "gru"
+        self.cells = (nn.GRU if self.gru else nn.LSTM)(features, size)
+        self.state_size = size if self.gru else 2 * size
         for name, weight in self.cells.named_parameters():
             init = nn.init.zeros_ if "bias" in name else nn.init.orthogonal_
             init(weight)
@@ -312,7 +310,7 @@ class Memory(nn.Module):
     def step(self, features: Tensor, state: Tensor) -> Tensor:
         """Return the states after a step, ``(*B, S)``."""
         enter, recur, enter_bias, bias = self.cells.parameters()
-        advance = gru_step if self.state_size == self.size else lstm_step
+        advance = gru_step if self.gru else lstm_step
         inputs = nn.functional.linear(features, enter, enter_bias)
         return advance(inputs, state, recur, bias)
 
@@ -330,7 +328,7 @@ class Memory(nn.Module):
 
     def states(self, seen: Window) -> Tensor:
         """Return the same, sooner if it can be had: a GRU's output is its state."""
-        quick = self.state_size == self.size and isinstance(seen.over, Tensor)
+        quick = self.gru and isinstance(seen.over, Tensor)
         return self(seen._replace(real=())) if quick else self.loop(seen)
 
     def forward(self, seen: Window) -> Tensor:
@@ -349,20 +347,19 @@ class Memory(nn.Module):
 
     def read(self, sequences: Tensor, start: Tensor) -> Tensor:
         """Return the outputs of sequences ``(L, N, F)`` that begin with some states."""
-        if self.state_size == self.size and sequences.device.type == "cpu":
+        if self.gru and sequences.device.type == "cpu":
             enter, recur, enter_bias, bias = self.cells.parameters()
             inputs = nn.functional.linear(sequences, enter, enter_bias)
             return gru_scan(inputs, start[0], recur, bias)
         known = tuple(x.contiguous() for x in start.split(self.size, -1))
-        outputs, _ = self.cells(sequences, known if len(known) > 1 else known[0])
+        outputs, _ = self.cells(sequences, known[0] if self.gru else known)
         return outputs
 
 
 # %% [markdown]
 # ## Learning through time
 #
-# Learning goes backwards through the same steps. What happens at step $t$ depends on the weights $\theta$ through the
-# states up to there,
+# What happens at step $t$ depends on the weights $\theta$ through the states up to there,
 #
 # $$
 # \frac{\mathrm d L}{\mathrm d \theta} = \sum_t \frac{\partial L}{\partial h_t} \sum_{k = t_0}^{t}
@@ -374,21 +371,20 @@ class Memory(nn.Module):
 # norm of the gradient is clipped.
 #
 # The inner sum begins at $t_0$, the first step of the episode or of the rollout, whichever comes later: the state there is
-# a row of stored numbers. So the network learns to carry something only if the sign and its use lie in one rollout,
-# and `num_steps` should be longer than the time between them.
+# a row of stored numbers. So the sign and its use must lie in one rollout, and `num_steps` should be longer than the
+# time between them.
 #
 # ## Five places to get it wrong
 #
 # None of them raises an error, and slips like these have been published ({doc}`/docs/errata`).
 #
 # 1. **At an end** wipe the state, whether the episode terminated or was cut off: while the policy acts, and
-#    once more when the learner reads the rollout.
-# 2. **At the start of a rollout** the state goes on. A learner that begins with zeros trains a policy that is not
-#    the one that acted. So the rollout keeps the state with which it began.
+#    when the learner reads the rollout.
+# 2. **At the start of a rollout** the state goes on: a learner that begins with zeros trains another policy than
+#    the one that acted. So the rollout keeps its first state.
 # 3. **After the last step**, at a time limit or at the end of the rollout, the value of the true successor is read
-#    from the state *after* that step, not from the one before it and not from an empty one.
-# 4. **In a minibatch** time must stay whole. Shuffle environments, not steps. So there can be no more minibatches than
-#    environments.
+#    from the state *after* that step.
+# 4. **In a minibatch** time must stay whole. Shuffle environments, not steps.
 # 5. **When you play**, forget before each new episode: `agent.reset()`.
 #
 # The `Collector` keeps and wipes the state while the policy acts, and a `Window` does it for the learner. A policy that
@@ -397,8 +393,7 @@ class Memory(nn.Module):
 #
 # ## Recurrent PPO on one page
 #
-# Actor and critic share one GRU here. The task is a corridor: a sign at its start says where to turn at its
-# end, ten steps or more later.
+# Actor and critic share one GRU here. In a corridor a sign says where to turn at its end, ten steps or more later.
 
 # %% tags=["program"] total_steps=60000
 import torch
@@ -522,14 +517,13 @@ fig.tight_layout()
 
 # %% [markdown]
 # **Notice** who wins where. Without speeds both tasks are out of reach for one observation, and four stacked ones do
-# best: the last few say all. The memories come after, later and not as far. sb3-contrib's recurrent
-# PPO, with an LSTM of the same size, ends on CartPole where ours does, after about five times the
-# seconds of CPU time ({doc}`/docs/results`).
+# best: the last few say all. sb3-contrib's recurrent PPO, with an LSTM of the same size, ends on CartPole where ours
+# does, after about five times the seconds of CPU time ({doc}`/docs/results`).
 #
 # The corridors turn this round. No policy without a memory solves one with any seed. Those of five and of ten steps
 # are solved with all ten seeds by a GRU, and with all but one by an LSTM, that of twenty with five seeds by a GRU
-# and with none by an LSTM. And it matters how a memory begins: where the bias of the gate that keeps starts at 0 and
-# not at 1, the LSTM never solves the corridor of ten steps.
+# and with none by an LSTM. Where the bias of the gate that keeps starts at 0 and not at 1, the LSTM never solves the
+# corridor of ten steps.
 
 # %% tags=["claims"]
 ends = {kind: runs.final for kind, runs in stored_runs("recurrent_cartpole").items()}
@@ -563,8 +557,7 @@ assert (solved["GRU, bias 0"][1], solved["LSTM, bias 0"][1]) == (8, 0)
 # %% [markdown]
 # ## When to use it
 #
-# Ask first what is missing from one observation. If the last few have it, stack them. If it was shown once, or
-# nobody knows when, remember.
+# Ask first what is missing from one observation. If the last few have it, stack them.
 #
 # - **Use it for**: what was seen long ago, or at a time that nobody knows
 # - **Rather than**: four stacked observations, which do where the last few say all
@@ -575,7 +568,7 @@ assert (solved["GRU, bias 0"][1], solved["LSTM, bias 0"][1]) == (8, 0)
 # ## Summary
 #
 # - A memory keeps a state from step to step, and gates decide what stays in it.
-# - The state is wiped at both kinds of end and goes on from rollout to rollout. The value of a true successor needs it too.
+# - The state is wiped at both kinds of end and goes on from rollout to rollout.
 # - Learning reads sequences, whole in time. The gradient goes back to the start of a rollout, and no further.
 #
 # ## Exercises
@@ -601,8 +594,8 @@ predict(
 # %% [markdown]
 # ### Exercise 2: find the bug
 #
-# This memory halves its state and adds what it sees. `ended[t]` says that an episode ended *with* step $t$. The
-# states should forget what was before. Repair the function.
+# This memory halves its state and adds what it sees. `ended[t]` says that an episode ended *with* step $t$, and the
+# next state should forget it. Repair the function.
 
 
 # %%
@@ -689,4 +682,4 @@ grade(answer, one_number, *cases)
 # ## References
 #
 # The LSTM is by {cite:t}`hochreiter1997`, the GRU by {cite:t}`cho2014`, the corridor by {cite:t}`bakker2001`.
-# {cite:t}`kapturowski2019` looked at the states with which the windows of agents with a replay buffer begin.
+# {cite:t}`kapturowski2019` looked at the first states of windows from a replay buffer.

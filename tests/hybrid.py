@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
-import numpy as np
 import torch
 import treetensor.torch as ttorch
 from hypothesis import strategies as st
@@ -90,81 +87,43 @@ def log_prob_reference(logit, mask, action):
     return torch.stack(rows)
 
 
-def entropy_reference(logit, mask):
+def mean_reference(of, mask, *logits):
+    """Add up what ``of`` says of the type and of all arguments, as often as they count.
+
+    It says it of one distribution, or of one of each tree.
+    """
     rows = []
-    for b in range(len(logit.action_type)):
-        type_dist, arg_dists = parts(logit, b)
-        row = type_dist.entropy()
-        for k, p in enumerate(type_dist.probs):
-            for j in used(mask, k):
-                row = row + p * arg_dists[j].entropy()
+    for b in range(len(logits[0].action_type)):
+        types, args = zip(*(parts(tree, b) for tree in logits), strict=True)
+        row, of_args = of(*types), [of(*pair) for pair in zip(*args, strict=True)]
+        for k, p in enumerate(types[0].probs):
+            row = row + sum(p * of_args[j] for j in used(mask, k))
         rows.append(row)
     return torch.stack(rows)
+
+
+def entropy_reference(logit, mask):
+    return mean_reference(lambda x: x.entropy(), mask, logit)
 
 
 def kl_reference(logit, other, mask):
-    rows = []
-    for b in range(len(logit.action_type)):
-        (type_dist, arg_dists), (type_other, arg_others) = (
-            parts(tree, b) for tree in (logit, other)
-        )
-        row = kl_divergence(type_dist, type_other)
-        for k, p in enumerate(type_dist.probs):
-            for j in used(mask, k):
-                row = row + p * kl_divergence(arg_dists[j], arg_others[j])
-        rows.append(row)
-    return torch.stack(rows)
+    return mean_reference(kl_divergence, mask, logit, other)
 
 
 def assert_same(actual, expected, *leaves):
     """Compare values, and the gradients of a weighted sum of them."""
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
-    weights = torch.linspace(1.0, 2.0, len(actual), dtype=torch.float64)
-    grads = []
-    for result in (actual, expected):
-        total = (result * weights).sum()
-        found = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
-        grads.append([torch.zeros(()) if g is None else g for g in found])
-    for left, right in zip(*grads, strict=True):
-        left, right = torch.broadcast_tensors(left, right)
-        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9, check_dtype=False)
-
-
-def quadrature(logit, mask):
-    """Enumerate the types of one state and integrate over the arguments they use.
-
-    Returns actions and weights: a sum of f(action) * weight is the expectation of f.
-    Arguments that do not count are NaN. Gauss-Hermite, exact for polynomials.
-    """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
-    weights = weights / weights.sum()
-    prob = torch.softmax(logit.action_type[0].detach(), 0)
-    types, rows, totals = [], [], []
-    for k, p in enumerate(prob.tolist()):
-        columns = used(mask, k)
-        for index in itertools.product(range(len(nodes)), repeat=len(columns)):
-            row = torch.full((mask.shape[1],), torch.nan, dtype=torch.float64)
-            total = p
-            for j, i in zip(columns, index, strict=True):
-                mu, sigma = (logit.action_args[key][0, j] for key in ("mu", "sigma"))
-                row[j] = (mu + sigma * nodes[i]).detach()
-                total *= weights[i]
-            types.append(k)
-            rows.append(row)
-            totals.append(total)
-    action = action_of(types, torch.stack(rows))
-    return action, torch.tensor(totals, dtype=torch.float64)
-
-
-def repeated(logit, batch):
-    return logit_of(*(leaf.detach().expand(batch, -1) for leaf in leaves_of(logit)))
-
-
-# --- Bad input ----------------------------------------------------------------------
-
-
-def good():
-    return {
-        "action_type": torch.zeros(2, 3),
-        "action_args": {"mu": torch.zeros(2, 4), "sigma": torch.ones(2, 4)},
-    }
+    weights = torch.linspace(1.0, 2.0, actual.numel(), dtype=torch.float64)
+    found = [
+        (
+            x,
+            torch.autograd.grad(
+                (x * weights.view_as(x)).sum(),
+                leaves,
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            ),
+        )
+        for x in (actual, expected)
+    ]
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)

@@ -7,13 +7,14 @@ import math
 import re
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hybrid import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
+from test_predict import World
 from torch.distributions import Categorical, kl_divergence
 
 from benchmarks.spaces import Sampled
@@ -21,8 +22,8 @@ from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.nets.choices import ChoiceActions, is_choices
+from literate_rl.nets.parts import CategoricalActions
 from literate_rl.nets.policies import make_actions, make_policy
-from literate_rl.runs.runs import fit
 
 NEST = spaces.Dict(
     go=spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2)))),
@@ -38,16 +39,6 @@ spaces_of_choices = pytest.mark.parametrize(
     ("space", "sizes"), SIZES.values(), ids=list(SIZES)
 )
 SHAPES = st.sampled_from([(1,), (4, 3), (2, 1, 3)])
-
-
-def assert_same(ours: torch.Tensor, theirs: torch.Tensor, *rows: torch.Tensor) -> None:
-    """Compare numbers and their gradients, each entry with a weight of its own."""
-    weight = torch.linspace(1, 2, ours.numel(), dtype=float).view_as(ours)
-    found = [
-        (x, torch.autograd.grad((x * weight).sum(), rows, retain_graph=True))
-        for x in (ours, theirs)
-    ]
-    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.equation("choices-log-prob")
@@ -67,18 +58,14 @@ def test_each_number_is_a_sum_over_the_choices(
         [Categorical(logits=part) for part in x.split(sizes, -1)] for x in (row, other)
     )
     entropy = sum(peer.entropy() for peer in ours)
+    kl = sum(map(kl_divergence, ours, others))
     # Actions of both, so that some are unlikely.
     for drawn in (ours, others):
         parts = [peer.sample() for peer in drawn]
         action, pairs = torch.stack(parts, -1), zip(ours, parts, strict=True)
-        wanted = sum(peer.log_prob(part) for peer, part in pairs)
-        assert_same(actions.log_prob(row, action), wanted, row)
-        found = actions.evaluate(row, action)
-        assert_same(found[0] + 3 * found[1], wanted + 3 * entropy, row)
-    assert_same(actions.entropy(row), entropy, row)
-    pairs = zip(ours, others, strict=True)
-    theirs = sum(kl_divergence(*pair) for pair in pairs)
-    assert_same(actions.kl(row, other), theirs, row, other)
+        wanted = sum(peer.log_prob(part) for peer, part in pairs), entropy, kl
+        found = *actions.evaluate(row, action), actions.kl(row, other)
+        assert_same(torch.stack(found), torch.stack(wanted), row, other)
     assert (actions.kl(row, row) == 0).all()
     best = [peer.logits.argmax(-1) for peer in ours]
     assert torch.equal(actions.choose(row, 0.0), torch.stack(best, -1))
@@ -91,19 +78,26 @@ def test_noise_draws_each_combination_as_often_as_it_is_likely() -> None:
     drawn = actions.choose(row.expand(2, number // 2, 6), noise).flatten(0, 1)
     for action in itertools.product(range(3), range(1), range(2)):
         share = (drawn == torch.tensor(action)).all(-1).double().mean().item()
-        wanted = actions.log_prob(row, torch.tensor(action)).exp().item()
+        wanted = actions.evaluate(row, torch.tensor(action))[0].exp().item()
         assert abs(share - wanted) < 5 * math.sqrt(wanted / number)
 
 
-def test_an_option_that_was_taken_away_makes_no_nan() -> None:
-    actions = ChoiceActions(spaces.MultiDiscrete([3, 2]))
+@pytest.mark.parametrize(
+    ("actions", "taken", "gone"),
+    [
+        (CategoricalActions(5), [4], [1]),
+        (ChoiceActions(spaces.MultiDiscrete([3, 2])), [[2, 0]], [[1, 0]]),
+    ],
+)
+def test_an_option_that_was_taken_away_makes_no_nan(actions, taken, gone) -> None:
     row = torch.tensor([[0.0, -math.inf, 1.0, 2.0, 3.0]], requires_grad=True)
-    log_prob, entropy = actions.evaluate(row, torch.tensor([[2, 0]]))
-    assert actions.log_prob(row, torch.tensor([[1, 0]])).item() == -math.inf
+    found, hardly = actions.evaluate(row, torch.tensor(taken)), row.clamp(min=-1e3)
+    torch.testing.assert_close(found, actions.evaluate(hardly, torch.tensor(taken)))
+    assert actions.evaluate(row, torch.tensor(gone))[0].item() == -math.inf
     assert actions.kl(row, row).item() == 0
     assert actions.kl(torch.zeros(1, 5), row).item() == math.inf
-    divergence = actions.kl(row, torch.zeros(1, 5))
-    (grad,) = torch.autograd.grad((log_prob + entropy + divergence).sum(), row)
+    total = sum(found) + actions.kl(row, torch.zeros(1, 5))
+    (grad,) = torch.autograd.grad(total.sum(), row)
     assert grad.isfinite().all()
     assert grad[0, 1] == 0
 
@@ -111,12 +105,8 @@ def test_an_option_that_was_taken_away_makes_no_nan() -> None:
 PAIR = ChoiceActions(spaces.MultiDiscrete([2, 3]))
 ROW, MASK = torch.zeros(4, 5), torch.ones(4, 5, dtype=torch.bool)
 REFUSED = {
-    "int64": lambda: PAIR.log_prob(ROW, torch.zeros(4, 2)),
     "action must have": lambda: PAIR.evaluate(ROW, torch.zeros(3, 2, dtype=int)),
-    "other must have": lambda: PAIR.kl(ROW, torch.zeros(3, 5)),
-    "noise must have": lambda: PAIR.choose(ROW, torch.zeros(4, 6)),
     "row must have 5 logits, got 3": lambda: PAIR.choose(ROW[:, :3], 0.0),
-    "mask must have 5 options": lambda: PAIR.legal(ROW, MASK[:, :3]),
     "leave a legal action": lambda: PAIR.legal(ROW, MASK & (torch.arange(5) > 1)),
     "got MultiDiscrete": lambda: ChoiceActions(spaces.MultiDiscrete([])),
     "got Tuple": lambda: ChoiceActions(spaces.Tuple(())),
@@ -172,36 +162,29 @@ def test_masks_leave_out_options_of_each_choice() -> None:
     left, right = (actions.legal(x, mask) for x in (row, other))
     noise = actions.noise(1, 200, torch.Generator().manual_seed(1))[0].double()
     action = actions.choose(left, noise)
-    assert set(action[:, 0].tolist()) == {0, 2}
-    assert (action[:, 1] == 1).all()
-    terms = [*actions.evaluate(left, action), actions.kl(left, right)]
+    assert action.unique(dim=0).tolist() == [[0, 1], [2, 1]]
     # What is left is one choice of two options, and one that is certain.
     one, two = (Categorical(logits=x[:, [0, 2]]) for x in (row, other))
-    slow = [one.log_prob(action[:, 0] // 2), one.entropy(), kl_divergence(one, two)]
-    for ours, theirs in zip(terms, slow, strict=True):
-        assert_same(ours, theirs, row)
-
-
-class Doors(gym.Env[Any, Any]):
-    """Two choices, of which the second option of each is locked, and says so."""
-
-    observation_space = spaces.Box(-1, 1, (2,))
-    action_space = spaces.MultiDiscrete([3, 2])
-    # As Gymnasium's own `sample(mask=…)` takes it: a part for each choice.
-    infos: Any = {"action_mask": (np.array([1, 0, 1]), np.array([1, 0]))}
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), self.infos
-
-    def step(self, action: Any) -> Any:
-        assert action.tolist() in ([0, 0], [2, 0]), "a locked door"
-        return np.zeros(2, np.float32), 1.0, False, False, self.infos
+    wanted = one.log_prob(action[:, 0] // 2), one.entropy(), kl_divergence(one, two)
+    found = *actions.evaluate(left, action), actions.kl(left, right)
+    assert_same(torch.stack(found), torch.stack(wanted), row)
 
 
 def test_an_agent_opens_no_locked_door() -> None:
-    policy = make_policy(Doors.observation_space, Doors.action_space)
-    config = PPOConfig(total_steps=64, num_envs=2, num_steps=16, num_minibatches=2)
-    history = fit(PPO(policy, make_envs(Doors, 2), config), progress=False)
+    space = spaces.MultiDiscrete([3, 2])
+
+    def doors() -> World:
+        env = World(done=space)
+        # As Gymnasium's own `sample(mask=…)` takes it: a part for each choice.
+        env.infos = {"action_mask": (np.array([1, 0, 1]), np.array([1, 0]))}
+        return env
+
+    envs = make_envs(doors, 2)
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2)
+    learner = PPO(make_policy(envs.single_observation_space, space), envs, config)
+    assert {*map(tuple, learner.collect().action.flatten(0, 1).tolist())} == {
+        (0, 0),
+        (2, 0),
+    }
     # What is left to chance is the first choice, between two doors.
-    assert 0.5 < history[-1]["losses/entropy"] <= math.log(2) + 1e-6
+    assert 0.5 < learner.iterate()["losses/entropy"] <= math.log(2) + 1e-6

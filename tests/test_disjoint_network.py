@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -214,15 +212,11 @@ def seen(space: Any, x: Any, state: Any = ()) -> None:
 FIVE = spaces.Discrete(3, start=5)
 REFUSED: list[tuple[str, Callable[..., Any], Any]] = [
     ("observation_spec must be a nest", network, ("dual", spaces.Text(3))),
-    ("at least one leaf", network, ("dual", spaces.Dict({}))),
     ("action_spec", network, ("dual", BOX, spaces.MultiBinary(2))),
     ("hidden must", EncodingNetwork, (BOX, ())),
-    ("must be a Box", NormalProjectionNetwork, (4, THREE)),
     ("whole and from 5 to 7", seen, (FIVE, torch.tensor([4, 5]))),
-    ("whole and from 5 to 7", seen, (FIVE, torch.tensor([5.0, 6.0]))),
     (r"\['y'\] must", seen, (spaces.Dict(y=BOX), {"y": NUMBERS[:, 1:]})),
     ("state must be a tuple", seen, (BOX, NUMBERS, ((), ()))),
-    ("state must be a tuple", seen, (BOX, NUMBERS, [(), (), ()])),
 ]
 
 
@@ -233,20 +227,17 @@ def test_what_does_not_fit_is_named(words: str, call: Any, arguments: Any) -> No
 
 
 def test_illegal_calls_are_named() -> None:
-    random, ctors = (
-        Random(0),
-        {
-            "encoding_network_ctor": lambda: EncodingNetwork,
-            "discrete_projection_net_ctor": lambda: CategoricalProjectionNetwork,
-            "continuous_projection_net_ctor": lambda: NormalProjectionNetwork,
-        },
-    )
-    specs = {"observation_spec": lambda: BOX, "action_spec": lambda: HYBRID}
+    given: dict[str, Any] = {
+        "observation_spec": lambda: BOX,
+        "action_spec": lambda: HYBRID,
+        "encoding_network_ctor": lambda: EncodingNetwork,
+        "discrete_projection_net_ctor": lambda: CategoricalProjectionNetwork,
+        "continuous_projection_net_ctor": lambda: NormalProjectionNetwork,
+    }
     new: Any = DisjointPolicyValueNetwork.__new__(DisjointPolicyValueNetwork).__init__
-    count = assert_held(new, random, 10, **specs, **ctors)
+    assert assert_held(new, Random(0), 10, **given) > 50
     given = {"observation": lambda: NUMBERS, "state": lambda: ()}
-    count += assert_held(network().forward, random, 10, **given)
-    assert count > 100
+    assert assert_held(network().forward, Random(0), 10, **given) > 10
 
 
 # --- Two processes --------------------------------------------------------------------
@@ -262,9 +253,9 @@ def loss_of(net: Any, obs: torch.Tensor, index: int, require_aux: bool) -> torch
     return (value.square() - distribution.log_prob(taken)).mean()
 
 
-def one_case(net: Any, wrap: str, require_aux: bool, search: bool) -> str:
+def error_of(arrangement: str, wrap: str, require_aux: bool, search: bool) -> str:
     """Train two steps of the policy phase and one of the auxiliary phase under DDP."""
-    net = copy.deepcopy(net)
+    net: Any = network(arrangement)
     if wrap == "heads":
         net.heads = DistributedDataParallel(net.heads, find_unused_parameters=search)
     else:
@@ -278,6 +269,9 @@ def one_case(net: Any, wrap: str, require_aux: bool, search: bool) -> str:
     return ""
 
 
+CASES = [*product(ARRANGEMENTS, ("heads", "all"), (True, False), (True, False))]
+
+
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -288,46 +282,18 @@ def worker(rank: int, folder: str) -> None:
         timeout=datetime.timedelta(seconds=300),
     )
     torch.manual_seed(0)
-    results = {}
-    for arrangement in ARRANGEMENTS:
-        plain = network(arrangement)
-        for wrap, require_aux, search in product(
-            ("heads", "all"), (True, False), (True, False)
-        ):
-            key = (arrangement, wrap, require_aux, search)
-            results[key] = one_case(plain, wrap, require_aux, search)
+    errors = {case: error_of(*case) for case in CASES}
     if rank == 0:
-        torch.save(results, f"{folder}/results")
+        torch.save(errors, f"{folder}/errors")
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
-    folder: Path = tmp_path_factory.mktemp("ddp")
-    context = mp.spawn(worker, (str(folder),), nprocs=2, join=False)
-    try:
-        deadline = datetime.datetime.now() + datetime.timedelta(seconds=600)
-        while not context.join(timeout=5):
-            assert datetime.datetime.now() < deadline, "two processes wait forever"
-    finally:
-        for process in context.processes:
-            process.kill()
-    return torch.load(folder / "results", weights_only=False)
-
-
-@pytest.mark.xdist_group("ddp")
 @pytest.mark.erratum("require-aux-for-ddp")
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("require_aux", [True, False])
-@pytest.mark.parametrize("search", [True, False])
-def test_which_of_the_four_combinations_work(
-    two_processes: Any, arrangement: str, require_aux: bool, search: bool
+def test_only_heads_work_and_only_with_a_search_for_what_is_unused(
+    tmp_path: Path,
 ) -> None:
-    heads, whole = (
-        two_processes[arrangement, wrap, require_aux, search]
-        for wrap in ("heads", "all")
-    )
-    assert bool(heads) is not search
-    assert whole
-    if not search:
-        assert "finished reduction" in heads
+    mp.spawn(worker, (str(tmp_path),), nprocs=2)
+    errors = torch.load(tmp_path / "errors", weights_only=False)
+    for (_, wrap, _, search), error in errors.items():
+        assert bool(error) is (wrap == "all" or not search)
+        assert wrap == "all" or search or "finished reduction" in error

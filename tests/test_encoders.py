@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks import encoders_learning, minatar_learning
+from benchmarks import encoders_learning, masks_learning, minatar_learning
 from benchmarks.learning import LEARNING, defaults_of, settings_in
 from benchmarks.store import read_table
 from literate_rl.ground.networks import ActionCritic, Critics
@@ -118,18 +118,12 @@ def test_the_size_of_maps_is_known_before_they_are_computed(side, convolutions) 
 
 
 SAME = {
-    "channels last": (box(2, 6, 5), box(6, 5, 2), lambda x: x.movedim(-3, -1)),
     "a stack of frames": (
         box(6, 7, 8),
         box(3, 7, 8, 2),
         lambda x: x.unflatten(-3, (3, 2)).movedim(-3, -1),
     ),
     "no channels": (box(1, 6, 5), box(6, 5), lambda x: x.squeeze(-3)),
-    "bytes": (
-        box(*CAMERA.shape),
-        CAMERA,
-        lambda x: (255 * x).round().to(torch.uint8),
-    ),
     "whole numbers, which are not scaled": (
         box(*CAMERA.shape),
         box(*CAMERA.shape, dtype=np.int64),
@@ -222,14 +216,6 @@ def test_the_space_decides(space, kind, features) -> None:
         assert torch.equal(found, encoder(shaped.reshape(2, 3, *space.shape)))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float64])
-def test_a_row_is_a_row_of_floats(dtype) -> None:
-    table = torch.tensor([[1, 0, 1], [0, 0, 1]], dtype=dtype)
-    row = make_encoder(box(2, 3))(table)
-    assert row.dtype == (dtype if dtype.is_floating_point else torch.float32)
-    assert row.tolist() == table.flatten().tolist()
-
-
 # --- Parts ----------------------------------------------------------------------------
 
 
@@ -307,7 +293,7 @@ def test_an_encoder_of_ones_own_gets_the_shape_back(own) -> None:
 
 def test_lazy_layers_have_their_weights_before_anybody_asks() -> None:
     encoder = ShapedEncoder(box(3, 4, 5), Convolved())
-    assert [x.shape for x in encoder.encoder[2].parameters()] == [(2, 6), (2,)]
+    assert encoder.encoder[2].weight.shape == (2, 6)
     assert encoder.training
 
 
@@ -343,28 +329,26 @@ def test_actor_and_critics_have_an_entrance_each_or_one(share: bool) -> None:
 
 @pytest.mark.parametrize(("size", "kernel"), [(5, 3), (16, 3), (17, 8), (64, 8)])
 def test_the_encoder_for_alf_reads_pictures_of_any_size(size, kernel) -> None:
-    first = ConvolutionalEncodingNetwork(spaces.Box(0, 1, (2, size, size)), hidden=8)
-    last = ConvolutionalEncodingNetwork(box(size, size, 2, dtype=np.uint8), hidden=8)
-    assert first.convolutions[0].weight.shape == (16, 2, kernel, kernel)
-    last.load_state_dict(first.state_dict())
-    picture = torch.randint(256, (3, 4, size, size, 2), dtype=torch.uint8)
-    features, state = last(picture, "a state")
+    encoder = ConvolutionalEncodingNetwork(box(size, size, 2, dtype=np.uint8), hidden=8)
+    assert encoder.convolutions[0].weight.shape == (16, 2, kernel, kernel)
+    features, state = encoder(torch.ones(3, 4, size, size, 2), "a state")
     assert (features.shape, state) == ((3, 4, 8), "a state")
-    torch.testing.assert_close(features, first((picture / 255).movedim(-1, -3))[0])
-    assert torch.equal(features, last.project(picture).tanh())
+    assert features.abs().max() <= 1
+    assert features.min() < 0, "the last layer is no ReLU"
 
 
 # --- Refusals -------------------------------------------------------------------------
 
 TEXT = spaces.Dict(view=CAMERA, mission=spaces.Tuple((JOINTS, spaces.Text(9))))
 REFUSED = [
-    (lambda: make_encoder(CAMERA)(torch.zeros(2, 7, 6, 2)), "shape (*, 7, 6, 3)"),
-    (lambda: make_encoder(JOINTS)(torch.zeros(2, 4)), "(*, 3), got (2, 4)"),
-    (lambda: make_encoder(NESTED)(torch.zeros(2, 141)), "shape (*, 142)"),
+    (
+        lambda: make_encoder(CAMERA)(torch.zeros(2, 7, 6, 2)),
+        "(7, 6, 3) or (126,), got (2, 7, 6, 2)",
+    ),
+    (lambda: make_encoder(NESTED)(torch.zeros(2, 141)), "end in (142,)"),
     (lambda: make_encoder(TEXT), "observation_space['mission'][1] must be a Box"),
     (lambda: make_encoder(spaces.Dict({})), "observation_space must have a part"),
     (lambda: PictureEncoder(CAMERA, 5, NATURE_LAYERS.convolutions), "than 7 x 6"),
-    (lambda: make_encoder(box(1, 2, 2), 5, ((4, 3, 1),)), "larger than 2 x 2"),
     *(
         (lambda x=x: ShapedEncoder(FILM, Totals(output_size=x)), "number of features")
         for x in (0, 2.0)
@@ -386,10 +370,11 @@ def test_what_does_not_fit_is_named(call, words) -> None:
 
 
 EXPERIMENTS = encoders_learning.EXPERIMENTS | minatar_learning.EXPERIMENTS
+EXPERIMENTS |= masks_learning.EXPERIMENTS
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_runs_on_pictures_were_made_with_the_settings_of_today(name: str) -> None:
+def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
     experiment = EXPERIMENTS[name]
     config = asdict(experiment.config)
     # The seeds are told apart, and some runs are older than some settings.

@@ -27,8 +27,8 @@ from literate_rl.learners.dqn import DQN, DQNConfig, QLearning, make_q_policy
 from literate_rl.learners.loop import OffPolicy, QError
 from literate_rl.learners.sac import make_sac_policy
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
-from literate_rl.nets.parts import GaussianActions
-from literate_rl.nets.policies import make_policy, normalizer_of
+from literate_rl.nets.parts import GaussianActions, normalizer_of
+from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import fit
 
 HYBRID = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (4,))))

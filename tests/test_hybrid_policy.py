@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -14,21 +13,14 @@ from gymnasium.vector.utils import batch_space, iterate
 from hybrid import (
     MASK,
     action_of,
-    assert_same,
-    cases,
-    entropy_reference,
-    kl_reference,
     leaves_of,
-    log_prob_reference,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.maths.ppo_error import policy_error_from_log_prob
 from literate_rl.nets.hybrid_action import HybridDistribution
 from literate_rl.nets.hybrid_policy import HybridActions, make_hybrid_policy
 from literate_rl.nets.policies import Policy
-from literate_rl.runs.runs import load, save_checkpoint
 
 # --- Spaces -------------------------------------------------------------------------
 
@@ -106,11 +98,8 @@ def test_actions_reach_the_environment_inside_its_space(name, batch, seed, scale
     assert many.contains(nest)
     bounds = list(zip(actions.low, actions.high, strict=True))
     for b, single in enumerate(iterate(many, nest)):
-        alone = actions.to_single_env(action[b : b + 1])
         assert space.contains(single)
-        assert space.contains(alone)
         kind, args = flatten(space, single)
-        assert (kind, args) == flatten(space, alone)
         assert kind == kinds[b]
         wanted = []
         for u, (low, high) in zip(action.action_args[b].tolist(), bounds, strict=True):
@@ -126,38 +115,19 @@ def test_what_does_not_fit_is_named():
     assert actions.to_env(torch.zeros(2, 4))[0].tolist() == [0, 0]
     turned = box(1)  # after Gymnasium had looked at its bounds
     turned.low[:] = 2
-    one_box = tuple_of(THREE, box(4))
-    for words, call, *given_ in (
-        (
-            "at most the upper",
-            make,
-            tuple_of(THREE, turned),
-            MASK,
-        ),
-        ("mask must be given", make, one_box),
+    for words, call, given_ in (
+        ("at most the upper", make, tuple_of(THREE, tuple_of(*[turned] * 3))),
+        ("mask must be given", make, tuple_of(THREE, box(4))),
         ("at least one argument", make, tuple_of(THREE, tuple_of(*[box(0)] * 3))),
-        ("exactly one Discrete", make, box(2)),
         ("exactly one Discrete", make, tuple_of(THREE, THREE, box(2))),
         ("floating", make, tuple_of(THREE, box(2, dtype=np.int64))),
-        ("a batch of 2", actions.to_single_env, action_of([0, 1], args)),
         ("args must be finite", actions.to_env, action_of([0, 1], args + torch.nan)),
         ("got (2, 2)", actions.to_env, action_of([0, 1], args[:, :2])),
         # Rows have one number more, for the type.
         ("got (2, 2)", actions.to_env, args),
     ):
         with pytest.raises(ValueError, match=re.escape(words)):
-            call(*given_)
-
-
-def test_platform_runs_through_the_same_code():
-    pytest.importorskip("gym_platform")
-    env = gym.make("Platform-v0")
-    actions = HybridActions.from_space(env.action_space)
-    env.reset(seed=0)
-    for kind in (0, 1, 2):
-        action = actions.to_single_env(torch.tensor([[kind, 0.1, 0.2, 0.3]]))
-        assert env.action_space.contains(action)
-        assert math.isfinite(env.step(action)[1])
+            call(given_)
 
 
 # --- The policy of rows -------------------------------------------------------------
@@ -174,88 +144,41 @@ def noise_of(policy, *shape):
     return policy.noise(*shape, torch.Generator().manual_seed(0))
 
 
-@given(case=cases())
-@settings(max_examples=30, deadline=None)
-def test_rows_mean_what_torch_distributions_say(case):
-    mask, logit, other, action = case
-    kinds, args = action.action_type.unsqueeze(-1), action.action_args
-    space = tuple_of(spaces.Discrete(mask.shape[0]), box(mask.shape[1]))
-    actions, leaves = HybridActions.from_space(space, mask), leaves_of(logit)
-    row, other_row = (torch.cat(leaves_of(x), -1) for x in (logit, other))
-    log_prob = log_prob_reference(logit, mask, action)
-    entropy = entropy_reference(logit, mask)
-    ours = actions.evaluate(row, torch.cat([kinds.to(args.dtype), args], -1))
-    assert_same(ours[0], log_prob, *leaves)
-    assert_same(ours[0] + 3 * ours[1], log_prob + 3 * entropy, *leaves)
-    divergence, expected = actions.kl(row, other_row), kl_reference(logit, other, mask)
-    assert_same(divergence, expected, *leaves, *leaves_of(other))
-    assert (actions.kl(row, row) == 0).all()
-
-
-def test_rows_of_a_rollout_are_rows_of_its_steps():
+def test_rows_of_a_rollout_are_the_trees_of_its_steps():
     policy, obs = nested_policy(), torch.randn(7, 5, 6)
     actions, row, other = policy.actions, policy(obs), policy(obs.flip(0))
-    tree = leaves_of(policy.network.actor.network(obs[3]))
-    torch.testing.assert_close(row[3], torch.cat(tree, 1))
-    torch.testing.assert_close(policy.value(obs)[3], policy.value(obs[3]))
     action = policy.act(obs, noise_of(policy, 7, 5))
-    for function, *arguments in (
-        (actions.kl, row, other),
-        (lambda *x: actions.evaluate(*x)[0], row, action),
-        (lambda *x: actions.evaluate(*x)[1], row, action),
-        (lambda x: actions.distribution(x).prob.view(*x.shape[:-1], 3), row),
-    ):
-        whole = function(*arguments)
-        for t in range(7):
-            torch.testing.assert_close(whole[t], function(*(x[t] for x in arguments)))
+    log_prob, entropy = actions.evaluate(row, action)
+    kl, prob = actions.kl(row, other), actions.distribution(row).prob.view(7, 5, 3)
+    network = policy.network.actor.network
+    for t in range(7):
+        tree = network(obs[t])
+        torch.testing.assert_close(row[t], torch.cat(leaves_of(tree), 1))
+        torch.testing.assert_close(policy.value(obs)[t], policy.value(obs[t]))
+        here, there = (HybridDistribution(x, MASK) for x in (tree, network(obs[6 - t])))
+        taken = actions.action_of(action[t])
+        found = log_prob[t], entropy[t], kl[t], prob[t]
+        wanted = here.log_prob(taken), here.entropy(), here.kl(there), here.prob
+        torch.testing.assert_close(found, wanted)
 
 
 def test_acting_is_the_mode_or_a_sample_of_the_distribution():
     policy, number = nested_policy(), 200_000
-    obs = torch.randn(1, 6).expand(number, 6)
+    obs = torch.randn(1, 6)
     with torch.no_grad():
-        expected = HybridDistribution(policy.network.actor.network(obs[:1]), MASK)
-        chosen = policy.actions.action_of(policy.act(obs[:1], 0.0))
-        action = policy.actions.action_of(
-            policy.act(obs, noise_of(policy, 1, number)[0])
-        )
+        expected = HybridDistribution(policy.network.actor.network(obs), MASK)
+        greedy = policy.act(obs, 0.0)
+        action = policy.act(obs.expand(number, 6), noise_of(policy, 1, number)[0])
+    kinds, args = action[:, 0].long(), action[:, 1:]
     mode = expected.mode()
-    assert torch.equal(chosen["action_type"], mode.action_type)
-    torch.testing.assert_close(chosen["action_args"], mode.action_args)
-    kinds, args = action["action_type"], action["action_args"]
+    torch.testing.assert_close(greedy[:, 0].long(), mode.action_type)
+    torch.testing.assert_close(greedy[:, 1:], mode.action_args)
     # Five standard errors of a frequency, a mean and a deviation.
     error = 5 / math.sqrt(number)
     frequency = kinds.bincount(minlength=3) / number
     assert (frequency - expected.prob[0]).abs().max() < error * 0.5
-    zeta = (args - expected.mu[0]) / expected.sigma[0]
+    zeta = (args - expected.mu) / expected.sigma
     assert zeta.mean(0).abs().max() < error
     assert (zeta.std(0) - 1).abs().max() < error
     # Types and arguments are independent of each other.
     assert zeta[kinds == 0].mean(0).abs().max() < 2 * error
-
-
-def test_arguments_that_do_not_count_do_no_harm_in_a_row():
-    policy, obs = nested_policy(), torch.randn(8, 6)
-    action = policy.act(obs, 0.0).detach()
-    expected, _ = policy.evaluate_actions(obs, action)
-    unused = ~MASK[action[:, 0].long()]
-    assert unused.any()
-    action[:, 1:][unused] = torch.nan
-    log_prob, entropy = policy.evaluate_actions(obs, action)
-    assert torch.equal(log_prob, expected)
-    loss, _ = policy_error_from_log_prob(
-        log_prob, log_prob.detach() - 0.1, entropy, torch.randn(8)
-    )
-    sum(loss).backward()
-    assert all(x.grad.isfinite().all() for x in policy.network.actor.parameters())
-
-
-def test_a_checkpoint_brings_the_policy_back(tmp_path):
-    policy, obs = nested_policy(normalize=True), torch.randn(4, 6)
-    policy.network.normalizer.update(3 + 2 * torch.randn(100, 6))
-    state = {"recipe": policy.recipe, "weights": policy.state_dict()}
-    save_checkpoint(tmp_path / "checkpoint.pt", {"policy": state})
-    again = load(tmp_path)
-    assert (again.actions.space, again.recipe) == (NEST, policy.recipe)
-    assert torch.equal(again.actions.mask, MASK)
-    assert torch.equal(again.act(obs, 0.0), policy.act(obs, 0.0))

@@ -112,22 +112,6 @@ def test_errors_ignore_arguments_that_do_not_count(function):
     assert all(grad.isfinite().all() for grad in grads)
 
 
-@pytest.mark.parametrize("function", ERRORS)
-def test_errors_name_what_is_not_finite(function):
-    data = batch_of(1)
-    k, args = data.action.action_type, data.action.action_args
-    changes = {name: getattr(data, name).clone() for name in ("adv", "weight")}
-    for x in changes.values():
-        x[2] = torch.nan
-    changes["action"] = action_of(k, args.masked_fill(MASK[k], torch.nan))
-    for name in ("logit_new", "logit_old"):
-        kind, mu, sigma = leaves_of(getattr(data, name))
-        changes[name] = logit_of(kind, mu * torch.nan, sigma)
-    for name, x in changes.items():
-        with pytest.raises(ValueError, match=rf"{name}.* must be finite"):
-            function(data._replace(**{name: x}), MASK)
-
-
 # --- Training ------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from literate_rl.data.hybrid_space import fill_space, read_hybrid_space
-from literate_rl.ground.nests import as_space, first_row, remembered
+from literate_rl.ground.nests import as_space, remembered
 from literate_rl.ground.networks import race_noise
 from literate_rl.ground.signatures import (
     Bool,
@@ -41,7 +41,7 @@ from literate_rl.ground.signatures import (
     checked,
 )
 from literate_rl.maths.fast import hybrid_terms
-from literate_rl.nets.encoders import OwnEncoder, check_shared, entrance
+from literate_rl.nets.encoders import OwnEncoder, entrances
 from literate_rl.nets.hybrid_action import (
     HybridAction,
     HybridDistribution,
@@ -223,13 +223,6 @@ class HybridActions:
         kind, moved = tree["action_type"].cpu().numpy(), self.box.to_env(args)
         return fill_space(self.space, kind, iter(moved.T))
 
-    def to_single_env(self, action: HybridAction | Tensor) -> Any:
-        """Turn a batch of one action into what one environment's ``step`` takes."""
-        nest = self.to_env(action)
-        batch = len(action if isinstance(action, Tensor) else action["action_type"])
-        check_that(batch == 1, f"action must hold one action, got a batch of {batch}")
-        return first_row(self.space, nest)
-
 
 # %% [markdown]
 # A space that implies its mask, three actions on their way into the environment, and a space that
@@ -246,9 +239,6 @@ action = {
     "action_args": torch.tensor([[0.5, 0.0], [0.0, -3.0], [9.0, 9.0]]),
 }
 print("for the vector environment:\n", actions.to_env(action))
-print(
-    "for a single environment:\n", actions.to_single_env(torch.tensor([[1, 0.0, -3]]))
-)
 said = ""
 try:
     HybridActions.from_space(spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,)))))
@@ -291,9 +281,7 @@ class HybridRows(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return logits, means and deviations, ``(*, K + 2 A)``, at ``(*, D)``."""
-        # The network takes one dimension of states; a rollout comes with two.
-        row = torch.cat(self.network.described(obs.reshape(-1, obs.shape[-1])), -1)
-        return row.reshape(*obs.shape[:-1], row.shape[-1])
+        return torch.cat(self.network.described(obs), -1)
 
 
 @checked
@@ -322,16 +310,15 @@ def make_hybrid_policy(
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
     states = as_space(observation_space)
-    front, size = entrance(states, encoder=encoder)
     first = normalizing(normalize, states, encoder)
-    check_shared(share_encoder, front, states)
+    fronts = entrances(states, share_encoder, encoder=encoder)
+    front, size = next(fronts)
     actions = HybridActions.from_space(as_space(action_space), mask)
     network = HybridPolicyNetwork(size, actions.action_shape)
     # Pictures go through encoders first, one for the actor and one for the critic, or
     # one for both.
     network.encoder = nn.Sequential(*front, *network.encoder)
-    if not share_encoder:
-        front, _ = entrance(states, encoder=encoder)
+    front, _ = next(fronts)
     critic = behind(front, size, hidden, 1, gain=1.0)
     policy = Policy(ActorCritic(HybridRows(network), critic, *first), actions)
     # The mask may have come from the space, or as an array.
@@ -355,7 +342,7 @@ with torch.no_grad():
     for name, eta in (("action", noise), ("without noise", 0.0)):
         action = fresh.act(obs, eta)
         print(f"{name:15s}", [round(x, 2) for x in action[0].tolist()])
-print("environment    ", fresh.actions.to_single_env(action))
+print("environment    ", fresh.predict(obs.numpy()[0]))
 
 # %% [markdown]
 # ## References

@@ -56,10 +56,8 @@ class MaskFromMethod(Adapter):
 
     def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return them, with the mask in ``infos``."""
-        return obs, {
-            **infos,
-            "action_mask": self.env.get_wrapper_attr("action_masks")(),
-        }
+        mask = self.env.get_wrapper_attr("action_masks")()
+        return obs, infos | {"action_mask": mask}
 
 
 class MaskFromObservation(Adapter):
@@ -77,7 +75,7 @@ class MaskFromObservation(Adapter):
 
     def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return them, with the mask in ``infos``."""
-        return obs["observation"], {**infos, "action_mask": obs["action_mask"]}
+        return obs["observation"], infos | {"action_mask": obs["action_mask"]}
 
 
 class WithoutMask(Adapter):

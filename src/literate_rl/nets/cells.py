@@ -1,4 +1,4 @@
-# Generated from chapters/recurrent.py (edit there); digest d0241135ea37142e
+# Generated from chapters/recurrent.py (edit there); digest 083d96525eecebcb
 """What remembers: a step of a GRU and of an LSTM, and many steps with ends inside."""
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ class Memory(nn.Module):
     ) -> None:
         super().__init__()
         self.front, self.size = nn.Sequential(*front), size
-        self.cells = (nn.GRU if kind == "gru" else nn.LSTM)(features, size)
-        self.state_size = size if kind == "gru" else 2 * size
+        self.gru = kind == "gru"
+        self.cells = (nn.GRU if self.gru else nn.LSTM)(features, size)
+        self.state_size = size if self.gru else 2 * size
         for name, weight in self.cells.named_parameters():
             init = nn.init.zeros_ if "bias" in name else nn.init.orthogonal_
             init(weight)
@@ -98,7 +99,7 @@ class Memory(nn.Module):
     def step(self, features: Tensor, state: Tensor) -> Tensor:
         """Return the states after a step, ``(*B, S)``."""
         enter, recur, enter_bias, bias = self.cells.parameters()
-        advance = gru_step if self.state_size == self.size else lstm_step
+        advance = gru_step if self.gru else lstm_step
         inputs = nn.functional.linear(features, enter, enter_bias)
         return advance(inputs, state, recur, bias)
 
@@ -116,7 +117,7 @@ class Memory(nn.Module):
 
     def states(self, seen: Window) -> Tensor:
         """Return the same, sooner if it can be had: a GRU's output is its state."""
-        quick = self.state_size == self.size and isinstance(seen.over, Tensor)
+        quick = self.gru and isinstance(seen.over, Tensor)
         return self(seen._replace(real=())) if quick else self.loop(seen)
 
     def forward(self, seen: Window) -> Tensor:
@@ -135,10 +136,10 @@ class Memory(nn.Module):
 
     def read(self, sequences: Tensor, start: Tensor) -> Tensor:
         """Return the outputs of sequences ``(L, N, F)`` that begin with some states."""
-        if self.state_size == self.size and sequences.device.type == "cpu":
+        if self.gru and sequences.device.type == "cpu":
             enter, recur, enter_bias, bias = self.cells.parameters()
             inputs = nn.functional.linear(sequences, enter, enter_bias)
             return gru_scan(inputs, start[0], recur, bias)
         known = tuple(x.contiguous() for x in start.split(self.size, -1))
-        outputs, _ = self.cells(sequences, known if len(known) > 1 else known[0])
+        outputs, _ = self.cells(sequences, known[0] if self.gru else known)
         return outputs

@@ -1,4 +1,4 @@
-# Generated from chapters/choices.py (edit there); digest ee18911c997210d2
+# Generated from chapters/choices.py (edit there); digest 7bcf7d15b3b4259d
 """Several choices at once: a product of categorical distributions."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_choices(space: spaces.Space[Any]) -> bool:
 def options(leaf: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return how many options each choice of a leaf has, and the name of the first."""
     if isinstance(leaf, spaces.MultiBinary):
-        return np.full(math.prod(leaf.shape), 2), np.zeros(math.prod(leaf.shape), int)
+        leaf = spaces.MultiDiscrete(np.full(leaf.shape, 2))
     sizes = leaf.nvec if isinstance(leaf, spaces.MultiDiscrete) else leaf.n
     return np.ravel(sizes).astype(np.int64), np.ravel(leaf.start).astype(np.int64)
 
@@ -96,24 +96,11 @@ class ChoiceActions:
         return self.table(row + noise).argmax(-1)
 
     @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B logits"], action: Int[Tensor, "*B K"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-probabilities of actions."""
-        # {eq}`choices-log-prob`.
-        return chosen(self.log_probs(row), action).sum(-1)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B logits"]) -> Float[Tensor, "*B"]:
-        """Return the entropies of the policy, in nats."""
-        # The first sum of {eq}`choices-entropy`.
-        return mean_surprise(self.log_probs(row), over=(-2, -1))
-
-    @checked
     def evaluate(
         self, row: Float[Tensor, "*B logits"], action: Int[Tensor, "*B K"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies, with one softmax for both."""
+        """Return log-probabilities and entropies, in nats."""
+        # {eq}`choices-log-prob`, and the first sum of {eq}`choices-entropy`.
         log_prob = self.log_probs(row)
         likely = chosen(log_prob, action).sum(-1)
         return likely, mean_surprise(log_prob, over=(-2, -1))

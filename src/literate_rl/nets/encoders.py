@@ -1,4 +1,4 @@
-# Generated from chapters/nets/encoders.py (edit there); digest cb27a4ffcb876858
+# Generated from chapters/nets/encoders.py (edit there); digest 6bcd240f67ffaff0
 """Encoders: from what an agent sees to features, chosen by the space."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -253,6 +254,22 @@ class Detached(nn.Sequential):
         return features
 
 
+def entrances(
+    space: Space,
+    share_encoder: bool,
+    convolutions: Convolutions | None = None,
+    encoder: OwnEncoder | None = None,
+) -> Iterator[tuple[list[nn.Module], int]]:
+    """Yield what ``entrance`` returns, the same for all or one for each who asks."""
+    made = entrance(space, convolutions, encoder)
+    words = f"share_encoder must be False without an encoder, got {space}"
+    check_that(bool(made[0]) or not share_encoder, words)
+    while True:
+        yield made
+        if not share_encoder:
+            made = entrance(space, convolutions, encoder)
+
+
 def off_policy_entrances(
     space: Space,
     num_critics: int,
@@ -260,24 +277,16 @@ def off_policy_entrances(
     encoder: OwnEncoder | None = None,
     first: Sequence[nn.Module] = (),
 ) -> Iterator[tuple[list[nn.Module], int]]:
-    """Yield what ``entrance`` returns, for an actor and then for each of its critics.
+    """Yield an entrance for an actor and then one for each of its critics.
 
     A shared encoder is that of the critics, and detached for the actor. What is
     ``first`` stands before all of them.
     """
-    front, size = entrance(space, encoder=encoder)
-    check_shared(share_encoder, front, space)
+    fronts = entrances(space, share_encoder, encoder=encoder)
+    front, size = next(fronts)
     yield [*first, *([Detached(*front)] if share_encoder else front)], size
-    for _ in range(num_critics):
-        if not share_encoder:
-            front, _ = entrance(space, encoder=encoder)
+    for front, _ in islice(fronts, num_critics):
         yield [*first, *front], size
-
-
-def check_shared(share_encoder: bool, front: Sequence[nn.Module], space: Space) -> None:
-    """Raise if an encoder is to be shared, and there is none."""
-    words = f"share_encoder must be False without an encoder, got {space}"
-    check_that(bool(front) or not share_encoder, words)
 
 
 def check_normalize(normalize: bool, encoded: bool, space: Space) -> None:

@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 205da13235049045
+# Generated from chapters/hybrid_action.py (edit there); digest 10ea5d36807082d4
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ class HybridPolicyNetwork(nn.Module):
             torch.zeros(1, self.action_args_shape)
         )
 
-    @checked
-    def described(self, x: Float[Tensor, "B D ..."]) -> tuple[Tensor, Tensor, Tensor]:
+    def described(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits, means and standard deviations at each state."""
         # From states to features, then to logits and means by {eq}`hybrid-heads`.
         x = self.encoder(x)
@@ -138,6 +137,7 @@ class HybridPolicyNetwork(nn.Module):
         sigma = torch.exp(log_sigma)
         return logit, mu, sigma
 
+    @checked
     def forward(self, x: Float[Tensor, "B D ..."]) -> Any:
         """Return what describes the policy at each state, a ``HybridLogit``."""
         # A tree tensor, which is not an instance of `torch.Tensor` despite its name.

@@ -1,4 +1,4 @@
-# Generated from chapters/nets/masks.py (edit there); digest 2d46b6a468d280f4
+# Generated from chapters/nets/masks.py (edit there); digest b6b83a2955c3ebad
 """Legal actions: adapters for those who say it in another way."""
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ class MaskFromMethod(Adapter):
 
     def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return them, with the mask in ``infos``."""
-        return obs, {
-            **infos,
-            "action_mask": self.env.get_wrapper_attr("action_masks")(),
-        }
+        mask = self.env.get_wrapper_attr("action_masks")()
+        return obs, infos | {"action_mask": mask}
 
 
 class MaskFromObservation(Adapter):
@@ -60,7 +58,7 @@ class MaskFromObservation(Adapter):
 
     def told(self, obs: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return them, with the mask in ``infos``."""
-        return obs["observation"], {**infos, "action_mask": obs["action_mask"]}
+        return obs["observation"], infos | {"action_mask": obs["action_mask"]}
 
 
 class WithoutMask(Adapter):

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest e9371be1220c001c
+# Generated from chapters/policies.py (edit there); digest 86aba0ca145c3112
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
@@ -69,22 +69,10 @@ class CategoricalActions:
         return (row + noise).argmax(-1)
 
     @checked
-    def log_prob(
-        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
-    ) -> Float[Tensor, "*B"]:
-        """Return the log-probabilities of actions."""
-        return chosen(row.log_softmax(-1), action)
-
-    @checked
-    def entropy(self, row: Float[Tensor, "*B N"]) -> Float[Tensor, "*B"]:
-        """Return the entropies of the policy, in nats."""
-        return mean_surprise(row.log_softmax(-1))
-
-    @checked
     def evaluate(
         self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies, with one softmax for both."""
+        """Return log-probabilities and entropies, in nats."""
         log_prob = row.log_softmax(-1)
         return chosen(log_prob, action), mean_surprise(log_prob)
 
@@ -321,8 +309,6 @@ class RewardScaler(nn.Module):
         """Take in the rewards of a rollout's real steps; return all of them scaled."""
         # The sum {eq}`reward-scale` runs forward in time. Turned around it is the scan
         # of {doc}`/chapters/advantages`.
-        wanted, given = len(self.carry), reward.shape[1]
-        check_that(given == wanted, f"reward must have B = {wanted}, got {given}")
         increment = reward.clone()
         increment[0] += self.carry
         factor = torch.full_like(reward, self.gamma)

@@ -1,4 +1,4 @@
-# Generated from chapters/nets/policies.py (edit there); digest 4dd6b161678dacd9
+# Generated from chapters/nets/policies.py (edit there); digest eaa93ae51c78283d
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.data.agents import Runner as Runner, Sampler as Sampler
+from literate_rl.data.agents import Runner as Runner
 from literate_rl.data.episodes import as_argument, as_masks, as_rows
 from literate_rl.ground.nests import (
     action_box,
@@ -28,8 +28,7 @@ from literate_rl.nets.encoders import (
     OwnEncoder,
     ShapedEncoder,
     check_normalize,
-    check_shared,
-    entrance,
+    entrances,
     has_pictures,
 )
 from literate_rl.nets.parts import (
@@ -41,7 +40,6 @@ from literate_rl.nets.parts import (
     WithDeviations,
     mlp as mlp,
     normalizer_of as normalizer_of,
-    take_in as take_in,
 )
 from literate_rl.nets.pictures import Convolutions, PictureEncoder
 
@@ -242,16 +240,15 @@ def make_policy(
         ValueError: If the spaces do not fit, or an argument does not fit them.
     """
     seen, actions = as_space(observation_space), make_actions(as_space(action_space))
-    front, size = entrance(seen, convolutions, encoder)
     first = normalizing(normalize, seen, encoder)
-    check_shared(share_encoder, front, seen)
+    fronts = entrances(seen, share_encoder, convolutions, encoder)
+    front, size = next(fronts)
     # The network has an output for each number of the noise.
     outputs = actions.noise(0, 1, torch.Generator()).shape[-1]
     actor: nn.Module = behind(front, size, hidden, outputs, gain=0.01)
     if isinstance(actions, GaussianActions):
         actor = WithDeviations(actor, outputs)
-    if not share_encoder:
-        front, _ = entrance(seen, convolutions, encoder)
+    front, _ = next(fronts)
     critic = behind(front, size, hidden, 1, gain=1.0)
     policy = Policy(ActorCritic(actor, critic, *first), actions)
     policy.reads_bytes = bool(front)

@@ -1,4 +1,4 @@
-# Generated from chapters/nets/recurrent.py (edit there); digest 466f53f501b856bf
+# Generated from chapters/nets/recurrent.py (edit there); digest 1085b9077d196fdd
 """Policies that remember: a memory between what is seen and what is done."""
 
 from __future__ import annotations
@@ -207,10 +207,10 @@ def make_recurrent_policy(
     """
     seen, space = as_space(observation_space), as_space(action_space)
     first = normalizing(normalize, seen, encoder)
-    memories = []
-    for _ in range(1 if share_encoder else 2):
-        front, features = entrance(seen, encoder=encoder)
-        memories.append(Memory(front, features, recurrent_size, recurrent))
+    memories = [
+        Memory(*entrance(seen, encoder=encoder), recurrent_size, recurrent)
+        for _ in range(1 if share_encoder else 2)
+    ]
     if is_hybrid(space):
         actions: Any = HybridActions.from_space(space, mask)
         network = HybridPolicyNetwork(recurrent_size, actions.action_shape)
@@ -226,7 +226,7 @@ def make_recurrent_policy(
             actor = WithDeviations(actor, outputs)
     critic = orthogonal(nn.Linear(recurrent_size, 1), 1.0)
     policy = RecurrentPolicy(RecurrentNetwork(memories, actor, critic, *first), actions)
-    policy.reads_bytes = bool(front)
+    policy.reads_bytes = bool(memories[0].front)
     if is_hybrid(space):
         policy.recipe = "", {"mask": actions.mask.tolist()}
     return policy
