@@ -139,15 +139,6 @@ def test_each_environment_tosses_its_own_coin() -> None:
     assert {*actions.choose(row, noise)[blind].tolist()} == {0, 2, 3}
 
 
-def test_random_actions_become_rarer_and_the_metrics_say_so() -> None:
-    config = DQNConfig(epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=100)
-    algorithm = QLearning(policy_for(), config)
-    for step, epsilon in ((0, 0.8), (50, 0.5), (1000, 0.2)):
-        algorithm.explore(step)
-        assert algorithm.policy.actions.epsilon == pytest.approx(epsilon)
-        assert algorithm.metrics() == {"charts/epsilon": pytest.approx(epsilon)}
-
-
 # --- The error and the older network --------------------------------------------------
 
 

@@ -76,11 +76,12 @@ def test_noise_is_the_signed_root_of_a_normal_number() -> None:
 @pytest.mark.equation("noisy-start")
 def test_the_deviations_start_as_in_the_paper() -> None:
     layer, bound = NoisyLinear(512, 51), 512**-0.5
-    for parameter in layer.deviation.parameters():
-        assert torch.equal(parameter, torch.full_like(parameter, 0.5 * bound))
-    for parameter in layer.mean.parameters():
-        assert 0.9 * bound < parameter.abs().max() <= bound
-        assert abs(parameter.mean()) < 0.3 * bound
+    for spread, mean in zip(
+        layer.deviation.parameters(), layer.mean.parameters(), strict=True
+    ):
+        assert torch.equal(spread, torch.full_like(spread, 0.5 * bound))
+        assert 0.9 * bound < mean.abs().max() <= bound
+        assert abs(mean.mean()) < 0.3 * bound
 
 
 # --- Networks and policies -----------------------------------------------------------
@@ -219,7 +220,6 @@ def test_the_target_network_has_noise_of_its_own() -> None:
 
     error_of(*(RainbowPolicy(Spy(4, 2), EpsilonGreedy(2), 0.0, 1.0) for _ in "ab"))
     assert len({*seen}) == len(seen) == 3
-    assert all(len(noise) == 3 for noise in seen)
 
 
 # --- The agent -----------------------------------------------------------------------
@@ -248,13 +248,6 @@ def test_returns_beyond_the_atoms_are_told_and_warned_of_once(low) -> None:
 
 
 @pytest.mark.parametrize("kind", [RainbowConfig, RainbowApexConfig])
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("value_min", {"value_min": 1.0, "value_max": 1.0}),
-        ("train_interval", {"num_envs": 4, "train_interval": 3}),
-    ],
-)
-def test_settings_that_do_not_fit_each_other_are_refused(kind, name, changes) -> None:
-    with pytest.raises(ValueError, match=name):
-        kind(**changes)
+def test_atoms_that_do_not_rise_are_refused(kind) -> None:
+    with pytest.raises(ValueError, match="value_min"):
+        kind(value_min=1.0, value_max=1.0)

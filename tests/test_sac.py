@@ -82,17 +82,6 @@ def test_the_density_is_finite_at_the_bounds(dtype: torch.dtype) -> None:
         assert torch.cat([grad, log_prob[None]]).isfinite().all()
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
-    actions = SquashedGaussian(LOW, HIGH)
-    row = torch.randn(3, 4, generator=generator(), dtype=torch.float64)
-    noise = torch.randn(3, 2, generator=generator(1), dtype=torch.float64)
-    action = actions.choose(row, noise)
-    row.requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: actions.draw(x, noise), row)
-    assert torch.autograd.gradcheck(lambda x: actions.log_prob(x, action), row)
-    assert torch.autograd.gradcheck(actions.entropy, row)
-
-
 @pytest.mark.parametrize("log_sigma", [-5.0, 0.0, 2.0])
 def test_the_entropy_is_the_mean_of_minus_the_log_density(log_sigma: float) -> None:
     actions, row = SquashedGaussian(LOW, HIGH), row_of(log_sigma, -0.5, mu=0.4)
