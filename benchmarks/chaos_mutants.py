@@ -150,7 +150,7 @@ PLACES = (
     ),
     Place(
         "learners.dqn",
-        "EpsilonGreedy.noise EpsilonGreedy.choose EpsilonGreedy.evaluate "
+        "EpsilonGreedy.noise EpsilonGreedy.choose "
         "dueling_layer QLearning.error Exploring.explore",
         "dqn",
     ),
@@ -163,7 +163,7 @@ PLACES = (
         "learners.loop",
         "QError.backward squared_error polyak_update TargetNetwork.follow "
         "linear_schedule OffPolicy.prepare OffPolicy.anneal OffPolicy.learn "
-        "OffPolicy.climb OffPolicy.descend OffPolicy.sample",
+        "OffPolicy.descend OffPolicy.sample",
         "loop dqn ddpg td3",
     ),
     Place(
@@ -227,7 +227,7 @@ PLACES = (
     ),
     Place(
         "learners.td3",
-        "critic_error TwinDelayed.aim TwinDelayed.error Hysteretic.error",
+        "critic_error TwinDelayed.aim Hysteretic.error",
         "td3",
     ),
     Place("maths.sac", "soft_value temperature_error", "sac"),
@@ -236,7 +236,7 @@ PLACES = (
         "SquashedGaussian.choose "
         "SquashedGaussian.draw SquashedGaussian.log_prob SquashedGaussian.entropy "
         "entropy_scale Temperature.loss "
-        "Temperature.metrics SoftActorCritic.aim SoftActorCritic.error "
+        "Temperature.metrics SoftActorCritic.worth SoftActorCritic.error "
         "SoftActorCritic.ascent",
         "sac",
     ),
@@ -244,7 +244,7 @@ PLACES = (
     Place(
         "learners.discrete_sac",
         "DiscreteSoftActorCritic.scale "
-        "DiscreteSoftActorCritic.aim "
+        "DiscreteSoftActorCritic.worth "
         "DiscreteSoftActorCritic.ascent "
         "DiscreteCritics.forward",
         "discrete_sac",
@@ -326,10 +326,8 @@ EQUIVALENT: dict[str, str] = {
     "learners.ddpg.DeterministicPolicyGradient.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "learners.td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "learners.sac.SoftActorCritic.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "learners.discrete_sac.DiscreteSoftActorCritic.aim: "
-    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "learners.discrete_sac.DiscreteSoftActorCritic.ascent: "
+    "learners.sac.SoftActorCritic.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "learners.discrete_sac.DiscreteSoftActorCritic.worth: "
     "torch.no_grad() -> torch.enable_grad()": (
         "the gradient is asked for with respect to actor and temperature only"
     ),

@@ -24,7 +24,13 @@ import torch
 from torch import Tensor
 
 from literate_rl.ground.networks import expected
-from literate_rl.ground.signatures import Finite, Float, check_finite, checked
+from literate_rl.ground.signatures import (
+    Finite,
+    Float,
+    check_finite,
+    check_that,
+    checked,
+)
 from literate_rl.maths.fast import project_atoms
 
 __all__ = ["categorical_error", "project_distribution", "project_distribution_loop"]
@@ -246,7 +252,7 @@ def project_distribution_loop(
     value_max: Finite,
 ) -> Float[Tensor, "B K"]:
     """Move distributions of returns and project them onto the atoms, in plain loops."""
-    check_atoms(prob.shape[1], value_min, value_max)
+    check_atoms(value_min, value_max)
     batch, num_atoms = prob.shape
     spacing = (value_max - value_min) / (num_atoms - 1)
     result = torch.zeros_like(prob)
@@ -287,7 +293,7 @@ def project_distribution(
         value_min: First of the evenly spaced atoms.
         value_max: Last of them.
     """
-    check_atoms(prob.shape[1], value_min, value_max)
+    check_atoms(value_min, value_max)
     prob, reward, discount = prob.detach(), reward.detach(), discount.detach()
     # Where nothing follows, all mass lands at the reward, whatever was said there.
     nothing = (discount == 0).unsqueeze(-1) & ~prob.isfinite()
@@ -295,13 +301,9 @@ def project_distribution(
     return project_atoms(prob, reward, discount, value_min, value_max)
 
 
-def check_atoms(number: int, value_min: float, value_max: float) -> None:
-    """Raise unless there are two atoms or more, from the smaller value on."""
-    if number < 2 or not value_min < value_max:
-        raise ValueError(
-            f"prob needs two atoms or more, and value_min to be below value_max: got "
-            f"{number} atoms from {value_min} to {value_max}"
-        )
+def check_atoms(low: float, high: float) -> None:
+    """Raise unless the last of the atoms lies above the first."""
+    check_that(low < high, f"value_min must be below value_max, {high}, got {low}")
 
 
 # %% [markdown]

@@ -275,12 +275,11 @@ def vtrace(
     future = torch.where(terminated, 0.0, next_value.detach())
     delta = reward.detach() + gamma * future - value.detach()
 
-    # The three clipped ratios {eq}`vtrace-ratios`; equal bounds share one tensor. A
-    # ratio that is infinite becomes its bound.
+    # The three clipped ratios {eq}`vtrace-ratios`. A ratio that is infinite becomes its
+    # bound.
     ratio = log_ratio.detach().exp()
-    bounds = (rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
-    clipped = {x: ratio if x is None else ratio.clamp(max=x) for x in set(bounds)}
-    rho, c, rho_pg = (clipped[x] for x in bounds)
+    bounds = rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio
+    rho, c, rho_pg = (ratio.clamp(max=x or math.inf) for x in bounds)
 
     # The recursion {eq}`vtrace`. Nothing is taken over from the row after a done.
     goes_on = ~(terminated | truncated)
@@ -299,7 +298,7 @@ def vtrace(
 @cache
 def check_clips(rho: float | None, c: float | None) -> None:
     """Warn if the bound of c is above that of rho, once for each pair."""
-    if not (rho is None or math.isinf(rho) or (c is not None and c <= rho)):
+    if (c or math.inf) > (rho or math.inf):
         warn(
             f"c_clip_ratio is above rho_clip_ratio, {c} and {rho}: V-trace's values "
             "are not proven to converge then",
@@ -359,10 +358,8 @@ def clipped_policy(
     """
     # Numerator and denominator of {eq}`clipped-policy`. What the behaviour policy never
     # does is not in the data, so no bound makes it count.
-    if rho_clip_ratio is None or math.isinf(rho_clip_ratio):
-        part = policy * (old_policy > 0)
-    else:
-        part = np.minimum(rho_clip_ratio * old_policy, policy)
+    bound = min(rho_clip_ratio or math.inf, np.finfo(policy.dtype).max)
+    part = np.minimum(bound * old_policy, policy)
     total = part.sum(-1, keepdims=True)
     common = bool((total > 0).all())
     check_that(common, "policy and old_policy must have an action in common")
@@ -698,8 +695,13 @@ def vtrace_error_from_log_prob(
         reward,
         value[:-1],
         value[1:] if next_value is None else next_value,
-        *(terminated, truncated, gamma, lambda_),
-        *(rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio),
+        terminated,
+        truncated,
+        gamma,
+        lambda_,
+        rho_clip_ratio,
+        c_clip_ratio,
+        rho_pg_clip_ratio,
     )
 
     # The three means {eq}`vtrace-losses`. The first is the loss of
@@ -732,10 +734,15 @@ def vtrace_error_discrete_action(
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
-    terms = discrete_terms(data.target_output, data.behaviour_output, data.action)
-    settings = (gamma, lambda_, rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
-    everything: Any = (*terms, *data[3:], *settings)
-    return vtrace_error_from_log_prob(*everything)
+    return vtrace_error_from_log_prob(
+        *discrete_terms(data.target_output, data.behaviour_output, data.action),
+        *data[3:],
+        gamma,
+        lambda_,
+        rho_clip_ratio,
+        c_clip_ratio,
+        rho_pg_clip_ratio,
+    )
 
 
 @checked
@@ -774,10 +781,15 @@ def vtrace_error_continuous_action(
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
-    terms = continuous_terms(data.target_output, data.behaviour_output, data.action)
-    settings = (gamma, lambda_, rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
-    everything: Any = (*terms, *data[3:], *settings)
-    return vtrace_error_from_log_prob(*everything)
+    return vtrace_error_from_log_prob(
+        *continuous_terms(data.target_output, data.behaviour_output, data.action),
+        *data[3:],
+        gamma,
+        lambda_,
+        rho_clip_ratio,
+        c_clip_ratio,
+        rho_pg_clip_ratio,
+    )
 
 
 @checked

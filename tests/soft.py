@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ def algorithm_for(policy: Any, space: Any = BOX, **changes: Any) -> Any:
     # A gradient that reaches them would be seen.
     older.requires_grad_()
     return algorithm
+
+
+def climb(learner: Any, obs: Tensor) -> None:
+    """Take one step of the optimiser on the actor of an off-policy agent."""
+    loss = learner.algorithm.ascent(obs, learner.generator)
+    learner.descend(partial(loss.backward, inputs=learner.actor), learner.actor)
 
 
 def remembered(action: Tensor) -> Batch:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from projections import exact_projection
+from torch.nn.functional import kl_div
 
 from literate_rl.maths.c51 import (
     categorical_error,
@@ -73,29 +74,18 @@ def test_after_a_termination_all_mass_is_at_the_reward(anything: float) -> None:
 def test_a_projection_has_no_gradient_and_changes_no_argument() -> None:
     data = [x.requires_grad_() for x in distributions((4, 7), 1)]
     kept = [x.clone() for x in data]
-    result = project_distribution(*data, -3.0, 5.0)
-    assert not result.requires_grad
-    result.zero_()
+    assert not project_distribution(*data, -3.0, 5.0).requires_grad
     assert all(map(torch.equal, data, kept))
 
 
-ONE = torch.ones(2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        *(({name: ONE * math.nan}, name) for name in ("reward", "discount")),
-        ({"prob": torch.full((2, 3), math.nan)}, "prob"),
-        ({"value_min": 1.0}, "value_min"),
-        ({"prob": torch.ones(2, 1)}, "two atoms"),
-    ],
-)
-def test_what_is_no_distribution_is_refused(changes, words) -> None:
-    data = {"prob": torch.ones(2, 3) / 3, "reward": ONE, "discount": ONE}
+@pytest.mark.parametrize("name", ["prob", "reward", "discount", "value_min"])
+def test_what_is_no_distribution_is_refused(name: str) -> None:
+    one = torch.ones(2)
+    data = {"prob": torch.ones(2, 3) / 3, "reward": one, "discount": one}
     data |= {"value_min": 0.0, "value_max": 1.0}
-    with pytest.raises(ValueError, match=words):
-        project_distribution(**data | changes)
+    wrong = 1.0 if name == "value_min" else data[name] * math.nan
+    with pytest.raises(ValueError, match=name):
+        project_distribution(**data | {name: wrong})
 
 
 # --- The error -----------------------------------------------------------------------
@@ -111,22 +101,17 @@ def test_the_error_is_the_kl_divergence_and_its_gradient_the_difference(
     target = target / target.sum(-1, keepdim=True)
     logit = distributions(size, seed + 1)[0].log().requires_grad_()
     error = categorical_error(logit.log_softmax(-1), target)
-    slow = [
-        sum(t * math.log(t / p) for t, p in zip(ts, ps, strict=True) if t > 0)
-        for ts, ps in zip(target.tolist(), logit.softmax(-1).tolist(), strict=True)
-    ]
-    torch.testing.assert_close(error.tolist(), slow)
+    terms = kl_div(logit.log_softmax(-1), target, reduction="none")
+    torch.testing.assert_close(error, terms.sum(-1))
     (grad,) = torch.autograd.grad(error.sum(), logit)
     torch.testing.assert_close(grad, logit.detach().softmax(-1) - target)
 
 
 def test_a_network_that_is_sure_of_the_wrong_atom_can_unlearn() -> None:
-    for sure in (15.0, 1000.0):
-        logit = torch.tensor([[0.0, 0.0, sure]], requires_grad=True)
-        error = categorical_error(logit.log_softmax(-1), torch.eye(3)[:1])
-        (grad,) = torch.autograd.grad(error.sum(), logit)
-        assert grad[0, 2] > 0.99
-        assert grad[0, 0] < -0.99
+    logit = torch.tensor([[0.0, 0.0, 1000.0]], requires_grad=True)
+    error = categorical_error(logit.log_softmax(-1), torch.eye(3)[:1])
+    (grad,) = torch.autograd.grad(error.sum(), logit)
+    assert grad.tolist() == [[-1, 0, 1]]
 
 
 def test_what_the_target_finds_impossible_may_be_impossible() -> None:

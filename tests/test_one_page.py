@@ -1,81 +1,74 @@
 """A program on one page and the class of its chapter learn alike, batch by batch."""
 
+import math
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from literate_rl.apps.programs import drawn_batches, run_program
+from literate_rl.apps.training import ALGORITHMS, make_learner
 from literate_rl.data.agents import make_envs
-from literate_rl.learners.ddpg import DDPG, DDPGConfig, make_ddpg_policy
-from literate_rl.learners.discrete_sac import (
-    DiscreteSAC,
-    discrete_sac_settings,
-    make_discrete_sac_policy,
-)
 from literate_rl.learners.impala import IMPALA, IMPALAConfig
 from literate_rl.learners.ppo import PPO, PPOConfig
-from literate_rl.learners.sac import SAC, SACConfig, make_sac_policy
-from literate_rl.learners.td3 import TD3, TD3Config
 from literate_rl.nets.parts import CategoricalActions
 from literate_rl.nets.policies import Policy, make_policy
 from literate_rl.nets.recurrent import RecurrentPolicy, make_recurrent_policy
 
-LISTED = replace(discrete_sac_settings("CartPole-v1"), anneal=False)
-TWINS = partial(make_ddpg_policy, num_critics=2)
-# Each program's class, policy, settings, environments and steps before ten batches.
-LEARNERS: dict[str, tuple[Any, ...]] = {
-    "ddpg": (DDPG, make_ddpg_policy, DDPGConfig(), 1, 510),
-    "td3": (TD3, TWINS, TD3Config(tau=0.01), 1, 510),
-    "sac": (SAC, make_sac_policy, SACConfig(), 1, 510),
-    "discrete_sac": (
-        DiscreteSAC,
-        partial(make_discrete_sac_policy, hidden=LISTED.hidden),
-        LISTED,
-        4,
-        1040,
-    ),
+# Of an off-policy program its networks, what it sets otherwise than `train`, its steps.
+PROGRAMS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "dqn": ("network", {"dueling": False}, 1040),
+    # Batches come with their weights.
+    "rainbow": ("network", {"priority_exponent": 0.0}, 1040),
+    "ddpg": ("actor critic", {}, 510),
+    "td3": ("actor critics", {"tau": 0.01}, 510),
+    "sac": ("actor critics", {}, 510),
+    "discrete_sac": ("actor critics", {}, 1040),
 }
 
 
-@pytest.mark.parametrize("name", list(LEARNERS))
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_an_off_policy_program_learns_as_its_class_does(name: str) -> None:
-    make, make_it, config, num_envs, total_steps = LEARNERS[name]
+    """Given the batches and the state of the generator, both end alike."""
+    parts, changes, total_steps = PROGRAMS[name]
     batches, names = drawn_batches(name, total_steps=total_steps)
-    envs = make_envs(names["env_id"], num_envs)
+    row, env = name.removeprefix("discrete_"), names["env_id"]
+    config = ALGORITHMS[row].settings(env)
+    config = replace(config, max_grad_norm=math.inf, **changes)
     torch.manual_seed(1)
-    policy = make_it(envs.single_observation_space, envs.single_action_space)
-    learner = make(policy, envs, config)
-    for batch, state in batches:
+    learner: Any = make_learner(row, env, config, {}, fast="plain")
+    weights = dict(learner.policy.named_parameters())
+    start = [p.detach().clone() for p in weights.values()]
+    for number, (batch, state) in enumerate(batches):
+        if parts == "network":  # two updates after each round of four steps
+            rate = 1 - (1000 + 4 * (number // 2)) / total_steps
+            learner.optimizer.param_groups[0]["lr"] = config.learning_rate * rate
         scaled = batch._replace(reward=batch.reward * config.reward_scale)
         learner.sample = lambda batch=scaled: batch
         learner.generator.set_state(state)
         learner.learn()
-    envs.close()
-    assert len(batches) == 10
-    critics = names["critics"] if "critics" in names else names["critic"]
-    ours = [*names["actor"].parameters(), *critics.parameters()]
-    if name in ("ddpg", "td3"):
-        theirs = [*policy.network.parameters()]
-    else:
-        theirs = [*policy.network.parameters(), *policy.critics.parameters()]
-        ours, theirs = [*ours, names["log_alpha"]], [*theirs, policy.log_alpha]
-    for x, y in zip(ours, theirs, strict=True):
-        assert torch.allclose(x, y, atol=1e-5), "the same weights"
+    assert len(batches) >= 10
+    assert not any(map(torch.equal, weights.values(), start))
+    if "log_alpha" in weights:
+        torch.testing.assert_close(weights.pop("log_alpha"), names["log_alpha"])
+    theirs = [p for part in parts.split() for p in names[part].parameters()]
+    for x, y in zip(weights.values(), theirs, strict=True):
+        torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-5)
 
 
-class Drawn(CategoricalActions):
-    """Samples each action when it is due, as the program of IMPALA does."""
+class DrawnInTurn(CategoricalActions):
+    """Samples each action when it is due, as the programs do."""
 
-    def __init__(self, num_actions: int) -> None:
-        super().__init__(num_actions)
-        self.generator = torch.Generator().manual_seed(1)
+    source: Any = None
 
-    def choose(self, row: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
+    def noise(self, num_steps: int, num_envs: int, generator: torch.Generator) -> Any:
+        self.source = self.source or generator
+        return torch.zeros(num_steps, 1)
+
+    def choose(self, row: Any, noise: Any) -> Any:
         prob = row.softmax(-1)
-        return torch.multinomial(prob, 1, generator=self.generator).squeeze(-1)
+        return torch.multinomial(prob, 1, generator=self.source).squeeze(-1)
 
 
 def test_the_program_of_impala_learns_as_its_class_does() -> None:
@@ -86,7 +79,9 @@ def test_the_program_of_impala_learns_as_its_class_does() -> None:
     envs = make_envs("CartPole-v1", names["num_envs"])
     torch.manual_seed(1)
     built = make_policy(envs.single_observation_space, envs.single_action_space)
-    agent = IMPALA(Policy(built.network, Drawn(names["num_actions"])), envs, config)
+    actions = DrawnInTurn(names["num_actions"])
+    actions.source = torch.Generator().manual_seed(1)
+    agent = IMPALA(Policy(built.network, actions), envs, config)
     agent.collector.reset(1000)
     agent.iteration = names["lag"] + 1  # not due for a reset with another seed
     while agent.step < 5_000:
@@ -95,18 +90,6 @@ def test_the_program_of_impala_learns_as_its_class_does() -> None:
     parameters = [*names["policy"].parameters(), *names["critic"].parameters()]
     for ours, theirs in zip(parameters, agent.learner.parameters, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-4), "the same weights"
-
-
-class DrawnInTurn(CategoricalActions):
-    """Samples each action when it is due, as the program does."""
-
-    def noise(self, num_steps: int, num_envs: int, generator: torch.Generator) -> Any:
-        self.generator = generator
-        return torch.zeros(num_steps, 1)
-
-    def choose(self, row: Any, noise: Any) -> Any:
-        prob = row.softmax(-1)
-        return torch.multinomial(prob, 1, generator=self.generator).squeeze(-1)
 
 
 def test_the_recurrent_program_learns_as_ppo_does() -> None:

@@ -116,10 +116,6 @@ def kept(tmp_path_factory):
     return place
 
 
-def in_a_window(*_):
-    return make_envs(gamble)
-
-
 CALLS = {
     "load": lambda kept, _: load(kept / "ours"),
     "load an agent of the package": lambda *_: load("cartpole-ppg"),
@@ -140,7 +136,7 @@ CALLS = {
 @pytest.mark.filterwarnings("ignore")
 def test_a_call_leaves_them_alone(name, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runs, "make_visible", in_a_window) if name == "show" else None
+    monkeypatch.setattr(runs, "make_visible", lambda *_: make_envs(gamble))
     # A model is made by the caller, and draws its weights.
     monkeypatch.setattr(Dropping, "__init__", randomness_kept()(Dropping.__init__))
     before = states()
@@ -182,10 +178,7 @@ def test_a_gpu_in_use_draws_on():
 # --- Blocks without gradients ---------------------------------------------------------
 
 
-BLOCKS = [torch.no_grad, torch.inference_mode]
-
-
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "impala"])
 def test_training_does_not_mind_a_block_without_gradients(algorithm, block):
     outside = train(algorithm, CARTPOLE, **SHORT).policy

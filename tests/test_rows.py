@@ -438,6 +438,7 @@ class Plain:
     [
         ({"kept": ()}, ValueError, " of Own would not be in a checkpoint: name it in"),
         ({"iterate": print}, TypeError, "iterate must return metrics by name, got N"),
+        ({"iterate": lambda learner: {}}, ValueError, "iterate must take a step"),
     ],
 )
 def test_a_learner_says_what_is_wrong_with_it(

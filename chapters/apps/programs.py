@@ -259,7 +259,7 @@ class Source(NamedTuple):
     """A piece of the package's code, which shows itself in a notebook.
 
     Attributes:
-        name: What it is called there, such as ``OffPolicy.climb``.
+        name: What it is called there, such as ``OffPolicy.learn``.
         module: Where it is defined.
         code: Its lines.
     """

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor, nn
 
 from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_space, bounded_box, remembered
+from literate_rl.ground.nests import AnySpace, as_space, bounded_box, remembered
 from literate_rl.ground.networks import (
     ActionCritic,
     Critics,
@@ -236,10 +236,9 @@ class DeterministicPolicyGradient(Exploring):
         return td_target(batch.reward, batch.discount, next_q)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare the critic's values of actions with their targets."""
-        # How far is the critic from its target, for the action that was taken?
-        critic = self.policy.network.critics[0]
-        q = critic(batch.obs, batch.action).T
+        """Compare the critics' values of actions with their targets."""
+        # How far is each critic from its target, for the action that was taken?
+        q = self.policy.network.critics(batch.obs, batch.action)
         return squared_error(q, self.aim(batch, generator))
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
@@ -257,8 +256,8 @@ DDPG = learner_of(DeterministicPolicyGradient)
 @checked
 @remembered
 def make_ddpg_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     hidden: Count = 64,
     num_critics: Count = 1,
     *,
@@ -350,7 +349,7 @@ ROW = register(
         contract="ddpg",
     )
 )
-_ = prioritised(ROW)
+prioritised(ROW)
 
 # %% [markdown]
 # ## References

@@ -18,18 +18,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_discrete, as_space, remembered
-from literate_rl.ground.networks import chosen, eval_mode
+from literate_rl.ground.nests import AnySpace, as_discrete, as_space, remembered
+from literate_rl.ground.networks import chosen, eval_mode, layers
 from literate_rl.ground.protocols import Algorithm, settings_of
 from literate_rl.ground.rows import LISTED, Row, by_settings, register
 from literate_rl.ground.signatures import Count, Float, Fraction, Int, checked
@@ -121,22 +120,6 @@ class EpsilonGreedy:
         """Return the actions that follow from values and noise."""
         return (row + noise).argmax(-1)
 
-    @checked
-    def evaluate(
-        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
-    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
-        """Return log-probabilities and entropies."""
-        # What is illegal has the lowest number there is and is not drawn
-        # ({doc}`/chapters/masks`).
-        drawn = row > torch.finfo(row.dtype).min
-        others = drawn.sum(-1) - 1
-        # A random draw may hit the best action too.
-        each = torch.as_tensor(self.epsilon).to(row) / (others + 1)
-        best = 1 - others * each
-        prob = torch.where(row.argmax(-1) == action, best, each * chosen(drawn, action))
-        entropy = -torch.xlogy(best, best) - others * torch.xlogy(each, each)
-        return prob.log(), entropy
-
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
         return action.numpy() + self.start
@@ -171,8 +154,8 @@ def dueling_layer(num_actions: int) -> nn.Linear:
 @checked
 @remembered
 def make_q_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     hidden: Count = 128,
     dueling: bool = False,
     *,
@@ -193,22 +176,18 @@ def make_q_policy(
         convolutions: Those of each picture, as in ``make_encoder``.
         encoder: An encoder of your own, as in ``ShapedEncoder``.
     """
-    discrete = as_discrete(action_space)
-    num_actions = int(discrete.n)
-    seen = as_space(observation_space)
-    layers, size = entrance(seen, convolutions, encoder)
-    # Two hidden layers, unless a picture has been through its own.
-    if not (layers and isinstance(layers[0], PictureEncoder | ShapedEncoder)):
-        layers += [nn.Linear(size, hidden), nn.ReLU()]
-        layers += [nn.Linear(hidden, hidden), nn.ReLU()]
-        size = hidden
+    discrete, seen = as_discrete(action_space), as_space(observation_space)
+    front, size = entrance(seen, convolutions, encoder)
     # The output: N values, or a value and N advantages.
-    layers += [nn.Linear(size, num_actions + dueling)]
-    if dueling:
-        layers += [dueling_layer(num_actions)]
-    actions = EpsilonGreedy(num_actions, int(discrete.start))
+    num_actions = int(discrete.n)
+    outputs = num_actions + dueling
+    # Two hidden layers, unless a picture has been through its own.
+    encoded = front and isinstance(front[0], PictureEncoder | ShapedEncoder)
+    net = [nn.Linear(size, outputs)] if encoded else layers(size, hidden, outputs)
+    last = [dueling_layer(num_actions)] if dueling else []
+    actions: Any = EpsilonGreedy(num_actions, int(discrete.start))
     first = normalizing(normalize, seen, encoder)
-    return Policy(QLayers(*first, *layers), actions)
+    return Policy(QLayers(*first, *front, *net, *last), actions)
 
 
 # %% [markdown]
@@ -353,14 +332,14 @@ ROW = register(
 )
 
 
-def prioritised(row: Row) -> Row:
+def prioritised(row: Any) -> None:
     """Register an agent whose errors are replayed more often beside another one."""
 
     # The exponent of prioritised replay. Source: Schaul et al. 2016, section 4.
     def settings(env: str) -> Any:
-        return replace(cast(Any, row.settings)(env), priority_exponent=0.6)
+        return replace(row.settings(env), priority_exponent=0.6)
 
-    return register(
+    register(
         replace(
             row,
             name=f"{row.name}Per",
@@ -371,7 +350,7 @@ def prioritised(row: Row) -> Row:
     )
 
 
-_ = prioritised(ROW)
+prioritised(ROW)
 
 # %% [markdown]
 # ## References

@@ -20,18 +20,17 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_discrete, as_space, remembered
+from literate_rl.ground.nests import AnySpace, as_discrete, as_space, remembered
 from literate_rl.ground.networks import chosen, eval_mode
-from literate_rl.ground.protocols import ActionDistribution, settings_of
+from literate_rl.ground.protocols import settings_of
 from literate_rl.ground.rows import LISTED, Row, by_settings, register
 from literate_rl.ground.signatures import (
     Count,
@@ -39,18 +38,17 @@ from literate_rl.ground.signatures import (
     Fraction,
     NonNegative,
     Scale,
-    check_that,
     checked,
 )
-from literate_rl.learners.dqn import (
-    DQNConfig,
-    EpsilonGreedy,
-    Exploring,
-    huber_error,
-)
+from literate_rl.learners.dqn import DQNConfig, EpsilonGreedy, QLearning, huber_error
 from literate_rl.maths.dqn import td_target
-from literate_rl.learners.loop import QError, TargetNetwork, learner_of
-from literate_rl.maths.c51 import categorical_error, mass_beyond, project_distribution
+from literate_rl.learners.loop import QError, learner_of
+from literate_rl.maths.c51 import (
+    categorical_error,
+    check_atoms,
+    mass_beyond,
+    project_distribution,
+)
 from literate_rl.nets.encoders import (
     ConvolutionalEncodingNetwork,
     OwnEncoder,
@@ -108,25 +106,22 @@ class RainbowNetwork(nn.Module):
         noise_sizes: How many random numbers each noisy layer needs.
     """
 
-    @checked
     def __init__(
         self,
-        inputs: Annotated[int, Ge(0)] | nn.Module,
-        num_actions: Count,
-        num_atoms: Count,
-        hidden: Count,
+        inputs: int | nn.Module,
+        num_actions: int,
+        num_atoms: int,
+        hidden: int,
         dueling: bool,
         noisy: bool,
-        sigma: NonNegative,
+        sigma: float,
     ) -> None:
         super().__init__()
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
         # The first layer has no noise.
-        if isinstance(inputs, nn.Module):
-            self.first: nn.Module = inputs
-        else:
-            self.first = nn.Linear(inputs, hidden)
+        ready = isinstance(inputs, nn.Module)
+        self.first: Any = inputs if ready else nn.Linear(inputs, hidden)
         # The last layer has a row for each action, and one more for the value.
         rows = num_actions + dueling
         sizes = (hidden, hidden), (hidden, rows * num_atoms)
@@ -139,9 +134,8 @@ class RainbowNetwork(nn.Module):
     def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return logits ``(*B, N, K)`` for observations and the noise of the layers."""
         # Each layer takes its part of the noise.
-        parts: Any = [noise] * len(self.layers)
-        if self.noisy and isinstance(noise, Tensor):
-            parts = noise.split(self.noise_sizes, -1)
+        several = isinstance(noise, Tensor)
+        parts: Any = noise.split(self.noise_sizes, -1) if several else [noise, noise]
         x = self.first(obs)
         for layer, part in zip(self.layers, parts, strict=True):
             x = layer(relu(x), part) if self.noisy else layer(relu(x))
@@ -181,7 +175,7 @@ class RainbowPolicy(Policy):
     def __init__(
         self,
         network: nn.Module,
-        actions: ActionDistribution,
+        actions: Any,
         value_min: float,
         value_max: float,
         hold: int = 1,
@@ -224,19 +218,19 @@ class RainbowPolicy(Policy):
         self, obs: Tensor, noise: Tensor | float, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return the actions that follow from observations and noise; 0.0 is greedy."""
-        if not isinstance(noise, Tensor) or not self.noise_size:
-            return super().act(obs, noise, mask=mask)
-        layers, random = noise.split([self.noise_size, self.num_actions], -1)
+        layers: Tensor | float = 0.0
+        if self.noise_size and isinstance(noise, Tensor):
+            layers, noise = noise.split([self.noise_size, self.num_actions], -1)
         row = self.legal(self(obs, layers), mask)
-        return self.actions.choose(row, random)
+        return self.actions.choose(row, noise)
 
 
 # %% tags=["export", "hide-input"]
 @checked
 @remembered
 def make_rainbow_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     hidden: Count = 128,
     num_atoms: Count = 51,
     value_min: Finite = 0.0,
@@ -293,7 +287,7 @@ def make_rainbow_policy(
 BEYOND = 0.05  # the share beyond the atoms from which on there is a warning
 
 
-class DistributionalQLearning(Exploring):
+class DistributionalQLearning(QLearning):
     """Distributions of returns, moved and projected; with one atom, values.
 
     Args:
@@ -305,8 +299,7 @@ class DistributionalQLearning(Exploring):
     config: RainbowConfig
 
     def __init__(self, policy: RainbowPolicy, config: RainbowConfig) -> None:
-        self.policy, self.config = policy, config
-        self.target = TargetNetwork(policy)
+        super().__init__(policy, config)
         # The last targets before they were projected, for the metrics.
         self.moved: tuple[Any, ...] | None = None
         self.warned = False
@@ -315,7 +308,11 @@ class DistributionalQLearning(Exploring):
         """Compare distributions with their targets."""
         policy, older = self.policy, self.target.network
         # The network in training is asked twice, the older one once.
-        own, choosing, evaluating = draw_noise(policy, 3, generator)
+        own: Any = 0.0
+        choosing = evaluating = own
+        if policy.noise_size:
+            noise = factorised_noise(1, 3, policy.noise_size, generator)[0]
+            own, choosing, evaluating = noise.to(policy.atoms.device)
         with torch.no_grad(), eval_mode(policy):
             # The older network gives the returns that follow each action. The network
             # in training chooses the action, or the older one itself without `double`.
@@ -350,12 +347,10 @@ class DistributionalQLearning(Exploring):
         self.moved = None
         if share > BEYOND and not self.warned:
             self.warned = True
-            low, high = self.policy.value_min, self.policy.value_max
             warnings.warn(
-                f"{share:.0%} of what the targets expect lies beyond the atoms, from "
-                f"value_min={low:g} to value_max={high:g}, and counts as the last one "
-                "there: set both so that all discounted returns, of rewards times "
-                "reward_scale, lie in between",
+                f"{share:.0%} of what the targets expect lies beyond the atoms: set "
+                "value_min and value_max so that all discounted returns, of rewards "
+                "times reward_scale, lie in between",
                 stacklevel=2,
             )
         return {**super().metrics(), "losses/beyond_atoms": share}
@@ -363,18 +358,7 @@ class DistributionalQLearning(Exploring):
 
 def of_action(logit: Tensor, action: Tensor) -> Tensor:
     """Return the logits of one action for each row, ``(B, K)`` of ``(B, N, K)``."""
-    index = action.view(-1, 1, 1).expand(-1, 1, logit.shape[-1])
-    return logit.gather(1, index).squeeze(1)
-
-
-def draw_noise(
-    policy: RainbowPolicy, passes: int, generator: torch.Generator
-) -> list[Tensor | float]:
-    """Return the noise of some passes, each 0.0 without noisy layers."""
-    if not policy.noise_size:
-        return [0.0] * passes
-    noise = factorised_noise(1, passes, policy.noise_size, generator)[0]
-    return list(noise.to(policy.atoms.device))
+    return logit.take_along_dim(action.view(-1, 1, 1), 1).squeeze(1)
 
 
 # %% tags=["export"]
@@ -420,8 +404,7 @@ class RainbowConfig(DQNConfig):
 
     def check_atoms(self) -> None:
         """Raise unless the atoms rise."""
-        low, high = self.value_min, self.value_max
-        check_that(low < high, f"value_min must be below value_max, {high}, got {low}")
+        check_atoms(self.value_min, self.value_max)
 
 
 # Settings with which the agent has learned, by environment. For what an entry leaves

@@ -144,12 +144,6 @@ class TwinDelayed(DeterministicPolicyGradient):
             next_q = older.network.critics(batch.next_obs, action)
             return clipped_double_target(batch.reward, batch.discount, next_q)
 
-    def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare the critics' values of actions with their targets."""
-        aim = self.aim(batch, generator)
-        # 3. How far is each critic from it, for the action that was taken?
-        return squared_error(self.policy.network.critics(batch.obs, batch.action), aim)
-
 
 # %% tags=["export", "hide-input"]
 @checked
@@ -215,7 +209,7 @@ td3_settings = settings_of(TD3Config, SETTINGS)
 hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 # %% tags=["export", "hide-input"]
-ROW_HDDPG = register(
+register(
     replace(
         ROW,
         name="HDDPG",
@@ -226,7 +220,7 @@ ROW_HDDPG = register(
         chapter="td3",
     )
 )
-ROW_TD3 = register(
+register(
     replace(
         ROW,
         name="TD3",

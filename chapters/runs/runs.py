@@ -72,7 +72,7 @@ from literate_rl.ground.nests import as_space, plain_space
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.protocols import Learner, PolicyLike
 from literate_rl.ground.rows import ALGORITHMS, ONCE, maker_named
-from literate_rl.ground.signatures import Count, NotFiniteError, checked
+from literate_rl.ground.signatures import Count, NotFiniteError, check_that, checked
 from literate_rl.nets.encoders import OwnEncoder
 from literate_rl.runs.evaluation import play
 
@@ -343,6 +343,7 @@ def fit(
                 kind = type(metrics).__name__
                 raise TypeError(f"iterate must return metrics by name, got {kind}")
             taken, seconds = learner.step - before, time.perf_counter() - start
+            check_that(taken > 0, "iterate must take a step, or the run never ends")
             metrics["charts/SPS"] = Mean(taken / seconds, seconds)
             stopped = callback is not None and bool(callback(learner, metrics))
             log.add(learner.step, metrics)

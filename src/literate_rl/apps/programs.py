@@ -1,4 +1,4 @@
-# Generated from chapters/apps/programs.py (edit there); digest 7eb81f0ebc014461
+# Generated from chapters/apps/programs.py (edit there); digest fd12a2d88faca48f
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Source(NamedTuple):
     """A piece of the package's code, which shows itself in a notebook.
 
     Attributes:
-        name: What it is called there, such as ``OffPolicy.climb``.
+        name: What it is called there, such as ``OffPolicy.learn``.
         module: Where it is defined.
         code: Its lines.
     """

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/discrete_sac.py (edit there); digest 919d89515a5b6ab8
+# Generated from chapters/learners/discrete_sac.py (edit there); digest ee84df053dbc1df0
 """Discrete SAC: the same agent for actions from a list, with sums for draws."""
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_discrete, as_space, remembered
+from literate_rl.ground.nests import AnySpace, as_discrete, as_space, remembered
 from literate_rl.ground.networks import eval_mode, layers, mean_surprise
 from literate_rl.ground.protocols import Act, Envs, PolicyLike, settings_of
 from literate_rl.ground.rows import BOUNDED, Row, by_settings, register
@@ -25,7 +24,6 @@ from literate_rl.learners.sac import (
     sac_settings,
 )
 from literate_rl.maths.discrete_sac import expected_soft_value
-from literate_rl.maths.dqn import td_target
 from literate_rl.nets.encoders import OwnEncoder, off_policy_entrances
 from literate_rl.nets.parts import CategoricalActions
 from literate_rl.nets.policies import Policy, normalizing
@@ -96,27 +94,26 @@ class DiscreteSoftActorCritic(SoftActorCritic):
         # Half of the largest entropy, {eq}`list-entropy`.
         return 0.0, math.log(action_space.n) / 2 if target is None else target
 
-    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Return what the critics should think of the actions in a batch."""
-        policy = self.policy
-        with torch.no_grad(), eval_mode(policy):
-            # How likely is each action next, and what is the next state worth?
-            log_prob = policy.log_probs(batch.next_obs, generator, mask=batch.next_mask)
-            next_q, alpha = self.target.network(batch.next_obs), policy.log_alpha.exp()
-            value = expected_soft_value(next_q, log_prob, alpha)
-            # The target, {eq}`soft-target`. After a termination nothing is added.
-            return td_target(batch.reward, batch.discount, value)
+    def worth(
+        self,
+        critics: nn.Module,
+        obs: Tensor,
+        generator: torch.Generator,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return soft values of states, and the log-probabilities of all actions."""
+        log_prob = self.policy.log_probs(obs, generator, mask=mask)
+        # The gradient goes through the probabilities. To them the values are constants.
+        with torch.no_grad(), eval_mode(critics):
+            q = critics(obs)
+        alpha = self.policy.log_alpha.detach().exp()
+        return expected_soft_value(q, log_prob, alpha), log_prob
 
     def ascent(
         self, obs: Tensor, generator: torch.Generator, *, mask: Tensor | None = None
     ) -> Tensor:
         """Return minus the soft values of states, and the temperature's loss."""
-        policy = self.policy
-        log_prob = policy.log_probs(obs, generator, mask=mask)
-        # The gradient goes through the probabilities. To them the values are constants.
-        with torch.no_grad(), eval_mode(policy.critics):
-            q = policy.critics(obs)
-        value = expected_soft_value(q, log_prob, policy.log_alpha.detach().exp())
+        value, log_prob = self.worth(self.policy.critics, obs, generator, mask)
         entropy, target = mean_surprise(log_prob.detach()), None
         # Where little is legal, little can be left to chance: {eq}`list-entropy` with
         # the number of what is legal in each state.
@@ -136,15 +133,14 @@ class DiscreteCritics(nn.ModuleList):
         q = torch.stack([critic(obs) for critic in self])
         if action is None:
             return q
-        index = action.reshape(1, -1, 1).expand(len(q), -1, 1)
-        return q.gather(-1, index).squeeze(-1)
+        return q.take_along_dim(action.reshape(1, -1, 1), -1).squeeze(-1)
 
 
 @checked
 @remembered
 def make_discrete_sac_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     hidden: Count = 64,
     num_critics: Count = 2,
     *,

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/loop.py (edit there); digest b8a4bb09e1cb2fe6
+# Generated from chapters/learners/loop.py (edit there); digest 5a7a2425bf049182
 """One loop for every agent that learns from remembered steps."""
 
 from __future__ import annotations
@@ -93,18 +93,17 @@ def squared_error(
 
 def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> None:
     """Move the target's weights towards the source's, by a share ``tau`` of the way."""
-    for index, (x, y) in enumerate(zip(target, source, strict=True)):
-        if x.shape != y.shape:
-            shapes = f"{tuple(x.shape)} like target's, got {tuple(y.shape)}"
-            raise ValueError(f"source[{index}] must have shape {shapes}")
-    old, new = ([x for x in y if x.is_floating_point()] for y in (target, source))
+    moving: list[tuple[Tensor, Tensor]] = []
     with torch.no_grad():
-        # {eq}`polyak`, in place and for all weights in one call.
-        torch._foreach_lerp_(old, new, tau)
-        # Whole numbers, such as a count, cannot go part of the way: they are copied.
-        for x, y in zip(target, source, strict=True):
-            if not x.is_floating_point():
+        for index, (x, y) in enumerate(zip(target, source, strict=True)):
+            if x.shape != y.shape:
+                raise ValueError(f"source[{index}] must have the shape of its target")
+            if x.is_floating_point():
+                moving.append((x, y))
+            else:  # a whole number, such as a count, cannot go part of the way
                 x.copy_(y)
+        # {eq}`polyak`, in place and for all weights in one call.
+        torch._foreach_lerp_(*zip(*moving, strict=True), tau)
 
 
 class TargetNetwork:
@@ -119,17 +118,17 @@ class TargetNetwork:
 
     def __init__(self, newer: nn.Module) -> None:
         # Observations have one scale: the copy normalises with the newer one's moments.
-        kept: dict[int, Any] = {
-            id(m): m for m in newer.modules() if isinstance(m, RunningMoments)
-        }
-        copied = copy.deepcopy(newer, {**kept})
+        kept = [m for m in newer.modules() if isinstance(m, RunningMoments)]
+        copied = copy.deepcopy(newer, {id(m): m for m in kept})
         self.network: Any = copied.requires_grad_(False).eval()
-        both = self.network, newer
-        self.weights = [list(net.parameters()) for net in both]
-        # The modules that hold numbers which no optimiser moves, such as means.
-        self.holders = [
-            [m for m in net.modules() if m._buffers and id(m) not in kept]
-            for net in both
+        # Of both the weights, and the modules that hold numbers which no optimiser
+        # moves, such as means.
+        self.parts = [
+            (
+                list(net.parameters()),
+                [m for m in net.modules() if m._buffers and m not in kept],
+            )
+            for net in (copied, newer)
         ]
 
     def follow(self, tau: float) -> None:
@@ -137,7 +136,7 @@ class TargetNetwork:
         # A module may have put another tensor in the place of a buffer.
         older, newer = (
             weights + list(dict.fromkeys(x for m in held for x in m.buffers(False)))
-            for weights, held in zip(self.weights, self.holders, strict=True)
+            for weights, held in self.parts
         )
         polyak_update(older, newer, tau)
 
@@ -211,7 +210,7 @@ class OffPolicyConfig(RunConfig):
                 "train_interval must divide num_envs or be a multiple of it, got "
                 f"{self.train_interval} for {self.num_envs}"
             )
-        if self.log_interval is not None and self.log_interval % self.iteration_steps:
+        if (self.log_interval or 0) % self.iteration_steps:
             raise ValueError(
                 "log_interval must be a multiple of iteration_steps, "
                 f"{self.iteration_steps}, got {self.log_interval}"
@@ -290,8 +289,9 @@ class OffPolicy(Sampler):
         check_num_envs(envs, config.num_envs)
         size, space = config.buffer_size, envs.single_observation_space
         check_fits("buffer_size", size, size, config.total_steps, space)
-        seed, interval = config.seed, config.checkpoint_interval
-        super().__init__(algorithm.policy, envs, seed, interval, act)
+        super().__init__(
+            algorithm.policy, envs, config.seed, config.checkpoint_interval, act
+        )
         self.algorithm, self.config = algorithm, config
         self.normalizer = normalizer_of(self.policy, config.normalize_obs)
         # The plain form, unless somebody has handed in another.
@@ -306,7 +306,7 @@ class OffPolicy(Sampler):
         # steps are kept.
         target, self.updates = algorithm.target, 0
         self.target: Stateful = nn.Module() if target is None else target.network
-        self.buffer = ReplayBuffer(config.buffer_size, config.priority_exponent)
+        self.buffer = ReplayBuffer(size, config.priority_exponent)
 
     def iterate(self) -> dict[str, float]:
         """Act and learn in turns for a while, and return metrics."""
@@ -371,21 +371,16 @@ class OffPolicy(Sampler):
         self.updates += 1
         if self.updates % config.target_interval == 0:
             # Where there is an actor, it climbs by what is legal.
-            self.climb(batch.obs, batch.mask if self.actor else None)
+            mask = batch.mask if self.actor else None
+            legal = {} if mask is None else {"mask": mask}
+            loss = self.algorithm.ascent(batch.obs, self.generator, **legal)
+            if loss is not None:
+                # The gradient goes through the values, but they get none themselves,
+                # so the optimiser does not move them.
+                self.descend(partial(loss.backward, inputs=self.actor), self.actor)
             if self.algorithm.target is not None:
                 self.algorithm.target.follow(config.tau)
         return QError(error.loss.detach(), error.td_error, error.value)
-
-    def climb(self, obs: Tensor, mask: Tensor | None = None) -> None:
-        """Take one step of the optimiser on the actor, if there is one."""
-        # Many algorithms know no masks.
-        legal = {} if mask is None else {"mask": mask}
-        loss = self.algorithm.ascent(obs, self.generator, **legal)
-        if loss is None:
-            return
-        # The gradient goes through the values, but they get none themselves, so the
-        # optimiser does not move them.
-        self.descend(partial(loss.backward, inputs=self.actor), self.actor)
 
     def descend(self, backward: Callable[[], None], parameters: list[Any]) -> None:
         """Take one step downhill for a loss, with gradient clipping."""

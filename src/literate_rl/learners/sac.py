@@ -1,4 +1,4 @@
-# Generated from chapters/learners/sac.py (edit there); digest 7d48673c6f2d60e0
+# Generated from chapters/learners/sac.py (edit there); digest 47943271f4a366da
 """SAC: a policy that is paid for staying random."""
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from literate_rl.data.episodes import Mean
 from literate_rl.data.replay import Batch
-from literate_rl.ground.nests import as_space, bounded_box, refused, remembered
+from literate_rl.ground.nests import (
+    AnySpace,
+    as_space,
+    bounded_box,
+    refused,
+    remembered,
+)
 from literate_rl.ground.networks import (
     ActionCritic,
     Critics,
@@ -194,9 +200,8 @@ def entropy_scale(
 ) -> tuple[float, float]:
     """Return what the box adds to an entropy, and the target with that."""
     # A box that is h times as wide adds log h for each number, {eq}`entropy-unit`.
-    wide = np.promote_types(action_space.dtype, np.float32)  # float16 ends at 65504
-    half = np.subtract(action_space.high, action_space.low, dtype=wide) / 2
-    unit = float(np.log(half, dtype=np.float64).sum())
+    half = (np.float64(action_space.high) - action_space.low) / 2
+    unit = float(np.log(half).sum())
     return unit, unit + (-half.size if target is None else target)
 
 
@@ -264,32 +269,35 @@ class SoftActorCritic(Algorithm):
         scale = self.scale(action_space, config.target_entropy)
         self.temperature = Temperature(policy.log_alpha, config, *scale)
 
-    def aim(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Return what the critics should think of the actions in a batch."""
-        policy = self.policy
-        with torch.no_grad(), eval_mode(policy):
-            # 1. What would the policy do next? Only the critics have an older copy.
-            action, log_prob = policy.draw(batch.next_obs, generator)
-            # 2. What is that worth, its share of the entropy included?
-            next_q = self.target.network(batch.next_obs, action)
-            value = soft_value(next_q, log_prob, policy.log_alpha.exp())
-            # 3. The target, {eq}`soft-target`. After a termination nothing is added.
-            return td_target(batch.reward, batch.discount, value)
+    def worth(
+        self,
+        critics: nn.Module,
+        obs: Tensor,
+        generator: torch.Generator,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return soft values of states, and the log-densities of what was drawn."""
+        # What would the policy do, and what is that worth, with its entropy?
+        action, log_prob = self.policy.draw(obs, generator)
+        alpha = self.policy.log_alpha.detach().exp()
+        return soft_value(critics(obs, action), log_prob, alpha), log_prob
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         """Compare what critics think of actions with their soft targets."""
-        aim = self.aim(batch, generator)
-        # 4. How far is each critic from it, for the action that was taken?
-        return squared_error(self.policy.critics(batch.obs, batch.action), aim)
+        policy, older, following = self.policy, self.target.network, batch.next_obs
+        with torch.no_grad(), eval_mode(policy):
+            # Only the critics have an older copy.
+            value, _ = self.worth(older, following, generator, batch.next_mask)
+            # The target, {eq}`soft-target`. After a termination nothing is added.
+            aim = td_target(batch.reward, batch.discount, value)
+        # How far is each critic from it, for the action that was taken?
+        return squared_error(policy.critics(batch.obs, batch.action), aim)
 
     def ascent(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return minus the soft values of draws, and the temperature's loss."""
-        policy = self.policy
-        action, log_prob = policy.draw(obs, generator)
-        q, alpha = policy.critics(obs, action), policy.log_alpha.detach().exp()
         # The actor climbs soft values, {eq}`soft-actor`.
-        loss = -soft_value(q, log_prob, alpha).mean()
-        return loss + self.temperature.loss(-log_prob.detach())
+        value, log_prob = self.worth(self.policy.critics, obs, generator)
+        return -value.mean() + self.temperature.loss(-log_prob.detach())
 
     def metrics(self) -> dict[str, float]:
         """Return temperature and mean entropy."""
@@ -303,8 +311,8 @@ SAC = learner_of(SoftActorCritic, "single_action_space")
 @checked
 @remembered
 def make_sac_policy(
-    observation_space: spaces.Space[Any] | dict[str, Any],
-    action_space: spaces.Space[Any] | dict[str, Any],
+    observation_space: AnySpace,
+    action_space: AnySpace,
     hidden: Count = 64,
     num_critics: Count = 2,
     hold: Count = 1,

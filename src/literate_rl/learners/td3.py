@@ -1,4 +1,4 @@
-# Generated from chapters/learners/td3.py (edit there); digest b8f1cc2adb2f8f86
+# Generated from chapters/learners/td3.py (edit there); digest ec38d5e2d806350e
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -95,12 +95,6 @@ class TwinDelayed(DeterministicPolicyGradient):
             next_q = older.network.critics(batch.next_obs, action)
             return clipped_double_target(batch.reward, batch.discount, next_q)
 
-    def error(self, batch: Batch, generator: torch.Generator) -> QError:
-        """Compare the critics' values of actions with their targets."""
-        aim = self.aim(batch, generator)
-        # 3. How far is each critic from it, for the action that was taken?
-        return squared_error(self.policy.network.critics(batch.obs, batch.action), aim)
-
 
 @checked
 @dataclass(frozen=True)
@@ -165,7 +159,7 @@ td3_settings = settings_of(TD3Config, SETTINGS)
 hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 
-ROW_HDDPG = register(
+register(
     replace(
         ROW,
         name="HDDPG",
@@ -176,7 +170,7 @@ ROW_HDDPG = register(
         chapter="td3",
     )
 )
-ROW_TD3 = register(
+register(
     replace(
         ROW,
         name="TD3",

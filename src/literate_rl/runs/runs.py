@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest 7f21059f2648f085
+# Generated from chapters/runs/runs.py (edit there); digest 370f17c17d9747a2
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from literate_rl.ground.nests import as_space, plain_space
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.protocols import Learner, PolicyLike
 from literate_rl.ground.rows import ALGORITHMS, ONCE, maker_named
-from literate_rl.ground.signatures import Count, NotFiniteError, checked
+from literate_rl.ground.signatures import Count, NotFiniteError, check_that, checked
 from literate_rl.nets.encoders import OwnEncoder
 from literate_rl.runs.evaluation import play
 
@@ -175,6 +175,7 @@ def fit(
                 kind = type(metrics).__name__
                 raise TypeError(f"iterate must return metrics by name, got {kind}")
             taken, seconds = learner.step - before, time.perf_counter() - start
+            check_that(taken > 0, "iterate must take a step, or the run never ends")
             metrics["charts/SPS"] = Mean(taken / seconds, seconds)
             stopped = callback is not None and bool(callback(learner, metrics))
             log.add(learner.step, metrics)
