@@ -45,7 +45,7 @@ from literate_rl.actors.actors import (
     Worker,
     fill,
 )
-from literate_rl.data.episodes import LEAVING, told
+from literate_rl.data.held import LEAVING, told
 from literate_rl.ground.interrupts import (
     check_interrupt,
     interrupts_blocked,

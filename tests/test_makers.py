@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from literate_rl.data.episodes import Held, env_maker, make_one
-from literate_rl.data.makers import Wrapped, make_wrapped, name_of_maker, read_wrapper
+from literate_rl.data.held import Held
+from literate_rl.data.makers import (
+    Wrapped,
+    env_maker,
+    make_one,
+    make_wrapped,
+    name_of_maker,
+    read_wrapper,
+)
 from literate_rl.runs.runs import flat_env
 
 

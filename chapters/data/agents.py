@@ -34,10 +34,8 @@ from torch import Tensor
 from literate_rl.data.episodes import (
     EpisodeCounter,
     as_argument,
-    check_copies,
     check_experience,
     check_final,
-    env_maker,
     env_seed,
     follow_masks,
     on_cpu,
@@ -131,6 +129,9 @@ def make_envs(
     Raises:
         ValueError: If ``env`` cannot be made.
     """
+    # A learner, which is handed its environments, does not need what makes one.
+    from literate_rl.data.makers import check_copies, env_maker
+
     makers = [env_maker(env, copy) for copy in range(num_envs)]
     envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
     check_copies(envs)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from literate_rl.actors.actors import Census, MakeActor, Slot, Weights, Worker
 from literate_rl.actors.processes import GLANCE, count_death, failure
-from literate_rl.data.episodes import told
+from literate_rl.data.held import told
 from literate_rl.ground.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest 19284bd40ca8870e
+# Generated from chapters/processes.py (edit there); digest 6a1f5297c1817c09
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.actors.actors import (
     Worker,
     fill,
 )
-from literate_rl.data.episodes import LEAVING, told
+from literate_rl.data.held import LEAVING, told
 from literate_rl.ground.interrupts import (
     check_interrupt,
     interrupts_blocked,

@@ -1,4 +1,4 @@
-# Generated from chapters/interfaces/cluster.py (edit there); digest 7a7347e31ee4d8eb
+# Generated from chapters/interfaces/cluster.py (edit there); digest 7de2bd612b62bf14
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from literate_rl.actors.actors import Census, MakeActor, Slot, Weights, Worker
 from literate_rl.actors.processes import GLANCE, count_death, failure
-from literate_rl.data.episodes import told
+from literate_rl.data.held import told
 from literate_rl.ground.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]
