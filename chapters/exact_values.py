@@ -88,7 +88,7 @@ class Ring(gym.Env[np.int64, np.int64]):
         self.cell = np.int64(0)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.int64, dict[str, Any]]:
         """Put the robot into a random cell."""
         super().reset(seed=seed)

@@ -17,12 +17,12 @@ from literate_rl.data.agents import (
     Collector,
     Rollout,
     best_device,
-    discounted_returns,
     make_envs,
     seed_everything,
     true_successors,
 )
 from literate_rl.data.exact_values import Ring
+from literate_rl.maths.returns import discounted_returns
 
 # make_envs, true_successors, rollout
 
@@ -183,28 +183,22 @@ def test_a_mode_is_held_to_its_promise():
         collector.collect(lambda obs: obs, 9)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("where", ["reward", "obs"])
-def test_numbers_that_are_not_finite_are_found(value, where):
-    class Broken(gym.Env):
-        observation_space = gym.spaces.Box(-np.inf, np.inf, (2,))
-        action_space = gym.spaces.Discrete(2)
-        count = 0
+@pytest.mark.parametrize("where", ["reward", "next_obs"])
+def test_numbers_that_are_not_finite_are_found(where):
+    around = gym.wrappers.TransformReward, gym.wrappers.TransformObservation
+    bad = partial(np.multiply, np.nan)
 
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(2, np.float32), {}
+    def make():
+        env = gym.make("Pendulum-v1")
+        if where == "reward":
+            return around[0](env, bad)
+        return around[1](env, bad, env.observation_space)
 
-        def step(self, action):
-            self.count += 1
-            bad = value if self.count == 3 else 0.0
-            obs = np.full(2, bad if where == "obs" else 0.0, np.float32)
-            return obs, bad if where == "reward" else 0.0, False, False, {}
-
-    collector = Collector(make_envs(Broken, 2))
+    collector = Collector(make_envs(make, 2))
     collector.reset(seed=0)
-    named = "reward" if where == "reward" else "obs|next_obs"
-    with pytest.raises(ValueError, match=rf"({named}) of environment 0 is .* at step"):
-        collector.collect(always_right, 5)
+    collector.obs[:] = 0
+    with pytest.raises(ValueError, match=rf"{where} of environment 0 is nan at step 0"):
+        collector.collect(lambda obs: obs @ WEIGHT, 1)
 
 
 # seeds and devices
@@ -226,33 +220,15 @@ def successors_of_another_shape():
     true_successors(np.zeros((2, 2)), infos)
 
 
-def collect(act=always_right, num_steps=2):
-    collector = Collector(make_envs(Ring, num_envs=2))
-    collector.reset(seed=0)
-    collector.collect(act, num_steps)
-
-
 REFUSED = {
-    "env 'NoSuchTask-v0' cannot be made": lambda: make_envs("NoSuchTask-v0"),
-    "env must be a str or callable, got Ring": lambda: make_envs(Ring()),
-    "env must make a new environment": lambda: make_envs(
-        partial(dict.get, {0: Ring()}, 0), 2
-    ),
-    "num_envs must be at least 1, got 0": lambda: make_envs(Ring, 0),
     "final_obs must have shape (2,), got (3,)": successors_of_another_shape,
-    "num_steps must be at least 1, got 0": lambda: collect(num_steps=0),
-    "act must return a tensor, got list": lambda: collect(lambda obs: [1, 1]),
-    "act must return shape (2,), got (2, 1)": lambda: collect(
-        lambda obs: torch.ones(2, 1, dtype=torch.long)
-    ),
     "call reset first": lambda: Collector(make_envs(Ring)).collect(always_right, 1),
-    "seed must be at least 0": lambda: seed_everything(2**32),
 }
 
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_does_not_fit_is_named(words):
-    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+    with pytest.raises(ValueError, match=re.escape(words)):
         REFUSED[words]()
 
 

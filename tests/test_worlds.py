@@ -213,12 +213,9 @@ def test_all_copies_step_as_single_ones_do() -> None:
 
 
 REFUSED = [
-    *((lambda x=x: x(render_mode="human"), "render_mode") for x in (Moving, Maze)),
     (lambda: moving_at((0, 0), (1, 1)).step((9, ())), "action must"),
-    (lambda: MazeLevels(0), "num_envs must"),
     (lambda: MazeLevels(1, range(0)), "levels must"),
-    (lambda: MazeLevels(1, [1, 2]), "levels must"),  # type: ignore[arg-type]
-    *((lambda x=x: MazeLevels(1, range(3), x), "size must") for x in (3, 6)),
+    (lambda: MazeLevels(1, range(3), 6), "size must"),
     *((lambda x=x: step_maze(x), "actions must") for x in ([0, 4], [-1, 0], [0])),
     (
         lambda: gym.make("MinAtar/SpaceInvaders-v1"),
@@ -236,5 +233,5 @@ def step_maze(actions: list[int]) -> None:
 @pytest.mark.parametrize(("call", "words"), REFUSED)
 def test_what_does_not_fit_is_named(call: Any, words: str, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "minatar.gym", None)
-    with pytest.raises((TypeError, ValueError, ModuleNotFoundError), match=words):
+    with pytest.raises((ValueError, ModuleNotFoundError), match=words):
         call()

@@ -1,4 +1,4 @@
-# Generated from chapters/data/agents.py (edit there); digest 08d323efd77c318a
+# Generated from chapters/data/agents.py (edit there); digest 35e38aa1db9cc0c3
 """Collectors: rollouts of an agent in many environments, seeds and devices."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
@@ -33,8 +34,6 @@ from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Act, Envs, Kept, PolicyLike
 from literate_rl.ground.signatures import Bool, Count, Float, check_that, checked
 
-# Here it was before, and here it is still looked for.
-from literate_rl.maths.returns import discounted_returns as discounted_returns
 
 __all__ = [
     "Collector",
@@ -48,6 +47,13 @@ __all__ = [
     "seen_by",
     "true_successors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Find what was here before."""
+    if name != "discounted_returns":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("literate_rl.maths.returns").discounted_returns
 
 
 @checked

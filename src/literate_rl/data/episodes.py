@@ -1,4 +1,4 @@
-# Generated from chapters/data/episodes.py (edit there); digest 39173a5c177a4929
+# Generated from chapters/data/episodes.py (edit there); digest 90ef7d3f63c40910
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -66,15 +66,8 @@ def resets_later(envs: Envs) -> bool:
     return word == "nextstep"
 
 
-def check_infos(infos: Any) -> None:
-    """Raise unless what environments say beside all else is a dictionary."""
-    if not isinstance(infos, dict):
-        raise TypeError(f"infos must be a dict, got {type(infos).__name__}")
-
-
 def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
     """Raise unless the last observations are there that an autoreset mode promises."""
-    check_infos(infos)
     if "_final_obs" not in infos and (later or not done.any()):
         return  # as at nearly every step
     wanted = [] if later else np.flatnonzero(done).tolist()
@@ -118,7 +111,6 @@ def read_masks(
         acting: Copies in which somebody may act, ``(B,)``. Elsewhere all is legal.
         before: The masks before, if there were any: then there must be some again.
     """
-    check_infos(infos)
     given: Any = infos.get("action_mask")
     if given is None and before is None:
         return None
@@ -127,8 +119,6 @@ def read_masks(
     refuse_copies(acting & ~said, rule)
     if not said.any():
         return np.ones_like(before, bool)
-    if isinstance(given, dict):
-        raise ValueError(f"action_mask must be (B, N) zeros and ones, got {given}")
     rows = as_masks([row for row, known in zip(given, said, strict=True) if known])
     masks = np.ones((len(acting), rows.shape[1]), bool)
     masks[said] = rows
@@ -181,8 +171,6 @@ def as_argument(mask: Masks | Tensor | None) -> dict[str, Tensor]:
 
 def on_cpu(action: Tensor) -> Tensor:
     """Return an agent's actions on the CPU, where environments run."""
-    if not isinstance(action, Tensor):
-        raise TypeError(f"act must return a tensor, got {type(action).__name__}")
     return action.cpu()
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/exact_values.py (edit there); digest b7bcbdd44a196e37
+# Generated from chapters/exact_values.py (edit there); digest 274233f24968fdb2
 """Exact values: a world whose values are known, and the equation that gives them."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Ring(gym.Env[np.int64, np.int64]):
         self.cell = np.int64(0)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.int64, dict[str, Any]]:
         """Put the robot into a random cell."""
         super().reset(seed=seed)

@@ -1,4 +1,4 @@
-# Generated from chapters/data/makers.py (edit there); digest 00e7fd6d7d59478a
+# Generated from chapters/data/makers.py (edit there); digest 7ccab87aa5b88057
 """Wrappers and names: what makes an environment, as files hold it."""
 
 from __future__ import annotations
@@ -211,12 +211,20 @@ def check_flat(space: Space) -> None:
 Wrapper = str | Callable[[Env], Env]
 
 
-def read_wrapper(text: str) -> tuple[Callable[..., Env], Sequence[Any], dict[str, Any]]:
+def read_wrapper(
+    text: Wrapper,
+) -> tuple[Callable[..., Env], Sequence[Any], dict[str, Any]]:
     """Return the wrapper that a text names, and its arguments behind the environment.
 
     Raises:
+        TypeError: If it is neither a text nor a function.
         ValueError: If there is none, or if its arguments cannot be read.
     """
+    if not isinstance(text, str):
+        if callable(text):
+            return text, (), {}
+        kind = type(text).__name__
+        raise TypeError(f"wrappers must hold texts or functions, got {kind}")
     where, bracket, rest = text.partition("(")
     module, _, name = from_file(where.strip()).rpartition(":")
     try:
@@ -257,11 +265,7 @@ class Wrapped:
         """Make one; the arguments are those of the environment."""
         made: Env = Held(make_one(self.env, **arguments))
         for wrapper in self.wrappers:
-            make: Callable[..., Env]
-            if isinstance(wrapper, str):
-                make, args, named = read_wrapper(wrapper)
-            else:
-                make, args, named = wrapper, (), {}
+            make, args, named = read_wrapper(wrapper)
             try:
                 made = make(made, *args, **named)
             except Exception as error:
@@ -296,11 +300,7 @@ def make_wrapped(env: Make, wrappers: Sequence[Wrapper] = ()) -> Make:
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
         raise TypeError(f"wrappers must be a list, got {wrappers!r}")
     for wrapper in wrappers:
-        if isinstance(wrapper, str):
-            read_wrapper(wrapper)  # better now than in each copy
-        elif not callable(wrapper):
-            kind = type(wrapper).__name__
-            raise TypeError(f"wrappers must hold texts or functions, got {kind}")
+        read_wrapper(wrapper)  # better now than in each copy
     return Wrapped(env, tuple(wrappers)) if wrappers else env
 
 
