@@ -1,4 +1,4 @@
-# Generated from chapters/data/held.py (edit there); digest f97724f194ea2b38
+# Generated from chapters/data/held.py (edit there); digest 7698ccc6fbe2ca27
 """What an environment answers: held to its interface, and copied."""
 
 from __future__ import annotations
@@ -292,23 +292,20 @@ def as_rows(space: Space, obs: Any) -> tuple[NDArray[Any], bool]:
         ValueError: If it is neither.
     """
     parts = [*seen_parts(space, obs)]
-    shapes = [leaf.shape or () for leaf in leaves(space)]
-    pairs = [*zip(parts, shapes, strict=True)]
+    ranks = [len(leaf.shape or ()) for leaf in leaves(space)]
     # A batch has a dimension more, in front of each part.
-    alone = all(part.ndim != len(shape) + 1 for part, shape in pairs)
-    if alone:
-        each = [pack(space, iter(parts))]
-    else:
-        sizes = [len(part) if part.ndim else 0 for part in parts]
-        wanted = "obs must have as many rows in each part, and one at least"
-        check_that(len({*sizes}) == 1 and sizes[0] > 0, f"{wanted}, got {sizes}")
-        each = [pack(space, iter([x[i] for x in parts])) for i in range(sizes[0])]
-    for index, one in enumerate(each):
+    alone = all(x.ndim != rank + 1 for x, rank in zip(parts, ranks, strict=True))
+    parts = [x[None] for x in parts] if alone else parts
+    sizes = {x.shape[:1] for x in parts}
+    wanted = "obs must have as many rows in each part, and one at least"
+    check_that(len(sizes) == 1 and (0,) not in sizes, f"{wanted}, got {sizes}")
+    rows = []
+    for index, row in enumerate(zip(*parts, strict=True)):
+        one = pack(space, iter(row))
         if wrong := wrong_obs(one, space, "obs" if alone else f"obs[{index}]"):
-            flat = isinstance(space, spaces.Box) and len(space.shape) == 1
-            rows = ", in rows as gymnasium.spaces.flatten makes them" if flat else ""
-            raise ValueError(f"{wrong}: give one observation or a batch{rows}")
-    table = np.stack([np.asarray(spaces.flatten(space, one)) for one in each])
+            raise ValueError(f"{wrong}: give one observation or a batch")
+        rows.append(np.asarray(spaces.flatten(space, one)))
+    table = np.stack(rows)
     finite = bool(np.isfinite(table).all())
     check_that(finite, "obs must be finite, got NaN or infinity")
     return table, alone
