@@ -330,9 +330,6 @@ class Wrapped:
                 words = f"wrapper {name_of_maker(wrapper)} does not fit {self.env!r}"
                 error.add_note(f"{words}: {told(error)}")
                 raise
-            if not isinstance(made, gym.Env):
-                words = f"wrapper {name_of_maker(wrapper)} must return an environment"
-                raise TypeError(f"{words}, got {type(made).__name__}")
         return made
 
     def __repr__(self) -> str:
