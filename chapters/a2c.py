@@ -763,7 +763,7 @@ def answer(reward, next_value, terminated, truncated, gamma=0.9):
 # %% tags=["hide-input"]
 from functools import partial
 
-from literate_rl.data.agents import discounted_returns
+from literate_rl.maths.returns import discounted_returns
 from literate_rl.book.exercises import grade
 
 

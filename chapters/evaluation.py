@@ -39,13 +39,12 @@ from literate_rl.data.agents import make_envs
 from literate_rl.data.episodes import (
     Masks,
     as_argument,
-    check_seen,
     env_seed,
-    flat_env,
     follow_masks,
     read_masks,
-    warn_unended,
 )
+from literate_rl.data.held import check_seen, warn_unended
+from literate_rl.data.makers import flat_env
 from literate_rl.ground.networks import eval_mode, randomness_kept
 from literate_rl.ground.protocols import PolicyLike
 from literate_rl.ground.signatures import Count, Float, at_least, checked, finite

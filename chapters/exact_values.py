@@ -28,11 +28,10 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import ArrayLike, NDArray
 
-from literate_rl.data.episodes import check_chain
 from literate_rl.data.worlds import check_action
-from literate_rl.ground.signatures import Fraction, checked
+from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
-__all__ = ["Ring", "tabular_values"]
+__all__ = ["Ring", "check_chain", "tabular_values"]
 
 # %% [markdown]
 # ## The ring
@@ -89,7 +88,7 @@ class Ring(gym.Env[np.int64, np.int64]):
         self.cell = np.int64(0)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.int64, dict[str, Any]]:
         """Put the robot into a random cell."""
         super().reset(seed=seed)
@@ -136,9 +135,28 @@ class Ring(gym.Env[np.int64, np.int64]):
 #
 # A row of $P$ may sum to less than 1. The missing probability is that of termination: what
 # does not arrive anywhere has no future value. So again a discount is a small chance of the end.
+# There is one solution if, without a discount, an end can be reached from every state. Where it can be reached at
+# all, it can be in $S$ steps. So we ask how likely a state is to survive $S$ steps, each of which it survives with
+# probability $\gamma$ at most.
 
 
 # %% tags=["export"]
+@checked
+def check_chain(
+    transition: Float[np.ndarray, "S S"],
+    reward: Float[np.ndarray, "S"],
+    gamma: Fraction,
+) -> None:
+    """Raise unless a chain of states has finite values."""
+    check_that(np.isfinite(reward).all(), "reward must be finite")
+    # NaN is not at least zero either.
+    fits = (transition >= 0).all() and (transition.sum(1) <= 1 + 1e-9).all()
+    check_that(fits, "transition must have rows of probabilities with a sum <= 1")
+    survival = np.linalg.matrix_power(gamma * transition, len(reward)).sum(1)
+    words = f"gamma must be below 1 if a state never terminates, got {gamma}"
+    check_that((survival <= 1 - 1e-12).all(), words)
+
+
 @checked
 def tabular_values(
     transition: ArrayLike, reward: ArrayLike, gamma: Fraction

@@ -45,7 +45,7 @@ from literate_rl.actors.actors import (
     Weights,
     fill,
 )
-from literate_rl.data.episodes import told
+from literate_rl.data.held import told
 from literate_rl.ground.interrupts import (
     check_interrupt,
     interrupts_blocked,

@@ -240,7 +240,7 @@ def rich(box, pay):
 PAID = [(x, False, "scale_reward") for x in ("PPO", "PPG", "A2C")]
 PAID += [(x, False, "reward_scale") for x in ("A3C", "IMPALA", "SAC")]
 PAID += [(x, True, "reward_scale") for x in ("DDPG", "HDDPG", "TD3", "SAC")]
-CASES = [(*x, pay) for x in PAID for pay in (1e19, 1e30, 1e38)]
+CASES = [(*x, pay) for x in PAID for pay in (1e19, 1e38)]
 CASES += [("Rainbow", False, "reward_scale", 1e38)]
 
 

@@ -55,40 +55,21 @@ def test_values_of_a_corridor_by_hand():
     np.testing.assert_allclose(tabular_values(corridor, [0, 0, 1], 1), [1, 1, 1])
 
 
-def test_values_do_not_write_to_their_arguments():
-    transition, reward = np.full((2, 2), 0.4), np.ones(2)
-    tabular_values(transition, reward, 0.9)
-    assert (transition == 0.4).all()
-    assert (reward == 1).all()
-
-
 @pytest.mark.parametrize(
-    ("transition", "reward", "gamma", "error", "message"),
+    ("transition", "reward", "gamma", "message"),
     [
-        ([[1.0, 0.0]], [1.0], 0.9, ValueError, r"transition must have shape \(S, S\)"),
-        ([0.5, 0.5], [1.0], 0.9, ValueError, r"transition .* got \(2,\)"),
-        (np.zeros((0, 0)), [], 0.9, ValueError, r"transition .* got \(0, 0\)"),
-        (
-            [[0.5]],
-            [1.0, 2.0],
-            0.9,
-            ValueError,
-            r"reward must have shape \(S,\) with S = 1",
+        ([[0.5]], [np.nan], 0.9, "reward must be finite"),
+        *(
+            ([[p]], [1.0], 0.9, "transition must have rows")
+            for p in (-0.5, 1.1, np.nan)
         ),
-        ([[0.5]], [[1.0]], 0.9, ValueError, r"reward must have shape .* \(1, 1\)"),
-        ([[0.5]], [np.nan], 0.9, ValueError, "reward must be finite"),
-        ([[-0.5]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
-        ([[1.1]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
-        ([[np.nan]], [1.0], 0.9, ValueError, "transition must have rows of prob"),
-        ([[0.5]], [1.0], 1.5, ValueError, "gamma must be .* at most 1, got 1.5"),
-        ([[0.5]], [1.0], None, TypeError, "gamma must be a number"),
-        ([[1.0]], [1.0], 1.0, ValueError, "gamma must be below 1"),
+        ([[1.0]], [1.0], 1.0, "gamma must be below 1"),
         # The first state may end, the other two go round for ever.
-        ([[0.5, 0, 0], [0, 0, 1], [0, 1, 0]], [1, 1, 1], 1.0, ValueError, "gamma must"),
+        ([[0.5, 0, 0], [0, 0, 1], [0, 1, 0]], [1, 1, 1], 1.0, "gamma must"),
     ],
 )
-def test_values_name_the_bad_argument(transition, reward, gamma, error, message):
-    with pytest.raises(error, match=message):
+def test_values_name_the_bad_argument(transition, reward, gamma, message):
+    with pytest.raises(ValueError, match=message):
         tabular_values(transition, reward, gamma)
 
 
@@ -133,24 +114,9 @@ def test_ring_chain_is_what_the_ring_does(num_cells):
     np.testing.assert_array_equal(reward, np.arange(num_cells) == 0)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Ring(num_cells=1), "num_cells must be at least 2, got 1"),
-        (
-            lambda: Ring(end_probability=1.5),
-            "end_probability must be at least 0 and at most 1",
-        ),
-        (
-            lambda: Ring(end_probability=float("nan")),
-            "end_probability must be at least 0 and at most 1",
-        ),
-        (lambda: Ring().step(2), r"action must be an element of Discrete\(2\), got 2"),
-    ],
-)
-def test_ring_refuses_nonsense(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+def test_ring_refuses_an_action_that_is_none():
+    with pytest.raises(ValueError, match="action must be an element"):
+        Ring().step(2)
 
 
 @pytest.mark.parametrize("function", [Ring().__init__, Ring().chain])

@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from literate_rl.data.episodes import Held, env_maker, make_one
-from literate_rl.data.makers import Wrapped, make_wrapped, name_of_maker, read_wrapper
+from literate_rl.data.held import Held
+from literate_rl.data.makers import (
+    Wrapped,
+    env_maker,
+    make_one,
+    make_wrapped,
+    name_of_maker,
+    read_wrapper,
+)
 from literate_rl.runs.runs import flat_env
 
 
@@ -75,10 +82,10 @@ def test_what_is_no_wrapper_is_refused(text, capsys):
         assert text in refusal.value.__notes__[0]
 
 
-@pytest.mark.parametrize("wrappers", ["ClipAction", 3, [3], [lambda env: 3]])
+@pytest.mark.parametrize("wrappers", ["ClipAction", 3, [3]])
 def test_wrappers_come_in_a_list_of_texts_or_functions(wrappers):
     with pytest.raises(TypeError, match="wrapper"):
-        make_wrapped("CartPole-v1", wrappers)()
+        make_wrapped("CartPole-v1", wrappers)
 
 
 def test_the_first_wrapper_is_the_innermost_and_processes_get_it():

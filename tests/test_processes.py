@@ -40,7 +40,7 @@ from literate_rl.actors.processes import (
 )
 from literate_rl.apps.cli import main
 from literate_rl.by_hand.fast_forms import numpy_act
-from literate_rl.data.episodes import in_one_line
+from literate_rl.data.held import in_one_line
 from literate_rl.interfaces.cluster import RayActors
 from literate_rl.runs.runs import Run, fit, load_checkpoint
 

@@ -24,7 +24,7 @@ from literate_rl.data.agents import (
     seen_by,
     step_of,
 )
-from literate_rl.data.episodes import flat_env
+from literate_rl.data.makers import flat_env
 from literate_rl.data.worlds import SelectObservation, TMaze
 from literate_rl.learners.a2c import A2CConfig, a2c_gradient
 from literate_rl.learners.impala import IMPALAConfig, VTraceLearner, to_unroll

@@ -57,7 +57,7 @@ from literate_rl.book.contract_models import (
 from literate_rl.check.own_models import make_qnet_policy
 from literate_rl.data import agents
 from literate_rl.data.agents import make_envs
-from literate_rl.data.episodes import env_maker
+from literate_rl.data.makers import env_maker
 from literate_rl.ground.nests import MODELS
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.nets.encoders import PartsEncoder

@@ -87,37 +87,8 @@ def test_moving_pays_for_the_way_the_stop_and_the_edge():
         assert env.observation_space.contains(obs)
 
 
-def rule(obs):
-    """Stop in the target, turn towards it, drive."""
-    _, _, speed, cos, sin, dx, dy, distance, inside = obs.tolist()
-    angle = math.atan2(cos * dy - sin * dx, cos * dx + sin * dy) / (math.pi / 2)
-    power = (min(0.1, distance) - speed) / 0.05
-    kind = 2 if inside else 1 if abs(angle) > 0.06 else 0
-    return move(kind, min(max(power, 0.0), 1.0), min(max(angle, -1.0), 1.0))
-
-
-def test_moving_can_be_solved_by_a_rule_and_not_by_chance():
-    env = gym.make("literate_rl/Moving-v0")
-    env.action_space.seed(0)
-    means, lengths = [], set()
-    for act in (rule, lambda _: env.action_space.sample(), lambda _: move(1, 0, 0.1)):
-        totals = []
-        for seed in range(50):
-            obs, done, steps = env.reset(seed=seed)[0], False, 0
-            totals.append(0.0)
-            while not done:
-                obs, reward, terminated, truncated, _ = env.step(act(obs))
-                totals[-1] += reward
-                done, steps = terminated or truncated, steps + 1
-            if truncated:
-                lengths.add(steps)
-        means.append(np.mean(totals))
-    assert 1.7 < means[0] < 2.0
-    assert -1.3 < means[1] < -0.6
-    assert lengths == {100}
-
-
-def test_moving_draws_what_happens():
+def test_moving_draws_what_happens_and_has_a_limit():
+    assert gym.spec("literate_rl/Moving-v0").max_episode_steps == 100
     picture = moving_at((-0.5, 0.5), (0.5, -0.5)).render()
     quarter = len(picture) // 4
     assert tuple(picture[quarter, quarter]) == (40, 80, 160)  # the agent, top left
@@ -213,12 +184,9 @@ def test_all_copies_step_as_single_ones_do() -> None:
 
 
 REFUSED = [
-    *((lambda x=x: x(render_mode="human"), "render_mode") for x in (Moving, Maze)),
     (lambda: moving_at((0, 0), (1, 1)).step((9, ())), "action must"),
-    (lambda: MazeLevels(0), "num_envs must"),
     (lambda: MazeLevels(1, range(0)), "levels must"),
-    (lambda: MazeLevels(1, [1, 2]), "levels must"),  # type: ignore[arg-type]
-    *((lambda x=x: MazeLevels(1, range(3), x), "size must") for x in (3, 6)),
+    (lambda: MazeLevels(1, range(3), 6), "size must"),
     *((lambda x=x: step_maze(x), "actions must") for x in ([0, 4], [-1, 0], [0])),
     (
         lambda: gym.make("MinAtar/SpaceInvaders-v1"),
@@ -236,5 +204,5 @@ def step_maze(actions: list[int]) -> None:
 @pytest.mark.parametrize(("call", "words"), REFUSED)
 def test_what_does_not_fit_is_named(call: Any, words: str, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "minatar.gym", None)
-    with pytest.raises((TypeError, ValueError, ModuleNotFoundError), match=words):
+    with pytest.raises((ValueError, ModuleNotFoundError), match=words):
         call()

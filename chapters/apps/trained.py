@@ -39,7 +39,7 @@ from typing import NamedTuple, Any
 
 import tyro
 
-from literate_rl.data.episodes import in_one_line
+from literate_rl.data.held import in_one_line
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (
     agreed_env,

@@ -76,20 +76,21 @@ from literate_rl.check.own_models import (
     results_for,
 )
 from literate_rl.check.probes import device_of
-from literate_rl.data.episodes import (
+from literate_rl.data.episodes import Mean, as_masks, resets_later
+from literate_rl.data.makers import (
     Make,
-    Mean,
-    as_masks,
+    Wrapped,
+    Wrapper,
     check_flat,
     flat_env,
     from_file,
     in_file,
     known_env,
     make_one,
-    resets_later,
+    make_wrapped,
+    name_of_maker,
     unflattened,
 )
-from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.nests import (
     MODELS,
     SpaceError,

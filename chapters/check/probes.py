@@ -39,7 +39,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.data.episodes import env_maker
+from literate_rl.data.makers import env_maker
 from literate_rl.ground.nests import Space, open_ended
 from literate_rl.ground.networks import eval_mode, randomness_kept
 

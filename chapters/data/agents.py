@@ -21,6 +21,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
@@ -34,10 +35,8 @@ from torch import Tensor
 from literate_rl.data.episodes import (
     EpisodeCounter,
     as_argument,
-    check_copies,
     check_experience,
     check_final,
-    env_maker,
     env_seed,
     follow_masks,
     on_cpu,
@@ -50,8 +49,6 @@ from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Act, Envs, Kept, PolicyLike
 from literate_rl.ground.signatures import Bool, Count, Float, check_that, checked
 
-# Here it was before, and here it is still looked for.
-from literate_rl.maths.returns import discounted_returns as discounted_returns
 
 __all__ = [
     "Collector",
@@ -65,6 +62,14 @@ __all__ = [
     "seen_by",
     "true_successors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Find what was here before."""
+    if name != "discounted_returns":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("literate_rl.maths.returns").discounted_returns
+
 
 # %% [markdown]
 # ## When a copy begins anew
@@ -131,6 +136,9 @@ def make_envs(
     Raises:
         ValueError: If ``env`` cannot be made.
     """
+    # A learner, which is handed its environments, does not need what makes one.
+    from literate_rl.data.makers import check_copies, env_maker
+
     makers = [env_maker(env, copy) for copy in range(num_envs)]
     envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
     check_copies(envs)

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from literate_rl.actors.actors import Actor, MakeActor, Slot, Transport, Weights
 from literate_rl.actors.processes import GLANCE, count_death, failure
-from literate_rl.data.episodes import told
+from literate_rl.data.held import told
 from literate_rl.ground.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]

@@ -58,15 +58,17 @@ from torch import nn
 from tqdm import tqdm
 
 from literate_rl.data.agents import make_envs
-from literate_rl.data.episodes import (
+from literate_rl.data.episodes import Mean
+from literate_rl.data.makers import (
     Make,
-    Mean,
+    Wrapper,
     flat_env,
     known_env,
+    make_wrapped,
+    name_of_maker,
     unflattened,
     without_folder,
 )
-from literate_rl.data.makers import Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
 from literate_rl.ground.nests import as_space, plain_space
 from literate_rl.ground.networks import randomness_kept
@@ -120,7 +122,7 @@ __all__ = [
 # ## Environments
 #
 # Environments differ in what they show. To keep the policies simple, `flat_env`
-# ({doc}`/chapters/data/episodes`) gives each observation as one vector of numbers, and holds somebody else's
+# ({doc}`/chapters/data/makers`) gives each observation as one vector of numbers, and holds somebody else's
 # environment to its interface before anything else is done with its answers.
 #
 # ## The smallest learner

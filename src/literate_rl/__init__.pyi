@@ -1,4 +1,4 @@
-# Generated from chapters/*.py (edit there); digest 2057484eb9caca31
+# Generated from chapters/*.py (edit there); digest 19e233954306b910
 from .maths.returns import (
     discounted_returns as discounted_returns,
 )
@@ -140,11 +140,9 @@ from .ground.networks import (
 from .data.hybrid_space import (
     read_hybrid_space as read_hybrid_space,
 )
-from .data.episodes import (
+from .data.makers import (
     env_maker as env_maker,
     flat_env as flat_env,
-)
-from .data.makers import (
     make_wrapped as make_wrapped,
 )
 from .data.worlds import (

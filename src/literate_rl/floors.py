@@ -20,7 +20,7 @@ FLOORS = {
     "ground": "signatures protocols rows nests networks interrupts",
     "maths": "fast returns policy_gradient advantages ppo_error off_policy dqn c51 "
     "noisy td3 sac discrete_sac",
-    "data": "hybrid_space episodes makers worlds memory agents windows sum_tree "
+    "data": "hybrid_space held makers episodes worlds memory agents windows sum_tree "
     "replay exact_values",
     "nets": "pictures encoders masking masks choices parts cells policies "
     "disjoint_network hybrid_action hybrid_policy recurrent hybrid_ppo",
@@ -67,16 +67,16 @@ BELOW_THE_TOP = {
     "maths.sac": "soft_value temperature_error",
     "maths.discrete_sac": "expected_soft_value",
     "maths.c51": "project_distribution_loop",
-    "data.episodes": "EpisodeCounter check_chain check_copies check_experience "
-    "env_seed on_cpu plain_actions",
-    "data.makers": "Wrapped",
+    "data.held": "Held",
+    "data.makers": "Wrapped check_copies",
+    "data.episodes": "EpisodeCounter check_experience env_seed on_cpu plain_actions",
     "data.worlds": "ForceCartPole HybridLander MazeLevels TMaze",
     "data.memory": "distances",
     "data.agents": "Sampler Window seen_by true_successors",
     "data.windows": "Rings",
     "data.replay": "Batch",
     "data.sum_tree": "SumTree importance_weights",
-    "data.exact_values": "Ring",
+    "data.exact_values": "Ring check_chain",
     "nets.pictures": "MINATAR_LAYERS NATURE_LAYERS Layers",
     "nets.encoders": "ConvolutionalEncodingNetwork RowEncoder ShapedEncoder entrance",
     "nets.choices": "is_choices",

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest af9991f5bd2e4a56
+# Generated from chapters/processes.py (edit there); digest ce600b99069e4dba
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.actors.actors import (
     Weights,
     fill,
 )
-from literate_rl.data.episodes import told
+from literate_rl.data.held import told
 from literate_rl.ground.interrupts import (
     check_interrupt,
     interrupts_blocked,

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/cli.py (edit there); digest 7253ce20631cafed
+# Generated from chapters/apps/cli.py (edit there); digest d9781e5f9f8322fa
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from literate_rl.apps.training import (
     read_mask,
     settings_like,
 )
-from literate_rl.data.episodes import from_file, in_file, in_one_line
+from literate_rl.data.held import in_one_line
+from literate_rl.data.makers import from_file, in_file
 from literate_rl.ground.nests import MODELS
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.rows import ALGORITHMS, ONCE

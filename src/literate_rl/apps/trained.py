@@ -1,4 +1,4 @@
-# Generated from chapters/apps/trained.py (edit there); digest eafaf9f8bc2ccde3
+# Generated from chapters/apps/trained.py (edit there); digest 63a7d372b35e5b94
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple, Any
 
 import tyro
 
-from literate_rl.data.episodes import in_one_line
+from literate_rl.data.held import in_one_line
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (
     agreed_env,

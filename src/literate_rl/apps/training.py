@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest d7076db6be9a1754
+# Generated from chapters/apps/training.py (edit there); digest 3bc1a460185314d1
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -59,20 +59,21 @@ from literate_rl.check.own_models import (
     results_for,
 )
 from literate_rl.check.probes import device_of
-from literate_rl.data.episodes import (
+from literate_rl.data.episodes import Mean, as_masks, resets_later
+from literate_rl.data.makers import (
     Make,
-    Mean,
-    as_masks,
+    Wrapped,
+    Wrapper,
     check_flat,
     flat_env,
     from_file,
     in_file,
     known_env,
     make_one,
-    resets_later,
+    make_wrapped,
+    name_of_maker,
     unflattened,
 )
-from literate_rl.data.makers import Wrapped, Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.nests import (
     MODELS,
     SpaceError,

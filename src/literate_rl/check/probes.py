@@ -1,4 +1,4 @@
-# Generated from chapters/check/probes.py (edit there); digest 5c04ad8929b81cfc
+# Generated from chapters/check/probes.py (edit there); digest 0a813bb4a17c518d
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from literate_rl.data.episodes import env_maker
+from literate_rl.data.makers import env_maker
 from literate_rl.ground.nests import Space, open_ended
 from literate_rl.ground.networks import eval_mode, randomness_kept
 

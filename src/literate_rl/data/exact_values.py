@@ -1,4 +1,4 @@
-# Generated from chapters/exact_values.py (edit there); digest ac935d3ddbe70b8a
+# Generated from chapters/exact_values.py (edit there); digest 274233f24968fdb2
 """Exact values: a world whose values are known, and the equation that gives them."""
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import ArrayLike, NDArray
 
-from literate_rl.data.episodes import check_chain
 from literate_rl.data.worlds import check_action
-from literate_rl.ground.signatures import Fraction, checked
+from literate_rl.ground.signatures import Float, Fraction, check_that, checked
 
-__all__ = ["Ring", "tabular_values"]
+__all__ = ["Ring", "check_chain", "tabular_values"]
 
 
 class Ring(gym.Env[np.int64, np.int64]):
@@ -38,7 +37,7 @@ class Ring(gym.Env[np.int64, np.int64]):
         self.cell = np.int64(0)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: Any = None
     ) -> tuple[np.int64, dict[str, Any]]:
         """Put the robot into a random cell."""
         super().reset(seed=seed)
@@ -65,6 +64,22 @@ class Ring(gym.Env[np.int64, np.int64]):
         left, ahead = np.roll(stay, -1, axis=1), np.roll(stay, 1, axis=1)
         walk = right * ahead + (1 - right) * left
         return (1 - self.end_probability) * walk, stay[0]
+
+
+@checked
+def check_chain(
+    transition: Float[np.ndarray, "S S"],
+    reward: Float[np.ndarray, "S"],
+    gamma: Fraction,
+) -> None:
+    """Raise unless a chain of states has finite values."""
+    check_that(np.isfinite(reward).all(), "reward must be finite")
+    # NaN is not at least zero either.
+    fits = (transition >= 0).all() and (transition.sum(1) <= 1 + 1e-9).all()
+    check_that(fits, "transition must have rows of probabilities with a sum <= 1")
+    survival = np.linalg.matrix_power(gamma * transition, len(reward)).sum(1)
+    words = f"gamma must be below 1 if a state never terminates, got {gamma}"
+    check_that((survival <= 1 - 1e-12).all(), words)
 
 
 @checked

@@ -1,4 +1,4 @@
-# Generated from chapters/data/worlds.py (edit there); digest d5f5ffc76bf2a3eb
+# Generated from chapters/data/worlds.py (edit there); digest 73d23c7ce3b2a7a1
 """Worlds: the environments that are ours, registered with Gymnasium."""
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ __all__ = [
     "TMaze",
 ]
 
+Seen = NDArray[np.float32]
+Begun = tuple[Seen, dict[str, Any]]
+Stepped = tuple[Seen, float, bool, bool, dict[str, Any]]
 RenderMode = Literal["rgb_array"] | None
 MazeSize = Annotated[int, Ge(5)]
 
@@ -37,7 +40,7 @@ def check_action(space: spaces.Space[Any], action: Any, name: str = "action") ->
         raise ValueError(f"{name} must be an element of {space}, got {action!r}")
 
 
-class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
+class Moving(gym.Env[Seen, tuple[Any, ...]]):
     """A point that accelerates, turns and stops; its task is to stop in a target.
 
     Actions are ``Tuple(Discrete(3), Tuple(Box(1), Box(1), Box(0)))``: accelerate with a
@@ -77,9 +80,7 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
             np.array(low, np.float32), np.array(high, np.float32)
         )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Begun:
         """Put the agent and the target at random places, well inside the square."""
         super().reset(seed=seed)
         self.position = self.np_random.uniform(-0.9, 0.9, 2)
@@ -88,9 +89,7 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         self.speed = 0.0
         return self.observe(), {}
 
-    def step(
-        self, action: tuple[Any, ...]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: tuple[Any, ...]) -> Stepped:
         """Accelerate, turn or stop, then glide for one step."""
         check_action(self.action_space, action)
         kind, (power, angle, _) = action
@@ -104,8 +103,7 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
             self.heading += self.max_turn * float(angle[0])
         else:
             self.speed = 0.0
-        direction = np.array([math.cos(self.heading), math.sin(self.heading)])
-        self.position = self.position + self.speed * direction
+        self.position = self.position + self.speed * self.direction()
 
         # The reward {eq}`hybrid-moving-reward`.
         reward = before - self.distance() - self.step_price
@@ -114,18 +112,21 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         reward += float(arrived) - float(outside)
         return self.observe(), reward, arrived or outside, False, {}
 
+    def direction(self) -> NDArray[np.float64]:
+        """Cosine and sine of the heading."""
+        return np.array([math.cos(self.heading), math.sin(self.heading)])
+
     def distance(self) -> float:
         """Distance from the agent to the centre of the target."""
         return math.dist(self.position, self.target)
 
-    def observe(self) -> NDArray[np.float32]:
+    def observe(self) -> Seen:
         """What the agent sees, (9,)."""
         distance = self.distance()
-        heading = (math.cos(self.heading), math.sin(self.heading))
         way = (*(self.target - self.position), distance)
         inside = float(distance < self.target_radius)
         return np.array(
-            [*self.position, self.speed, *heading, *way, inside], np.float32
+            [*self.position, self.speed, *self.direction(), *way, inside], np.float32
         )
 
     def render(self) -> NDArray[np.uint8] | None:
@@ -135,8 +136,7 @@ class Moving(gym.Env[NDArray[np.float32], tuple[Any, ...]]):
         axis = np.linspace(-1.0, 1.0, self.pixels)
         x, y = np.meshgrid(axis, -axis)
         picture = np.full((self.pixels, self.pixels, 3), 235, np.uint8)
-        direction = np.array([math.cos(self.heading), math.sin(self.heading)])
-        nose = self.position + 0.09 * direction
+        nose = self.position + 0.09 * self.direction()
         for centre, radius, colour in (
             (self.target, self.target_radius, (120, 190, 120)),
             (self.position, 0.07, (40, 80, 160)),
@@ -155,9 +155,7 @@ gym.register(
 )
 
 
-class HybridLander(
-    gym.ActionWrapper[NDArray[np.float32], tuple[Any, ...], NDArray[np.float64]]
-):
+class HybridLander(gym.ActionWrapper[Seen, tuple[Any, ...], NDArray[np.float64]]):
     """Gymnasium's LunarLander with one engine at a time, and a throttle for each.
 
     Actions are ``Tuple(Discrete(4), Tuple(Box(0), Box(1), Box(1), Box(1)))``: coast, or
@@ -235,7 +233,7 @@ def make_maze(level: int, size: int) -> tuple[NDArray[np.bool_], NDArray[np.int6
     return walls, free[rng.choice(len(free), 2, replace=False)]
 
 
-class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
+class MazeLevels(VectorEnv[Seen, NDArray[np.int64], Any]):
     """Mazes with a goal, all copies stepped together.
 
     An observation has three layers (3, size, size): walls, the agent, the goal. Actions
@@ -273,9 +271,7 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
         self.place = np.zeros((num_envs, 2), dtype=np.int64)
         self.time = np.zeros(num_envs, dtype=np.int64)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Begun:
         """Start an episode in each copy."""
         if seed is not None:
             self.rng = np.random.default_rng(seed)
@@ -289,7 +285,7 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
         self.place[copies] = self.places[level, 0]
         self.time[copies] = 0
 
-    def observe(self) -> NDArray[np.float32]:
+    def observe(self) -> Seen:
         """Return the three layers of each copy, (B, 3, size, size)."""
         one: Any = self.single_observation_space.shape
         obs = np.zeros((self.num_envs, *one), dtype=np.float32)
@@ -308,18 +304,18 @@ class MazeLevels(VectorEnv[NDArray[np.float32], NDArray[np.int64], Any]):
         terminated = (self.place == self.places[self.level, 1]).all(1)
         truncated = ~terminated & (self.time >= self.limit)
         obs, infos = self.observe(), {}
-        ended = np.flatnonzero(terminated | truncated)
-        if len(ended):
+        done = terminated | truncated
+        if done.any():
             final = np.full(self.num_envs, None)
-            for copy in ended:
+            for copy in np.flatnonzero(done):
                 final[copy] = obs[copy]
-            infos = {"final_obs": final, "_final_obs": terminated | truncated}
-            self.start(ended)
+            infos = {"final_obs": final, "_final_obs": done}
+            self.start(np.flatnonzero(done))
             obs = self.observe()
         return obs, terminated.astype(np.float64), terminated, truncated, infos
 
 
-class Maze(gym.Env[NDArray[np.float32], np.int64]):
+class Maze(gym.Env[Seen, np.int64]):
     """One copy of ``MazeLevels``. Registered as ``literate_rl/Maze-v0``.
 
     Args:
@@ -342,18 +338,14 @@ class Maze(gym.Env[NDArray[np.float32], np.int64]):
         self.action_space = self.world.single_action_space
         self.render_mode = render_mode
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Begun:
         """Start an episode."""
         super().reset(seed=seed)
         self.world.rng = self.np_random
         self.obs = self.world.reset()[0][0]
         return self.obs, {}
 
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> Stepped:
         """Move the agent."""
         obs, reward, terminated, truncated, infos = self.world.step(np.array([action]))
         self.obs = infos["final_obs"][0] if infos else obs[0]
@@ -375,18 +367,18 @@ gym.register(
 )
 
 
-class ForceCartPole(gym.ActionWrapper[NDArray[np.float32], NDArray[np.float32], int]):
+class ForceCartPole(gym.ActionWrapper[Seen, Seen, int]):
     """CartPole with a force from -1 to 1, in units of 10 newtons.
 
     Args:
         env: The environment CartPole.
     """
 
-    def __init__(self, env: gym.Env[NDArray[np.float32], int]) -> None:
+    def __init__(self, env: gym.Env[Seen, int]) -> None:
         super().__init__(env)
         self.action_space = spaces.Box(-1.0, 1.0, (1,))
 
-    def action(self, action: NDArray[np.float32]) -> int:
+    def action(self, action: Seen) -> int:
         """Set the strength of the push; return its side."""
         cart: Any = self.unwrapped
         cart.force_mag = 10 * abs(float(action[0]))
@@ -441,7 +433,7 @@ class SelectObservation(gym.ObservationWrapper[NDArray[Any], Any, NDArray[Any]])
         return part
 
 
-class TMaze(gym.Env[NDArray[np.float32], np.int64]):
+class TMaze(gym.Env[Seen, np.int64]):
     """A corridor with a sign at its start, and at its end a choice.
 
     Actions are forward, left and right. Observations hold three numbers: 1 or -1 at the
@@ -463,17 +455,13 @@ class TMaze(gym.Env[NDArray[np.float32], np.int64]):
         self.action_space = spaces.Discrete(3)
         self.observation_space = spaces.Box(-1.0, 1.0, (3,))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Begun:
         """Begin a corridor, with a sign to one side."""
         super().reset(seed=seed)
         self.place, self.side = 0, int(self.np_random.integers(2))
         return self.observe(), {}
 
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> Stepped:
         """Go forward, or choose a side."""
         check_action(self.action_space, action)
         if self.place == self.length and action:
@@ -482,7 +470,7 @@ class TMaze(gym.Env[NDArray[np.float32], np.int64]):
         self.place = min(self.place + int(action == 0), self.length)
         return self.observe(), -0.01, False, False, {}
 
-    def observe(self) -> NDArray[np.float32]:
+    def observe(self) -> Seen:
         """What the agent sees, (3,)."""
         sign = 2.0 * self.side - 1.0 if self.place == 0 else 0.0
         left = 1 - self.place / self.length

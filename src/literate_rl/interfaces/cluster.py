@@ -1,4 +1,4 @@
-# Generated from chapters/interfaces/cluster.py (edit there); digest 07d23a759b2cfe91
+# Generated from chapters/interfaces/cluster.py (edit there); digest 0bc5d4bee1db15a7
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from literate_rl.actors.actors import Actor, MakeActor, Slot, Transport, Weights
 from literate_rl.actors.processes import GLANCE, count_death, failure
-from literate_rl.data.episodes import told
+from literate_rl.data.held import told
 from literate_rl.ground.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]

@@ -1,4 +1,4 @@
-# Generated from chapters/nets/policies.py (edit there); digest eaa93ae51c78283d
+# Generated from chapters/nets/policies.py (edit there); digest ee7e31904dd97346
 """Policies: a network, and an action distribution that knows what its output means."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from literate_rl.data.agents import Runner as Runner
-from literate_rl.data.episodes import as_argument, as_masks, as_rows
+from literate_rl.data.episodes import as_argument, as_masks
 from literate_rl.ground.nests import (
     action_box,
     as_space,
@@ -141,6 +141,8 @@ class Policy(nn.Module):
 @torch.no_grad()
 def predicted(policy: PolicyLike, obs: Any, mask: Any, greedy: bool) -> Any:
     """Return what ``Policy.predict`` returns, for a policy of any class."""
+    from literate_rl.data.held import as_rows  # no learner needs it
+
     seen: Any = getattr(policy, "observation_space", None)
     done: Any = getattr(policy, "action_space", None)
     known = seen is not None and done is not None

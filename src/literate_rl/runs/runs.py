@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest 370f17c17d9747a2
+# Generated from chapters/runs/runs.py (edit there); digest 197e817287d0b60c
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ from torch import nn
 from tqdm import tqdm
 
 from literate_rl.data.agents import make_envs
-from literate_rl.data.episodes import (
+from literate_rl.data.episodes import Mean
+from literate_rl.data.makers import (
     Make,
-    Mean,
+    Wrapper,
     flat_env,
     known_env,
+    make_wrapped,
+    name_of_maker,
     unflattened,
     without_folder,
 )
-from literate_rl.data.makers import Wrapper, make_wrapped, name_of_maker
 from literate_rl.ground.interrupts import StopWaiting, catch_interrupt
 from literate_rl.ground.nests import as_space, plain_space
 from literate_rl.ground.networks import randomness_kept
