@@ -276,7 +276,6 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> 
         ({"log_infos": "is_success"}, "log_infos must be a Sequence, got str"),
         ({"log_infos": [3]}, r"log_infos\[0\] must be a str, got int"),
         ({"callback": 3}, "callback must be callable or None, got int"),
-        ({"callback": lambda learner: None}, "callback must take the learner and its"),
         (
             {"eval_interval": "1000"},
             "eval_interval must be an integer or None, got str",
@@ -433,23 +432,14 @@ class Plain:
         self.step = state["step"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
-        ({"kept": ()}, ValueError, " of Own would not be in a checkpoint: name it in"),
-        ({"iterate": print}, TypeError, "iterate must return metrics by name, got N"),
-    ],
-)
-def test_a_learner_says_what_is_wrong_with_it(
-    own: Any, changes: Any, error: type[Exception], words: str
-) -> None:
+def test_a_learner_says_what_a_checkpoint_would_lose(own: Any) -> None:
     def wrong(*given: Any, **forms: Any) -> Any:
         learner = own.Munchausen.learner(*given, **forms)
-        learner.__class__ = type("Own", (type(learner),), changes)
+        learner.__class__ = type("Own", (type(learner),), {"kept": ()})
         return learner
 
     row = replace(own.Munchausen, name="Wrong", learner=wrong)
-    with pytest.raises(error, match=words):
+    with pytest.raises(ValueError, match=" of Own would not be in a checkpoint"):
         train(row, CARTPOLE, total_steps=200, progress=False, **SMALL)
 
 

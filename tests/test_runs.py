@@ -30,6 +30,7 @@ from torch import nn
 from worlds import Fenced, left_alone, moody
 
 from literate_rl.data.episodes import Mean
+from literate_rl.ground.nests import as_space
 from literate_rl.learners.ppg_learner import make_phasic_policy
 from literate_rl.nets.parts import ActorCritic, CategoricalActions
 from literate_rl.nets.policies import Policy, make_policy
@@ -563,8 +564,9 @@ def test_no_damage_changes_a_number_unnoticed(tmp_path):
 
 def test_a_file_of_an_older_version_tells_its_world_without_its_folder(tmp_path):
     state = {"settings": {"env": "CartPole-v1"}}
-    seen, masked = look_at_env(tmp_path / "checkpoint.pt", state)
-    assert (seen.shape, masked) == ((4,), False)
+    known = look_at_env(tmp_path / "checkpoint.pt", state)
+    assert as_space(known["observation_space"]).shape == (4,)
+    assert known["masked"] is False
 
 
 @pytest.fixture

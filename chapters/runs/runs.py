@@ -339,9 +339,6 @@ def fit(
             except BaseException as error:
                 keep_what_is_whole(error, learner, run, log)
                 raise
-            if not isinstance(metrics, dict):
-                kind = type(metrics).__name__
-                raise TypeError(f"iterate must return metrics by name, got {kind}")
             taken, seconds = learner.step - before, time.perf_counter() - start
             metrics["charts/SPS"] = Mean(taken / seconds, seconds)
             stopped = callback is not None and bool(callback(learner, metrics))
@@ -371,7 +368,10 @@ def keep_what_is_whole(
 ) -> None:
     """Keep what was learned and measured before an iteration failed."""
     if isinstance(error, NotFiniteError):
-        error.add_note(advice(learner))
+        error.add_note(
+            f"the numbers exploded near step {learner.step}: try a third of "
+            "learning_rate, or smaller rewards (scale_reward or reward_scale)"
+        )
     if run is None:
         return
     others_failed = ChildProcessError in (type(error), type(error.__cause__))
@@ -382,27 +382,11 @@ def keep_what_is_whole(
         run.save(learner)
 
 
-def advice(learner: Learner) -> str:
-    """Say what may help where numbers have exploded."""
-    names = ("scale_reward", "reward_scale")
-    way = next((x for x in names if hasattr(learner.config, x)), "TransformReward")
-    return (
-        f"the numbers exploded near step {learner.step}: try a third of learning_rate, "
-        f"or smaller rewards, with {way}"
-    )
-
-
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
     """Pick what the progress bar shows, with the mean of the last returns."""
-    names = {
-        "charts/eval_return": "eval",
-        "losses/approx_kl": "KL",
-        "charts/actors": "actors",
-        "charts/queue": "queue",
-        "charts/lag": "lag",
-        "charts/replaced": "replaced",
-    }
-    found = {short: metrics.get(name, math.nan) for name, short in names.items()}
+    names = "eval_return actors queue lag replaced"
+    found = {name: metrics.get(f"charts/{name}", math.nan) for name in names.split()}
+    found["KL"] = metrics.get("losses/approx_kl", math.nan)
     if returns:
         found = {"return": math.fsum(returns) / len(returns)} | found
     return {name: f"{x:.3g}" for name, x in found.items() if math.isfinite(x)}
@@ -607,8 +591,11 @@ class Run:
         whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
         self.columns = next(csv.reader(whole[:1]), [])
         # What stands behind the checkpoint goes, and what is no row.
-        steps = ((row, row.partition(",")[0]) for row in whole[1:])
-        rows = [row for row, at in steps if at.isdecimal() and int(at) <= step]
+        rows = [
+            row
+            for row in whole[1:]
+            if (at := row.partition(",")[0]).isdecimal() and int(at) <= step
+        ]
         if len(rows) < number:
             raise ValueError(
                 f"{self.metrics} must have {number} rows up to step {step}, got "
@@ -777,23 +764,17 @@ def read_settings(path: Path) -> State:
 
 
 # %% [markdown]
-# A setting may get a better name, but files keep the old one. So the old names stand in a table,
-# with the new one and with what to tell somebody who types the old one; those of `ONCE` ({doc}`/chapters/ground/rows`)
-# still work. Names of other libraries stand in a second table, because no file has them; which
+# A setting may get a better name, but files keep the old one. So the old names stand in a table;
+# those of `ONCE` ({doc}`/chapters/ground/rows`) may be typed still. What somebody may type who
+# comes from another library or version stands in a second table; which
 # of several names of ours is meant depends on the algorithm. In files without `iteration_steps`, `log_interval` stands for it.
 
 
 # %% tags=["export"]
 RENAMED = {
-    "alpha": (
-        "priority_exponent",
-        "priority_exponent is the replay buffer's alpha, temperature is SAC's",
-    ),
-    "decay": ("rmsprop_decay", "RMSProp's decay is rmsprop_decay"),
-    "epsilon": (
-        "rmsprop_epsilon",
-        "RMSProp's epsilon is rmsprop_epsilon, and no action is epsilon-greedy",
-    ),
+    "alpha": "priority_exponent",
+    "decay": "rmsprop_decay",
+    "epsilon": "rmsprop_epsilon",
 }
 SIZE = (
     "PPO and its relatives have networks of their own: hand over others, with actor "
@@ -825,6 +806,9 @@ ELSEWHERE = {
         "target_interval": "target_update_interval target_network_frequency",
         "target_interval tau": "target_update_freq polyak target_update_theta",
         "buffer_size replay_buffer_size": "buffer_size replay_buffer_size replay_size",
+        "temperature priority_exponent": "alpha",
+        "rmsprop_decay": "decay",
+        "rmsprop_epsilon": "epsilon",
         "num_atoms": "n_atoms n_atom",
         "value_min": "v_min",
         "value_max": "v_max",
@@ -836,8 +820,7 @@ ELSEWHERE = {
 
 def todays_names(values: Mapping[str, Any], known: Container[str]) -> State:
     """Return stored settings by the names that their class knows today."""
-    names = ONCE | {old: new for old, (new, _) in RENAMED.items()}
-    today = {}
+    names, today = ONCE | RENAMED, {}
     for name, value in values.items():
         new = names.get(name, "")
         renamed = new in known and name not in known and new not in values
@@ -860,9 +843,7 @@ def warn_once_named(name: str, dash: str = "") -> str:
 def about(name: str, known: Container[str], dash: str = "") -> str:
     """Return what to say of an unknown setting: its name here, or who has it."""
     names = ELSEWHERE.get(name, name).split()
-    if name in RENAMED and RENAMED[name][0] in known:
-        words = RENAMED[name][1]
-    elif ours := next((x for x in names if x in known), ""):
+    if ours := next((x for x in names if x in known), ""):
         words = f"is it {as_typed(ours, dash)}?"
     elif names == ["hidden"]:
         words = SIZE
@@ -1087,16 +1068,6 @@ class OwnModels(TypedDict, total=False):
     encoder: OwnEncoder
 
 
-@contextmanager
-def built_from(path: Path) -> Iterator[None]:
-    """Say in one sentence why a file holds no policy that can be built."""
-    try:
-        yield
-    except Exception as error:
-        words = f"{path} holds no policy that can be built: {reason(error)}"
-        raise ValueError(words) from error
-
-
 @randomness_kept()
 def load(
     path: str | Path, *, best: bool = False, **models: Unpack[OwnModels]
@@ -1126,25 +1097,25 @@ def load(
         raise FileNotFoundError(words)
     name = "best.pt" if best else "checkpoint.pt"
     state = load_checkpoint(path / name if best or path.is_dir() else path)
-    # What a model of one's own is cannot be read from a file: the user brings it.
-    with built_from(path):
-        saved = state["policy"]
-        name, arguments = saved["recipe"]
+    try:
+        name, arguments = state["policy"]["recipe"]
+        # Only functions that build policies may be called by a file.
+        if (make := maker_named(name)) is None:
+            words = "import its algorithm first, or show it with --algorithm"
+            raise ValueError(f"{name!r} is unknown here: {words}")
+        # What a model of one's own is cannot be read from a file: the user brings it.
         wanted = dict(arguments.get("models", {}))
+        if models.keys() != wanted.keys():
+            pass_ = ", ".join(f"{x}={y}(...)" for x, y in wanted.items()) or "no models"
+            given = ", ".join(models) or "none"
+            raise ValueError(f"it must be loaded with {pass_}, got {given}")
         rest = {key: x for key, x in arguments.items() if key != "models"}
-    # Only functions that build policies may be called by a file.
-    make = maker_named(name)
-    if make is None:
-        words = "import its algorithm first, or show it with --algorithm"
-        raise ValueError(f"{path} wants {name!r}, unknown here: {words}")
-    if models.keys() != wanted.keys():
-        pass_ = ", ".join(f"{x}={y}(...)" for x, y in wanted.items()) or "no models"
-        given = ", ".join(models) or "none"
-        raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
-    with built_from(path):
         policy = make(**rest, **models)
-        policy.load_state_dict(saved["weights"])
+        policy.load_state_dict(state["policy"]["weights"])
         know_world(policy, path, state)
+    except Exception as error:
+        words = f"{path} holds no policy that can be built: {reason(error)}"
+        raise ValueError(words) from error
     return policy.eval()
 
 
@@ -1164,31 +1135,30 @@ def policy_state(policy: Any) -> State:
 
 def know_world(policy: Any, path: Path, state: State) -> None:
     """Tell a policy what its environment shows, and whether that has masks."""
-    if "masked" in state["policy"]:
-        masked, shown = state["policy"]["masked"], state["policy"]["observation_space"]
-        seen = None if shown is None else as_space(shown)
-    else:
-        seen, masked = look_at_env(path, state)
-    # An id may stand for another environment by now.
-    size = spaces.flatdim(policy.observation_space)
-    if seen is not None and spaces.flatdim(seen) == size:
-        policy.observation_space = seen
-    policy.masked = bool(masked)
+    known = state["policy"]
+    if "masked" not in known:
+        known = look_at_env(path, state)
+    policy.masked = known["masked"]
+    if shown := known["observation_space"]:
+        seen = as_space(shown)
+        # An id may stand for another environment by now.
+        if spaces.flatdim(seen) == spaces.flatdim(policy.observation_space):
+            policy.observation_space = seen
 
 
-def look_at_env(path: Path, state: State) -> tuple[spaces.Space[Any] | None, bool]:
-    """Return what the environment of an older run shows, and whether it has masks.
+def look_at_env(path: Path, state: State) -> State:
+    """Return what an older run does not say of its environment.
 
-    It is None where the environment cannot be made, or not without code of others.
+    Nothing is known where that cannot be made, or not without code of others.
     """
     # Then only flat rows are known, and `predict` says so.
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
-        file = path / "settings.json"
-        settings = read_settings(file) if path.is_dir() else state["settings"]
+        settings = state.get("settings") or read_settings(path / "settings.json")
         with closing(flat_env(agreed_env(settings))) as env:
             masked = "action_mask" in env.reset(seed=0)[1]
-            return as_space(plain_space(unflattened(env).observation_space)), masked
-    return None, False
+            shown = plain_space(unflattened(env).observation_space)
+            return {"masked": masked, "observation_space": shown}
+    return {"masked": False, "observation_space": None}
 
 
 # %% [markdown]
