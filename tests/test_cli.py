@@ -237,7 +237,7 @@ REFUSED = {
     "ppo --env Pendulum-v1 --gamma 2": "gamma must",
     "rainbow --value-min 5 --value-max 1": "value_min must",
     "dqn --iteration-steps=32 --log-interval=48": "log_interval must",
-    "rainbowapex --alpha=0.2": "no option --alpha (priority_exponent is",
+    "rainbowapex --alpha=0.2": "no option --alpha (is it --priority-exponent?)",
     "ppo --alpha 0.2": "Unrecognized",
     "ppo --lr 0.1": "no option --lr (is it --learning-rate?)",
     "dqn --share-encoder": "share-encoder",

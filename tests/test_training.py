@@ -32,7 +32,7 @@ from benchmarks.spaces import (
 )
 from literate_rl.actors import actors
 from literate_rl.apps import training
-from literate_rl.apps.cli import main
+from literate_rl.apps.commands import main
 from literate_rl.apps.training import (
     ALGORITHMS,
     Agent,
