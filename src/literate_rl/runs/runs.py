@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest bdd77d89f1348cfb
+# Generated from chapters/runs/runs.py (edit there); digest bd390755943a9065
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def fit(
         run.begin()  # better now than after the first iteration
     log = Log(run, learner.step)
     returns: deque[float] = deque(maxlen=20)
-    total, stopped, evaluated = learner.config.total_steps, False, math.nan
+    total, stopped = learner.config.total_steps, False
+    latest: dict[str, float] = {}
     bar = Bar(
         total=total,
         initial=learner.step,
@@ -181,10 +182,8 @@ def fit(
             mean = metrics.get("charts/episodic_return", math.nan)
             returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
             # Most iterations have no evaluation: the last one stays in sight.
-            now = metrics.get("charts/eval_return", math.nan)
-            evaluated = evaluated if math.isnan(now) else now
-            known = metrics | {"charts/eval_return": evaluated}
-            bar.set_postfix(shown(known, returns), refresh=False)
+            latest |= {name: x for name, x in metrics.items() if math.isfinite(x)}
+            bar.set_postfix(shown(latest, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
         log.end_row()
@@ -216,12 +215,13 @@ def keep_what_is_whole(
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
     """Pick what the progress bar shows, with the mean of the last returns."""
-    names = "eval_return actors queue lag replaced"
-    found = {name: metrics.get(f"charts/{name}", math.nan) for name in names.split()}
-    found["KL"] = metrics.get("losses/approx_kl", math.nan)
-    if returns:
-        found = {"return": math.fsum(returns) / len(returns)} | found
-    return {name: f"{x:.3g}" for name, x in found.items() if math.isfinite(x)}
+    names = ["losses/approx_kl"]
+    names += [
+        f"charts/{x}" for x in ("eval_return", "actors", "queue", "lag", "replaced")
+    ]
+    found = {"return": math.fsum(returns) / len(returns)} if returns else {}
+    found |= {x.partition("/")[2]: metrics[x] for x in names if x in metrics}
+    return {name: f"{x:.3g}" for name, x in found.items()}
 
 
 State = dict[str, Any]  # what a file holds, by name
@@ -249,8 +249,8 @@ class Run:
         FileExistsError: If the directory holds a run already and ``resume`` is false.
         FileNotFoundError: If there is no checkpoint to resume from.
         TypeError: If ``settings`` holds something that JSON cannot write.
-        ValueError: If the checkpoint or the table is damaged, if the checkpoint is not
-            one of this package, or if it comes from another run.
+        ValueError: If the checkpoint or the table is damaged, or if the checkpoint is
+            not that of a run.
     """
 
     def __init__(
@@ -273,7 +273,8 @@ class Run:
             self.seen = self.checkpoint.exists() and self.checkpoint.stat().st_mtime_ns
             self.state = load_checkpoint(self.checkpoint)
             self.settings = read_settings(self.directory / "settings.json")
-            self.check_origin(self.state)
+            if "step" not in self.state:
+                raise ValueError(f"{self.checkpoint} comes from no run")
             self.saved = self.state["step"]
             # A checkpoint of an older version does not say how many rows there were.
             self.rows = self.rows_up_to(self.saved, self.state.get("rows", 0))
@@ -293,20 +294,6 @@ class Run:
             raise FileExistsError(
                 f"{self.directory} holds a run: resume it or choose another name"
             )
-
-    def check_origin(self, state: State) -> None:
-        """Raise unless the checkpoint comes from a run with these settings."""
-        if "step" not in state:
-            raise ValueError(f"{self.checkpoint} comes from no run")
-        # Other settings may be edited, for instance to train for longer.
-        settings = state.get("settings", {})
-        for name in ("algorithm", "env"):
-            there, here = settings.get(name), self.settings.get(name)
-            if there != here:
-                raise ValueError(
-                    f"{self.checkpoint} comes from another run: its {name} is "
-                    f"{there!r}, that of settings.json is {here!r}"
-                )
 
     def begin(self) -> None:
         """Lock the directory and prepare it for writing; later calls do nothing.
@@ -799,9 +786,6 @@ def load(
             holds no policy that it can build, or not with these models.
     """
     path = found(path)
-    if best and not (path / "best.pt").exists():
-        words = f"{path} has no best.pt: train with eval_interval"
-        raise FileNotFoundError(words)
     name = "best.pt" if best else "checkpoint.pt"
     state = load_checkpoint(path / name if best or path.is_dir() else path)
     try:
