@@ -374,7 +374,7 @@ def test_a_training_says_how_many_steps_it_takes(tmp_path, capsys):
     assert agent.learner.step == 128
     saved = agent.save(tmp_path / "a")
     train("A2C", CARTPOLE, resume=saved, total_steps=160)
-    assert capsys.readouterr().out.endswith(f", kept in {saved}\n")
+    assert capsys.readouterr().out.endswith(f"kept in {saved}\n")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -675,8 +675,7 @@ def test_an_environment_is_an_id_a_class_or_a_function(env, name, tmp_path):
     assert again.history[0]["step"] > 32
     del again
     assert saved.exists(), "only what nobody has kept goes with its agent"
-    again = f"--env {name}" if ":" in name else "--env .* in Python"
-    with pytest.raises(SystemExit, match=f"hand over again {again}"):
+    with pytest.raises(SystemExit, match="hand over again --env"):
         main(["a2c", "--resume", str(saved)])
 
 
@@ -702,7 +701,7 @@ def test_a_vector_environment_may_reset_a_step_later(name, tmp_path):
     envs = gym.make_vec(CARTPOLE, 4)
     few = {"progress": False, "total_steps": 500}
     saved = train(name, envs, **few).save(tmp_path / "a")
-    assert train(name, envs, resume=saved, **few | {"total_steps": 1000}).history
+    assert train(name, envs, resume=saved, **few | {"total_steps": 2000}).history
 
 
 class Doubled(gym.RewardWrapper[Any, Any]):

@@ -276,14 +276,8 @@ def train(
     if resume is None:
         agent.clear_up()
     if progress:
-        watch = "watch it with show(agent.policy, agent.env), "
-        watch = "" if isinstance(world, VectorEnv) else watch
-        kept = (
-            f"kept in {run.directory}"
-            if resume
-            else "keep it with agent.save(directory)"
-        )
-        print(watch + kept)
+        ways = "watch it with show(agent.policy, env), keep it with agent.save(folder)"
+        print(f"kept in {run.directory}" if resume else ways)
     return agent
 
 
@@ -774,7 +768,9 @@ def check_models(row: Row, models: Models, config: Any) -> None:
     # Our networks take an encoder of your own and a mask, and models of your own have
     # no use for them.
     own = models.keys() - {"encoder", "mask"}
-    if own and set(models) != set(row.models):
+    if not own:
+        return
+    if set(models) != set(row.models):
         wanted, given = " and ".join(row.models) or "none", " and ".join(models)
         words = f"models of your own for {row.key} must be {wanted}"
         raise ValueError(f"{words}, got {given}")
@@ -782,9 +778,9 @@ def check_models(row: Row, models: Models, config: Any) -> None:
         if isinstance(model := models[role], type):
             words = f"{role} must be a torch.nn.Module, got the class"
             raise TypeError(f"{words}: hand over {model.__name__}(…)")
-    if own and getattr(config, "recurrent", None):
+    if getattr(config, "recurrent", None):
         raise ValueError("recurrent must be None with models of your own")
-    if own and config.normalize_obs:
+    if config.normalize_obs:
         words = "normalize_obs must be False with models of your own, got True"
         raise ValueError(f"{words}: normalise inside of them")
 

@@ -1277,8 +1277,7 @@ def check_agreed(
             raise ValueError(f"the run has {has}, not {shlex.join(names)}")
         if not names and any(map(is_command, old)):
             words = "a directory may not choose whose code runs: hand over again"
-            where = " in Python" if "<" in has else ""
-            raise ValueError(f"{words} {has}{where}")
+            raise ValueError(f"{words} {has}")
 
 
 def agreed_env(

@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest bd390755943a9065
+# Generated from chapters/runs/runs.py (edit there); digest 91204bbf990238c5
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -949,8 +949,7 @@ def check_agreed(
             raise ValueError(f"the run has {has}, not {shlex.join(names)}")
         if not names and any(map(is_command, old)):
             words = "a directory may not choose whose code runs: hand over again"
-            where = " in Python" if "<" in has else ""
-            raise ValueError(f"{words} {has}{where}")
+            raise ValueError(f"{words} {has}")
 
 
 def agreed_env(
