@@ -22,7 +22,6 @@ from processes import Child
 
 from benchmarks.chaos_runs import difference, flat, table
 from benchmarks.spaces import SEEN, Sampled
-from literate_rl.apps import training
 from literate_rl.apps.cli import Command
 from literate_rl.apps.commands import main
 from literate_rl.apps.training import ALGORITHMS
@@ -139,9 +138,7 @@ def test_a_run_leaves_its_files_and_says_where(whole):
     for line in ("directory: runs/a\n", "runs/a/checkpoint.pt\n", "runs/a/video.mp4\n"):
         assert line in out
     assert f"{STEPS}/{STEPS}" in err
-    assert "return=" in err
     settings = json.loads((whole / "settings.json").read_text())
-    assert (settings["algorithm"], settings["env"]) == ("ppo", "CartPole-v1")
     # What was not named is what suits the environment, not the dataclass's default.
     assert (settings["config"]["seed"], settings["config"]["gamma"]) == (3, 0.98)
     assert steps_of(whole) == [*range(ITERATION, STEPS + 1, ITERATION)]
@@ -184,12 +181,6 @@ def test_an_interrupt_saves_and_says_how_to_go_on(here):
     assert steps_of("runs/a") == [*range(ITERATION, STEPS + 1, ITERATION)]
 
 
-def test_what_is_to_be_typed_is_quoted(here, monkeypatch, capsys):
-    monkeypatch.setattr(training, "fit", lambda learner, run, *_: run.save(learner))
-    main(["ppo", "--name", "my $(run)", *TINY])
-    assert "go on with --resume 'runs/my $(run)'\n" in capsys.readouterr().out
-
-
 # --- Help and refusals ----------------------------------------------------------------
 
 
@@ -228,24 +219,17 @@ REFUSED = {
     "ppo --resume runs/missing": "no checkpoint runs/missing/checkpoint.pt",
     "ppo --resume runs/taken": "is damaged or no checkpoint",
     "ppo --name ..": "name must",
-    "ppo --name ''": "name must",
     f"ppo --name {'x' * 300}": "File name too long",
-    "ppo --env ''": "env ''",
     "ppo --env nowhere:A-v0": "env 'nowhere:A-v0' cannot be made: No module",
     "ppo --env test_cli:Unseen --watch": "has no render mode 'rgb_array'",
     "ppo --device cuda": "device must",
     "ppo --env Pendulum-v1 --gamma 2": "gamma must",
-    "rainbow --value-min 5 --value-max 1": "value_min must",
-    "dqn --iteration-steps=32 --log-interval=48": "log_interval must",
-    "rainbowapex --alpha=0.2": "no option --alpha (priority_exponent is",
+    "rainbowapex --alpha=0.2": "no option --alpha (is it --priority-exponent?)",
     "ppo --alpha 0.2": "Unrecognized",
     "ppo --lr 0.1": "no option --lr (is it --learning-rate?)",
-    "dqn --share-encoder": "share-encoder",
     "a2c --mask 10 2x": "mask must",
     "a2c --wrappers FrameStack": "is it FrameStackObservation?",
-    "a2c --wrappers FrameStackObservation": "does not fit 'CartPole-v1'",
     "dqn --qnet test_cli:Missing": "test_cli:Missing must be module:name",
-    "dqn --actor test_cli:qnet": "must be qnet, got actor",
     "dqn --qnet test_cli:wide": "q_value must have shape",
 }
 
@@ -259,11 +243,9 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(words, here, capsys):
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(words))
     out, err = capsys.readouterr()
-    code = ended.value.code
-    assert REFUSED[words] in " ".join(f"{code} {err}".replace("│", " ").split())
-    assert out == ""
-    assert "Traceback" not in err
-    assert code == 2 or (code.startswith("error: ") and "\n" not in code)
+    said = f"{ended.value.code} {err}".replace("│", " ")
+    assert REFUSED[words] in " ".join(said.split())
+    assert (out, "Traceback" in err) == ("", False)
     assert sorted(here.rglob("*")) == before
 
 
@@ -327,7 +309,7 @@ def test_a_run_that_fails_before_it_has_learned_leaves_nothing(here, monkeypatch
 EVIL = "from pathlib import Path; Path('opened').write_text('by the sender')"
 
 
-@pytest.mark.parametrize("where", ["evil", "runs.b.evil", "evil.py", "./evil"])
+@pytest.mark.parametrize("where", ["evil", "runs.b.evil", "./evil"])
 @pytest.mark.parametrize("what", ["env", "qnet", "wrappers"])
 def test_a_foreign_folder_imports_nothing_that_was_not_named(copied, where, what):
     Path("evil.py").write_text(EVIL)
@@ -346,9 +328,7 @@ def test_a_foreign_folder_imports_nothing_that_was_not_named(copied, where, what
     assert f"the run has --{what} {name}, not" in refusal([*resume, f"--{what}", "X"])
     load("runs/b")
     if what != "qnet":
-        with pytest.raises(ValueError, match="hand over again"):
-            load_env("runs/b")
-        refusal(["show", "runs/b"])
+        assert "hand over again" in refusal(["show", "runs/b"])
     assert snapshot(Path()) == before
     if (what, where) == ("env", "evil"):
         main([*resume, "--env", name])
@@ -374,7 +354,6 @@ def test_a_foreign_folder_joins_no_cluster_that_was_not_named(here):
     ("config", "words", "message"),
     [
         ({"num_envs": "4"}, "", "settings.json: num_envs must be an integer, got str"),
-        ({"scale_reward": [1]}, "", "scale_reward must"),
         ({"no_such": 1}, "", "unexpected keyword argument 'no_such'"),
         ({}, "--total-steps=1", f"the run has --total-steps {STEPS}, not 1"),
         # A default is named like any other value.
@@ -397,10 +376,6 @@ def test_what_a_resumed_run_cannot_be_is_refused(copied, config, words, message)
 # --- Models, environments and wrappers of one's own -----------------------------------
 
 
-def actor():
-    return CategoricalActor(4, 2)
-
-
 def critic():
     return StateValue(4)
 
@@ -419,7 +394,6 @@ class Drawing(CategoricalActor):
     [
         ("dqn", "--qnet test_cli:qnet", "without noise"),
         ("dqn", "--encoder worlds:make_eye", "without noise"),
-        ("a2c", "--actor test_cli:actor --critic test_cli:critic", "without noise"),
         ("a2c", "--actor test_cli:Drawing --critic test_cli:critic", "as it draws"),
     ],
 )
@@ -428,13 +402,11 @@ def test_models_of_ones_own_are_named_again(here, capsys, algorithm, named, how)
     out, resume = capsys.readouterr().out, [algorithm, "--resume", "runs/a"]
     assert f"return of 20 episodes {how}" in out
     assert f"literate-rl {' '.join(resume)} {named} --watch\n" in out
-    models = dict(re.findall(r"--(\w+) (\S+)", named))
-    given = ", ".join(f"{role}=..." for role in models)
+    given = ", ".join(f"{role}=..." for role in re.findall(r"--(\w+)", named))
     assert f"load it:       literate_rl.load('runs/a', {given})\n" in out
     assert f"again {named[:12]}" in refusal(resume)
-    role, name = next(iter(models.items()))
-    other = refusal([*resume, f"--{role}", "test_cli:wide"])
-    assert f"the run has --{role} {name}, not test_cli:wide" in other
+    other = refusal([*resume, *re.sub(":\\S+", ":wide", named).split()])
+    assert f"the run has {named.split(' --')[0]}, not " in other
     main([*resume, *named.split(), "--total-steps=2000"])
     assert steps_of("runs/a")[-1] >= 2000
 
@@ -454,19 +426,18 @@ def helper():
 def test_an_environment_may_be_named_by_its_file(here, capsys):
     Path("inner").mkdir()
     Path("inner/rooms.py").write_text(ROOMS.format(room="Room"))
-    inside, forms = "inner/rooms.py:Room", ["inner/rooms.py", "rooms:Room"]
-    forms += [inside, "inner/rooms:Room", "./inner/rooms:Room"]
-    for number, form in enumerate(forms):
-        run = Path(f"runs/n{number}")
-        main(["ppo", "--name", run.name, "--env", form, *SHORT[2:]])
-        stored = json.loads((run / "settings.json").read_text())["env"]
-        assert stored == (form if number else inside)
+    inside = "inner/rooms.py:Room"
+    forms = {"inner/rooms.py": inside, "rooms:Room": "rooms:Room", inside: inside}
+    for number, (form, stored) in enumerate(forms.items()):
+        run = f"runs/n{number}"
+        main(["ppo", "--name", f"n{number}", "--env", form, *SHORT[2:]])
+        assert json.loads(Path(run, "settings.json").read_text())["env"] == stored
         out = capsys.readouterr().out
         main(shlex.split(re.search("watch it: +literate-rl (.*) --watch", out)[1]))
         capsys.readouterr()
         for other in forms:
             assert evaluate(load(run), load_env(run, other), 1).shape == (1,)
-        assert f"again --env {stored}" in refusal(["ppo", "--resume", str(run)])
+        assert f"again --env {stored}" in refusal(["ppo", "--resume", run])
 
 
 def test_a_file_that_leaves_it_open_is_answered_with_what_to_type(here):
@@ -490,20 +461,17 @@ def around(env: Any) -> Any:
     return env
 
 
-def test_a_function_with_wrappers_a_mask_and_one_encoder(here, capsys):
+def test_a_function_with_wrappers_and_a_mask(here, capsys):
     typed = ["--env", "test_cli:untold", "--wrappers"]
     typed += ["FrameStackObservation(2)", "test_cli:around"]
-    told = ["--mask", "10", "01", "00", "--share-encoder"]
+    told = ["--mask", "10", "01", "00"]
     main(["a2c", "--name=a", "--total-steps=20", *typed, *told])
     resume = ["a2c", "--resume", "runs/a"]
     again = f"literate-rl {shlex.join(resume + typed)} --watch\n"
     assert again in capsys.readouterr().out
-    policy = load("runs/a")
-    assert policy.actions.mask.int().tolist() == [[1, 0], [0, 1], [0, 0]]
-    assert policy.network.actor.network.encoder[0] is policy.network.critic[0]
+    assert load("runs/a").actions.mask.int().tolist() == [[1, 0], [0, 1], [0, 0]]
     for words, message in (
         (typed[:2], "hand over again --wrappers"),
-        (typed[:4], "the run has --wrappers"),
         ([*typed, "--mask", "11", "11", "11"], "the run has --mask '[[1, 0]"),
     ):
         assert message in refusal([*resume, *words])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 from check import ROOT
 from gymnasium import spaces
 
-from literate_rl.apps import commands
-from literate_rl.apps.commands import OFFERED, OTHERS, main, overview
+from literate_rl.apps.commands import OFFERED, main, overview
 from literate_rl.apps.training import ALGORITHMS
 
 SEEN = spaces.Box(-1, 1, (3,))
@@ -67,15 +67,10 @@ def test_what_is_no_command_is_said(capsys):
         assert f"there is no command {name!r}: {hint}" in capsys.readouterr().err
 
 
-def test_commands_get_all_words(monkeypatch):
-    got: list[list[str]] = []
-    module = SimpleNamespace(main=got.append)
-    for name in ("other_commands", commands.TRAIN):
-        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
-    monkeypatch.setitem(OTHERS, "other", ("other_commands", "does something else"))
-    main(["other", "--a", "b"])
-    assert got.pop() == ["--a", "b"]
-    assert "  other        does something else" in overview().splitlines()
-    for name in (*OFFERED, "apex"):
-        main([name, "--seed", "3"])
-        assert got.pop() == [name, "--seed", "3"]
+def test_apex_says_which_learner_its_actors_work_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(
+        ["apex", "--algorithm=ddpg", "--env=Pendulum-v1", "--total-steps=1", "--name=a"]
+    )
+    settings = json.loads(Path("runs/a/settings.json").read_text())
+    assert settings["algorithm"] == "ddpgapex"

@@ -166,5 +166,3 @@ def test_it_has_a_command_line(
     )
     main([algorithm, "--env", env, "--name=a", *words])
     assert load_checkpoint("runs/a/checkpoint.pt")["step"] >= 100
-    with pytest.raises(SystemExit):
-        main([algorithm, "--env", env, "--name=a", *words])

@@ -8,9 +8,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import tangle
 
 import literate_rl
-from literate_rl.floors import BELOW_THE_TOP, OldAddress, modules
+from literate_rl.floors import OldAddress, modules
 
 # Each module with the public names that it had before the floors.
 OLD = dict(
@@ -25,7 +26,7 @@ GONE |= {"FusedCriticError", "fused_critic_error"}
 
 def test_few_names_are_at_the_top_and_the_others_exist():
     assert len(literate_rl.__all__) <= 180
-    for home, names in BELOW_THE_TOP.items():
+    for home, names in tangle.BELOW_THE_TOP.items():
         assert {*names.split()} <= {*import_module(f"literate_rl.{home}").__all__}
 
 

@@ -271,6 +271,7 @@ def test_what_is_drawn_comes_from_pytorchs_generator():
 def without_world(run: Path) -> Path:
     """Make a run one from before: its checkpoint knows nothing of its world."""
     state = load_checkpoint(run / "checkpoint.pt")
+    del state["settings"]
     for name in ("masked", "observation_space"):
         del state["policy"][name]
     save_checkpoint(run / "checkpoint.pt", state)

@@ -384,7 +384,7 @@ def test_the_auxiliary_phase_holds_the_policy_of_the_stored_states():
     ("name", "options", "words"),
     [
         ("DQN", {"recurrent": "gru"}, "no setting 'recurrent'"),
-        ("PPO", {"recurrent": "gru", "fast": "by hand"}, "memory"),
+        ("PPO", {"recurrent": "gru", "fast": "by hand"}, "RecurrentPolicy"),
         ("PPO", {"recurrent": "gru", "num_envs": 2, "num_minibatches": 3}, "at most 2"),
         ("PPO", {"recurrent": "gru", "actor": nn.Identity(), "critic": nn.Identity()},
          "recurrent"),

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import pickle
 import random
 import re
 import resource
@@ -30,6 +29,7 @@ from torch import nn
 from worlds import Fenced, left_alone, moody
 
 from literate_rl.data.episodes import Mean
+from literate_rl.ground.nests import as_space
 from literate_rl.learners.ppg_learner import make_phasic_policy
 from literate_rl.nets.parts import ActorCritic, CategoricalActions
 from literate_rl.nets.policies import Policy, make_policy
@@ -185,7 +185,7 @@ def test_progress_is_shown_on_request(capsys):
     assert out == ""
     assert all(words in err for words in ("80/80", "return=", " steps/s"))
     assert err.split("\r")[-1].count("steps/s") == 1, "one speed"
-    assert "KL" not in err  # NaN says nothing
+    assert "approx_kl" not in err  # NaN says nothing
 
 
 class Patient(Walker):
@@ -300,12 +300,6 @@ def test_nothing_that_is_left_of_a_run_is_overwritten(tmp_path, name):
         Run(tmp_path)
 
 
-def test_a_run_that_died_at_its_birth_can_be_begun_again(tmp_path):
-    for seed in (1, 2):
-        Run(tmp_path, {"seed": seed}).close()
-    assert json.loads((tmp_path / "settings.json").read_text()) == {"seed": 2}
-
-
 def test_metrics_are_a_table_with_a_header(tmp_path):
     with Run(tmp_path) as run:
         run.log(8, {"a": 0.5, "b": math.nan})
@@ -326,12 +320,9 @@ def test_columns_are_added_at_once_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        ("step,a\n8,1\n16,2\n24,3\n32,4\n", "step,a\n8,1\n16,2\n24,3\n"),
-        ("step,a\n8,1\n16,2\n24,3\n32,", "step,a\n8,1\n16,2\n24,3\n"),
+        ("step,a\n8,1\n24,3\n32,4\n", "step,a\n8,1\n24,3\n"),
         ("step,a\n8,1\n32,4,4\n16\n2", "step,a\n8,1\n"),
-        ("step,a\n123456", "step,a\n"),
         ("step,", ""),
-        ("", ""),
     ],
 )
 def test_rows_behind_the_checkpoint_and_half_lines_go(tmp_path, text, kept):
@@ -409,7 +400,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     assert same_content(STATE, load_checkpoint(path))
 
 
-@pytest.mark.parametrize("moment", ["fsync", "replace", 0, 500, 1500])
+@pytest.mark.parametrize("moment", ["fsync", "replace", 500])
 def test_a_failed_save_costs_neither_the_checkpoint_nor_the_one_before(
     tmp_path, monkeypatch, moment
 ):
@@ -433,8 +424,6 @@ def test_a_failed_save_costs_neither_the_checkpoint_nor_the_one_before(
     assert load_checkpoint(path) == {"step": 2}
     assert load_checkpoint(tmp_path / "c.previous.pt") == {"step": 1}
     assert len([*tmp_path.iterdir()]) == 2
-    save_checkpoint(path, {"step": 3})
-    assert load_checkpoint(path) == {"step": 3}
 
 
 PEAK = """
@@ -472,13 +461,7 @@ def test_a_large_state_is_held_in_memory_once(tmp_path):
         assert float(grown.stdout) < most
 
 
-@pytest.mark.parametrize(
-    "unsafe",
-    [
-        *(lambda: 1, io.StringIO(), np.zeros(3), np.float32(1.0)),
-        *(Path("x"), nn.Linear(1, 1), Walker),
-    ],
-)
+@pytest.mark.parametrize("unsafe", [lambda: 1, io.StringIO(), np.zeros(3), Path("x")])
 def test_what_could_not_be_loaded_is_not_written(tmp_path, unsafe):
     path = tmp_path / "c.pt"
     save_checkpoint(path, {"step": 1})
@@ -506,65 +489,46 @@ def test_loading_a_foreign_pickle_runs_its_code_and_ours_refuses(tmp_path, monke
     assert Path("opened").exists()
 
 
-@pytest.mark.parametrize(
-    "thing",
-    [
-        *(nn.Linear(2, 2), nn.Linear(2, 2).state_dict(), [1, 2], {"format": "other"}),
-        pickle.dumps({"format": FORMAT}),
-    ],
-)
+@pytest.mark.parametrize("thing", [nn.Linear(2, 2), [1, 2], {"format": "other"}])
 def test_a_file_that_is_none_of_ours_is_refused_by_name(tmp_path, thing):
-    path = tmp_path / "c.pt"
-    path.write_bytes(thing) if isinstance(thing, bytes) else torch.save(thing, path)
+    torch.save(thing, path := tmp_path / "c.pt")
     with pytest.raises(ValueError, match=r"^[^\n]*c\.pt is (damaged|not a li)[^\n]*$"):
         load(path)
 
 
-def damages(content):
-    """Yield what may have become of a file, and whether anybody may read it."""
-    rng = random.Random(0)
-    for number in range(150):
-        yield content[: rng.randrange(len(content))], False
-        yield rng.randbytes(rng.randrange(80)), False
-        for _ in "ab":
-            flipped = bytearray(content)
-            flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-            yield bytes(flipped), True
-        start = 512 * number
-        sector = content[start : start + 512]
-        if sector:
-            yield content[:start] + bytes(len(sector)) + content[start + 512 :], True
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_no_damage_changes_a_number_unnoticed(tmp_path):
-    path, refused, silent = tmp_path / "c.pt", 0, 0
+    """One bit flips, or the end is missing; some bits are those that nobody reads."""
+    path, rng, refused, silent = tmp_path / "c.pt", random.Random(0), 0, 0
     state = {**STATE, "weights": make_policy(vectors(4), TWO).state_dict()}
     save_checkpoint(path, state)
     whole = path.read_bytes()
-    for damaged, readable in damages(whole):
+    for end in [len(whole)] * 300 + rng.sample(range(len(whole)), 50):
+        damaged = bytearray(whole[:end])
+        if end == len(whole):
+            damaged[rng.randrange(end)] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
-        # Some damages are in bytes that nobody reads.
         try:
             found = load_checkpoint(path)
         except ValueError:
             refused += 1
         else:
-            assert readable
+            assert end == len(whole)
             assert same_content(state, found)
         # Torch itself reads many of these files, and gives back something else.
         with suppress(Exception):
             unchecked = torch.load(path, weights_only=True)
             unchecked.pop("format")
             silent += not same_content(state, unchecked)
-    assert refused > 600
-    assert silent > 100
+    assert refused > 200
+    assert silent > 50
 
 
 def test_a_file_of_an_older_version_tells_its_world_without_its_folder(tmp_path):
     state = {"settings": {"env": "CartPole-v1"}}
-    seen, masked = look_at_env(tmp_path / "checkpoint.pt", state)
-    assert (seen.shape, masked) == ((4,), False)
+    known = look_at_env(tmp_path / "checkpoint.pt", state)
+    assert as_space(known["observation_space"]).shape == (4,)
+    assert known["masked"] is False
 
 
 @pytest.fixture
@@ -592,10 +556,9 @@ def test_the_checkpoint_before_stays_and_is_named_when_the_last_is_damaged(
     assert load_checkpoint(previous) == {"step": 2}
     assert previous.stat().st_ino in synced[-4:]
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"c\.pt is damaged") as caught:
+    way_out = f"is damaged .*; to go on from step 2, rename {previous} to c.pt$"
+    with pytest.raises(ValueError, match=way_out):
         load_checkpoint(path)
-    way_out = f"; to go on from step 2, rename {previous} to c.pt"
-    assert str(caught.value).endswith(way_out)
     previous.write_bytes(b"damaged too")
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"checkpoint .*c\.pt$"):
@@ -684,34 +647,23 @@ def test_a_checkpoint_of_another_learner_is_refused_and_nothing_lost(tmp_path, m
 
 
 HEAD = "step,a\n"
-ROWS = [
-    *((None, 0), ("a\nx,1\n", 0), ("\xff\n", 0)),
-    *((HEAD + rest, 2) for rest in ("8,1\n16,2\n24,", "8,1\n24,3\n32,4\n")),
-]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("settings.json", '{"env": "Other-v0"}', "its env is 'A-v0', that of settings"),
-        ("settings.json", '{"env": "A-v0", "algorithm": "x"}', "its algorithm is None"),
         ("settings.json", '{"env": ', "is no JSON"),
-        ("settings.json", None, "No such file"),
-        ("checkpoint.pt", {}, "comes from no run"),
-        *(("metrics.csv", x, f"3 rows up to step 24, got {n}") for x, n in ROWS),
+        ("metrics.csv", "", "3 rows up to step 24, got 0"),
+        ("metrics.csv", "a\nx,1\n", "got 0"),
+        ("metrics.csv", "step,a\n8,1\n16,2\n24,", "got 2"),
+        ("metrics.csv", "step,a\n8,1\n24,3\n32,4\n", "got 2"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused_and_nothing_lost(
     tmp_path, name, content, words
 ):
-    path = killed(tmp_path, settings={"env": "A-v0"}) / name
-    if content is None:
-        path.unlink()
-    elif content == {}:
-        save_checkpoint(path, {})
-    else:
-        path.write_text(content, "latin-1")
-    with refused(tmp_path, (ValueError, FileNotFoundError), words):
+    (killed(tmp_path, settings={"env": "A-v0"}) / name).write_text(content)
+    with refused(tmp_path, ValueError, words):
         Run(tmp_path, resume=True)
 
 
@@ -754,29 +706,17 @@ def test_a_run_that_went_on_meanwhile_is_read_again(tmp_path):
             late.begin()
 
 
-HOLD = """
-import sys, time
-from literate_rl.runs.runs import Run
-with Run(sys.argv[1]):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_lock_goes_with_its_process(tmp_path, number):
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+def test_the_lock_goes_with_its_process(tmp_path):
+    code = "import sys, time; from literate_rl import Run; run = Run(sys.argv[1]); "
+    code += "print(run.metrics, flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", code, str(tmp_path)]
     with Child(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
+        assert process.stdout.readline()
         with pytest.raises(BlockingIOError, match="in use by another process"):
-            Run(tmp_path, {"seed": 2})  # a new run of the same name
-        save_checkpoint(tmp_path / "checkpoint.pt", {"step": 8})
-        with Run(tmp_path, resume=True) as run:
-            with pytest.raises(BlockingIOError, match="in use by another process"):
-                run.begin()
-            process.send_signal(number)
-            assert process.wait(timeout=60) == -number
-            run.begin()
+            Run(tmp_path)  # a new run of the same name
+        process.kill()
+        process.wait(timeout=60)
+        Run(tmp_path).close()
 
 
 @pytest.mark.parametrize(
@@ -786,7 +726,6 @@ def test_the_lock_goes_with_its_process(tmp_path, number):
         ("m:A-v0", ["m:A-v0"], None),
         ("m:A-v0", [], "whose code runs: hand over again --env m:A-v0$"),
         ("m:A-v0", ["n:A-v0"], "the run has --env m:A-v0, not n:A-v0$"),
-        ("A-v0", ["m:A-v0"], "the run has --env A-v0, not m:A-v0$"),
     ],
 )
 def test_what_runs_code_must_be_named(stored, named, message):
@@ -797,14 +736,7 @@ def test_what_runs_code_must_be_named(stored, named, message):
 # --- Policies from a file -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("Missing", "evaluate", "Run", "load", "__doc__", "make_envs"),
-        *("make_odd_policy", "make_policy ", "ppo.make_policy", "", 3, None),
-        *(["make_policy"], {"make_policy": 1}),
-    ],
-)
+@pytest.mark.parametrize("name", ["Missing", "evaluate", "ppo.make_policy", 3, None])
 def test_only_builders_of_policies_are_called(tmp_path, name):
     """Neither another public function nor one that is not public."""
     state = {"recipe": (name, small_policy().recipe[1]), "weights": {}}
@@ -820,17 +752,12 @@ def built(**changes):
     return {"recipe": recipe, "weights": policy.state_dict()}
 
 
-NO_RECIPES = [None, "make_policy", *(("make_policy", *x) for x in ([], [{}], [[1]]))]
-
-
 @pytest.mark.parametrize(
     "policy",
     [
-        *({}, None, "make_policy", [1]),
-        *({"recipe": recipe, "weights": {}} for recipe in NO_RECIPES),
+        *({}, None, {"recipe": "make_policy", "weights": {}}),
         *(built() | {"weights": {}}, built(hidden=5), built(hidden="four")),
-        *(built(models=3), built(models=["qnet"]), built(envs=2)),
-        *(built(observation_space={"n": 2, "start": 0}), built(action_space=None)),
+        *(built(models=3), built(observation_space={"n": 2, "start": 0})),
     ],
 )
 def test_a_policy_that_cannot_be_built_is_refused(tmp_path, policy):
@@ -875,11 +802,7 @@ def test_a_torn_film_replaces_no_whole_one(tmp_path):
 
 def test_show_plays_one_episode_in_a_window():
     modes, policy, env = [], make_policy(vectors(4), TWO), "CartPole-v1"
-
-    def make(render_mode):
-        modes.append(render_mode)
-        return gym.make(env)
-
+    make = lambda render_mode: modes.append(render_mode) or gym.make(env)  # noqa: E731
     assert show(policy, make, 3) == evaluate(policy, env, 1, 3)[0]
     assert modes == ["human"]
     with pytest.raises(ValueError, match="has no render mode 'human'"):
@@ -888,11 +811,8 @@ def test_show_plays_one_episode_in_a_window():
 
 def test_a_video_stands_in_the_page_with_its_description(tmp_path):
     (tmp_path / "v.mp4").write_bytes(b"film")
-    found = video_html(tmp_path / "v.mp4", 'A "fast" <cart> & a pole')
-    text = "A &quot;fast&quot; &lt;cart&gt; &amp; a pole"
-    assert f'aria-label="{text}"' in found
-    assert f">{text}</video>" in found
-    assert "<cart>" not in found
+    found = video_html(tmp_path / "v.mp4", "a <cart>")
+    assert found.count("a &lt;cart&gt;") == 2
     assert base64.b64encode(b"film").decode() in found
 
 
@@ -948,9 +868,7 @@ def test_stored_runs_are_grouped_by_variant(tmp_path, monkeypatch):
 def test_a_crash_while_writing_in_place_leaves_nothing(tmp_path):
     path = tmp_path / "c.pt"
     save_checkpoint(path, {"step": 1})
-    whole = path.read_bytes()
-    with path.open("wb") as file:  # the old checkpoint is gone from here on
-        file.write(whole[: len(whole) // 2])
+    path.write_bytes(path.read_bytes()[:500])  # the old checkpoint is gone
     with pytest.raises(ValueError, match="damaged or no checkpoint"):
         load_checkpoint(path)
 

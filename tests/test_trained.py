@@ -16,7 +16,7 @@ from literate_rl import (
     trained_agents,
 )
 from literate_rl.apps import trained
-from literate_rl.apps.trained import main
+from literate_rl.apps.commands import main
 from literate_rl.runs import runs
 
 AGENTS = trained_agents()
@@ -48,7 +48,7 @@ def test_a_name_that_nobody_has_is_answered_with_all(read, away):
         load("mine/pendulum-sac")  # a path is no name
     assert "taxi-ppo" not in str(error.value)
     with pytest.raises(SystemExit, match=r"^error: there is no checkpoint.*$"):
-        main(["pendulum-sarsa"])
+        main(["show", "pendulum-sarsa"])
 
 
 def test_what_is_here_under_that_name_comes_first_and_is_filmed_here(away, capsys):
@@ -58,7 +58,7 @@ def test_what_is_here_under_that_name_comes_first_and_is_filmed_here(away, capsy
     save_checkpoint(away / "pendulum-sac/checkpoint.pt", {"policy": state})
     assert load("pendulum-sac").recipe == policy.recipe
     assert load(Path("cartpole-a2c")).recipe != policy.recipe
-    main(["pendulum-sac", "--episodes", "1", "--film"])
+    main(["show", "pendulum-sac", "--episodes", "1", "--film"])
     assert "one episode:   pendulum-sac.mp4\n" in capsys.readouterr().out
     assert (away / "pendulum-sac.mp4").stat().st_size > 1000
 
@@ -69,7 +69,7 @@ def test_an_agent_is_no_run_that_could_go_on():
 
 
 def test_the_command_lists_them_with_task_and_score(capsys):
-    main([])
+    main(["show"])
     _, *lines = capsys.readouterr().out.splitlines()
     for line, (name, agent) in zip(lines, AGENTS.items(), strict=True):
         score, steps = f"{agent.score:.2f}", f"{agent.steps:,}"
@@ -80,7 +80,7 @@ def test_the_command_lets_one_play(away, capsys, monkeypatch):
     monkeypatch.setattr(trained, "has_screen", lambda: True)
     shown = []
     monkeypatch.setattr(trained, "show", lambda *words: shown.append(words[1:]))
-    main(["pendulum-sac", "--episodes", "3", "--seed", "5"])
+    main(["show", "pendulum-sac", "--episodes", "3", "--seed", "5"])
     assert shown == [("Pendulum-v1", 5)]
     returns = evaluate(load("pendulum-sac"), "Pendulum-v1", 3, seed=5)
     mean = f"{returns.mean():.2f} ± {np.std(returns):.2f}"

@@ -14,7 +14,6 @@ from which_agent import (
     SPECIAL,
     agents,
     from_here,
-    measured,
     questions,
     style,
 )
@@ -101,7 +100,3 @@ def test_agents_without_actors_take_copies_in_processes(name):
     assert learner.config.num_envs == 2
     assert learner.step >= 64
     envs.close()
-
-
-def test_what_is_not_measured_is_not_told():
-    assert measured("no_such_program") == ""

@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -40,8 +39,6 @@ from literate_rl.apps.training import (
     read_mask,
     settings_like,
 )
-from literate_rl.data.held import in_one_line
-from literate_rl.data.makers import from_file, in_file
 from literate_rl.ground.nests import MODELS
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.rows import ALGORITHMS, ONCE
@@ -248,39 +245,27 @@ def report(word: str, training: Training, watch: bool) -> None:
         print(f"watch it:      literate-rl {word} {training.again()} --watch")
     models = [f"{name}=..." for name in run.settings.get("models") or {}]
     arguments = ", ".join([repr(str(run.directory)), *models])
-    # One of the user's own has to be known first.
-    module = from_file(word).partition(":")[0] if in_file(word) or ":" in word else ""
-    first = f"import {module}; " if module else ""
-    print(f"load it:       {first}literate_rl.load({arguments})")
+    print(f"load it:       literate_rl.load({arguments})")
 
 
 # %% [markdown]
-# An error is one line on the screen, not a traceback. It says what went wrong and where, and how to
-# go on. (`python -X dev -m literate_rl …` shows the traceback as well.) {doc}`/chapters/apps/commands` calls `main`
-# with the name of an algorithm.
+# {doc}`/chapters/apps/commands` calls `main` with the name of an algorithm, and makes a line of an error.
 
 
 # %% tags=["export"]
 @randomness_kept()
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Train with the algorithm that comes first, as the options behind it say."""
-    word, *options = sys.argv[1:] if arguments is None else arguments
+    word, *options = arguments
     torch.set_num_threads(1)  # the networks are too small to be shared out
-    try:
-        if word == "apex":
-            word, options = apex_of(options)
-        command = parse(word, options)
-        with placing(command.device) as place:
-            training = command.asked(algorithm_named(word)).start(place)
-            print(f"run directory: {training.run.directory}")
-            training.carry_out()
-        report(word, training, command.watch)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a simulator may raise what is no `Exception`
-        if sys.flags.dev_mode:
-            raise
-        sys.exit(f"error: {in_one_line(error)}")
+    if word == "apex":
+        word, options = apex_of(options)
+    command = parse(word, options)
+    with placing(command.device) as place:
+        training = command.asked(algorithm_named(word)).start(place)
+        print(f"run directory: {training.run.directory}")
+        training.carry_out()
+    report(word, training, command.watch)
 
 
 # %% [markdown]
@@ -291,6 +276,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 # %%
 import subprocess
+import sys
 import tempfile
 
 place = tempfile.TemporaryDirectory()

@@ -73,6 +73,9 @@ OFFERED = {name: Offer(*row) for name, *row in LINES}
 # Each algorithm is a command, and so is `apex`, the three with many actors under one name. All of
 # them are carried out by {doc}`/chapters/apps/cli`. A further command is a line in `OTHERS`: the module whose
 # `main` gets the words behind the command, and what it does.
+#
+# An error is one line on the screen, not a traceback. It says what went wrong and where, and how to
+# go on. (`python -X dev -m literate_rl …` shows the traceback as well.)
 
 
 # %% tags=["export"]
@@ -118,16 +121,25 @@ def main(arguments: list[str] | None = None) -> None:
     name, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(overview())
-    elif name in OTHERS:
-        import_module(OTHERS[name][0]).main(options)
+        return
+    if name in OTHERS:
+        module = OTHERS[name][0]
     elif name in OFFERED or name == "apex" or ":" in name or name.endswith(".py"):
-        import_module(TRAIN).main([name, *options])
+        module, options = TRAIN, [name, *options]
     else:
         close = get_close_matches(name.lower(), [*OFFERED, *OTHERS, "apex"], n=1)
         hint = f"is it {close[0]}? " if close else ""
         words = f"error: there is no command {name!r}: {hint}literate-rl --help"
         print(f"{words} lists all", file=sys.stderr)
         sys.exit(2)
+    try:
+        import_module(module).main(options)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        from literate_rl.data.held import in_one_line  # it imports PyTorch
+
+        sys.exit(f"error: {in_one_line(error)}")
 
 
 # %% [markdown]

@@ -32,14 +32,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Any
 
 import tyro
 
-from literate_rl.data.held import in_one_line
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (
     agreed_env,
@@ -180,12 +178,9 @@ def see(policy: Any, env: Any, video: Path, seed: int = 0, film: bool = False) -
         print(f"one episode:   {video}")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Carry out ``show`` of the command line."""
-    try:
-        tyro.cli(play, prog="literate-rl show", args=arguments)
-    except Exception as error:
-        sys.exit(f"error: {in_one_line(error)}")
+    tyro.cli(play, prog="literate-rl show", args=arguments)
 
 
 # %% [markdown]

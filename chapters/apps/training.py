@@ -32,7 +32,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace, field
 from difflib import get_close_matches
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 from warnings import warn
@@ -42,12 +41,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import (
-    AsyncVectorEnv,
-    SyncVectorEnv,
-    VectorEnv,
-    VectorWrapper,
-)
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
@@ -104,7 +98,6 @@ from literate_rl.ground.protocols import (
     Kept,
     Learner,
     PolicyLike,
-    RunConfig,
     refuse_mask,
 )
 from literate_rl.ground.rows import (
@@ -284,14 +277,8 @@ def train(
     if resume is None:
         agent.clear_up()
     if progress:
-        watch = "watch it with show(agent.policy, agent.env), "
-        watch = "" if isinstance(world, VectorEnv) else watch
-        kept = (
-            f"kept in {run.directory}"
-            if resume
-            else "keep it with agent.save(directory)"
-        )
-        print(watch + kept)
+        ways = "watch it with show(agent.policy, env), keep it with agent.save(folder)"
+        print(f"kept in {run.directory}" if resume else ways)
     return agent
 
 
@@ -405,15 +392,6 @@ class Options(OwnModels, total=False):
 
 
 # %% tags=["export"]
-def check_states(state: Tensor, space: spaces.Space[Any]) -> None:
-    """Raise unless states have the shape of a space, or are rows of all its numbers."""
-    flat = (spaces.flatdim(space),)
-    shaped = space.shape if isinstance(space, spaces.Box) else flat
-    fits = any(state.shape[state.ndim - len(x) :] == x for x in (flat, shaped))
-    wanted, got = ", ".join(map(str, ("B", *shaped))), tuple(state.shape)
-    check_that(fits, f"states['state'] must have shape ({wanted}), got {got}")
-
-
 class Taught(NamedTuple):
     """What a copy of an agent has of its learner."""
 
@@ -470,20 +448,12 @@ class Agent:
         """Remove the folder once nobody has the agent any more."""
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
-    def state(self, policy: PolicyLike) -> dict[str, Any]:
-        """Return what a copy with such a policy has, the folder's files among it."""
-        files = [path for path in self.folder.rglob("*") if path.is_file()]
-        return {
-            **vars(self),
-            "learner": Taught(policy, self.learner.config, self.learner.step),
-            "folder": {str(x.relative_to(self.folder)): x.read_bytes() for x in files},
-        }
-
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickled copy needs."""
-        state = self.state(self.policy)
+        """Return what a copy needs, with the content of the folder."""
+        taught = Taught(self.policy, self.learner.config, self.learner.step)
+        files = {path.name: path.read_bytes() for path in self.folder.iterdir()}
         # As bytes it outlives this process, as tensors in shared memory do not.
-        state["learner"] = pickle.dumps(state["learner"])
+        state = {**vars(self), "learner": pickle.dumps(taught), "folder": files}
         try:
             pickle.dumps(self.env)
         except Exception:
@@ -494,17 +464,15 @@ class Agent:
         """Become a copy, with a folder of its own."""
         folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
         for name, content in state["folder"].items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        learner = state["learner"]
-        learner = pickle.loads(learner) if isinstance(learner, bytes) else learner
+        learner = pickle.loads(state["learner"])
         vars(self).update(state, learner=learner, folder=folder)
         self.clear_up()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
         """Return a copy in the same ``env``."""
-        twin, state = Agent.__new__(Agent), self.state(copy.deepcopy(self.policy, memo))
-        twin.__setstate__(state | {"history": copy.deepcopy(self.history, memo)})
+        twin: Agent = pickle.loads(pickle.dumps(self))
+        twin.env = self.env
         return twin
 
     def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
@@ -553,13 +521,7 @@ class Agent:
                 policy.actions.choose(policy.legal(q, mask), 0.0).unsqueeze(-1),
                 *rest,
             )
-        words = f"states must have the key 'state', got {[*states]}"
-        check_that(
-            "state" in states, f"{words}: predict takes observations as they are"
-        )
         state = torch.as_tensor(states["state"]).to(device_of(policy), torch.float32)
-        if plain := policy.recipe[1].get("observation_space"):
-            check_states(state, as_space(plain))
         return (policy.act(state, 0.0, mask=mask),)
 
     def save(self, directory: str | Path) -> Path:
@@ -718,15 +680,11 @@ def make_learner(*asked: Any, **more: Any) -> Learner:
 
 def check_recipe(row: Row, policy: Any) -> None:
     """Raise if ``load`` would build no policy, or another one, for a user's row."""
-    if row.home.startswith("literate_rl."):
-        return
     name, arguments = getattr(policy, "recipe", ("", {}))
     words = f"{row.name}'s policy would not come back from load"
     how = "decorate its maker with remembered, and name it in Row.makers"
     if (make := maker_named(name)) is None:
         raise ValueError(f"{words}: {how}")
-    if any(isinstance(x, RunConfig) for x in arguments.values()):
-        raise ValueError(f"{words}: wrap its maker in by_settings")
     with randomness_kept():
         same = repr(make(**arguments)) == repr(policy)
     check_that(same, f"{words}, but that of {name}: {how}")
@@ -759,7 +717,8 @@ def made(
     Beside it are the fast forms that it was handed, by their slots.
     """
     row: Any = ALGORITHMS[algorithm]
-    check_fast(fast, row, config)
+    theirs = not row.home.startswith("literate_rl.")
+    check_fast(fast, row)
     check_models(row, models, config)
     view, make = looked_at(env, config)
     build = make if notes is None else lambda: Noted(make(), notes)
@@ -778,7 +737,7 @@ def made(
         policy = policy_for(row, view, config, models)
     except SpaceError as error:
         raise SpaceError(f"{algorithm.upper()}'s {error}") from error
-    if not models:
+    if theirs and not models:
         check_recipe(row, policy)
     # Its own space, where the policy was told that of flat rows.
     policy.observation_space = as_space(plain_space(view.seen))
@@ -788,7 +747,7 @@ def made(
     forms = {slot: fast_form(slot, policy, fast) for slot in row.forms}
     if config.actors is None:
         learner = row.learner(policy, build(), config, **forms)
-        if not row.home.startswith("literate_rl."):
+        if theirs:
             check_kept(learner)
         return learner, forms
     # The actors are on the CPU, and each makes a form of its own.
@@ -798,13 +757,11 @@ def made(
 
 
 @checked
-def check_fast(fast: Fast, row: Row, config: Any) -> None:
+def check_fast(fast: Fast, row: Row) -> None:
     """Raise unless there is such a choice, and the algorithm has it."""
     able = [key for key, each in ALGORITHMS.items() if "by_hand" in each.forms]
-    if fast == "by hand" and row.key not in able:
-        raise ValueError(f"fast='by hand' is for {' and '.join(able)}, got {row.key}")
-    alone = fast != "by hand" or config.recurrent is None
-    check_that(alone, "fast='by hand' is for policies without a memory: leave it out")
+    words = f"fast='by hand' is for {' and '.join(able)}, got {row.key}"
+    check_that(fast != "by hand" or row.key in able, words)
 
 
 def check_models(row: Row, models: Models, config: Any) -> None:
@@ -812,7 +769,9 @@ def check_models(row: Row, models: Models, config: Any) -> None:
     # Our networks take an encoder of your own and a mask, and models of your own have
     # no use for them.
     own = models.keys() - {"encoder", "mask"}
-    if own and set(models) != set(row.models):
+    if not own:
+        return
+    if set(models) != set(row.models):
         wanted, given = " and ".join(row.models) or "none", " and ".join(models)
         words = f"models of your own for {row.key} must be {wanted}"
         raise ValueError(f"{words}, got {given}")
@@ -820,9 +779,9 @@ def check_models(row: Row, models: Models, config: Any) -> None:
         if isinstance(model := models[role], type):
             words = f"{role} must be a torch.nn.Module, got the class"
             raise TypeError(f"{words}: hand over {model.__name__}(…)")
-    if own and getattr(config, "recurrent", None):
+    if getattr(config, "recurrent", None):
         raise ValueError("recurrent must be None with models of your own")
-    if own and config.normalize_obs:
+    if config.normalize_obs:
         words = "normalize_obs must be False with models of your own, got True"
         raise ValueError(f"{words}: normalise inside of them")
 
@@ -911,15 +870,11 @@ def with_statistics(env: Any) -> Iterator[str]:
     """Yield the names of wrappers that keep statistics."""
     for layer in layers(env):
         # Gymnasium's class, and those of others, which have its name.
-        kinds = (kind for kept in vars(layer).values() for kind in type(kept).__mro__)
-        running = "RunningMeanStd" in (kind.__name__ for kind in kinds)
-        if running and getattr(layer, "update_running_mean", True):
+        kinds = {type(kept).__name__ for kept in vars(layer).values()}
+        if "RunningMeanStd" in kinds and getattr(layer, "update_running_mean", True):
             yield type(layer).__name__
-    if isinstance(inner := env.unwrapped, SyncVectorEnv):
-        yield from with_statistics(inner.envs[0])
-    elif isinstance(inner, AsyncVectorEnv):
-        with closing(inner.env_fns[0]()) as one:
-            yield from with_statistics(one)
+    if isinstance(env.unwrapped, SyncVectorEnv):
+        yield from with_statistics(env.unwrapped.envs[0])
 
 
 def looked_at_many(envs: Vectors, config: Any) -> tuple[View, Build]:
@@ -1081,22 +1036,22 @@ def act_in_list(policy: Any) -> Any:
     return numpy_act(policy)
 
 
-# What a slot is for, and what can fill it: the first that takes the policy.
-FORMS: dict[str, tuple[str, tuple[Callable[[Any], Any], ...]]] = {
-    "act": ("acting", (numpy_act,)),
-    "act_in_list": ("acting", (act_in_list,)),
-    "error": ("the error", (fused_q_error,)),
-    "by_hand": ("learning by hand", (ByHand,)),
+# What a slot is for, and what fills it if it takes the policy.
+FORMS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "act": ("acting", numpy_act),
+    "act_in_list": ("acting", act_in_list),
+    "error": ("the error", fused_q_error),
+    "by_hand": ("learning by hand", ByHand),
 }
 
 
 def fast_form(slot: str, policy: Any, fast: Fast) -> Any:
-    """Return what fills a slot, or None where nothing fits or nobody wants it."""
+    """Return what fills a slot, or None where it does not fit or nobody wants it."""
+    form = FORMS[slot][1]
     if slot == "by_hand":
-        return ByHand(policy) if fast == "by hand" else None
-    for form in FORMS[slot][1] if fast != "plain" else ():
-        with suppress(ValueError):
-            return form(policy)
+        return form(policy) if fast == "by hand" else None
+    with suppress(ValueError):
+        return None if fast == "plain" else form(policy)
     return None
 
 
@@ -1140,7 +1095,7 @@ def algorithm_named(name: Any) -> str:
 
     Args:
         name: Its name in capitals or not, a row, or ``module:name`` or ``file.py:name``
-            of a row, or of an algorithm that this module registers.
+            of a row.
 
     Raises:
         TypeError: If it is neither a text nor a row.
@@ -1152,28 +1107,22 @@ def algorithm_named(name: Any) -> str:
         kind = getattr(name, "__name__", type(name).__name__)
         words = "algorithm must be a text such as 'PPO', or a row"
         raise TypeError(f"{words}, got {kind}")
-    own = name
     if in_file(name) or ":" in name:
         module, _, own = from_file(name).partition(":")
-        inside = vars(import_module(module))
-        rows = [key for key, x in inside.items() if is_row(x)]
-        own = own or rows[0] if len(rows) == 1 else own
-        if is_row(inside.get(own)):
-            return register(inside[own]).key
-        known = ALGORITHMS.get(key_of(own))
-        if known is None or known.home != module:
-            has = f"it has {' and '.join(rows)}" if rows else "nor another one"
-            raise ValueError(f"{name!r} is no algorithm: there is no row {own}, {has}")
-    key = key_of(own)
+        rows = {key: x for key, x in vars(import_module(module)).items() if is_row(x)}
+        if len(rows) == 1:
+            own = own or min(rows)
+        if own not in rows:
+            has = f"there is no row {own}, it has {' and '.join(rows) or 'none'}"
+            raise ValueError(f"{name!r} is no algorithm: {has}")
+        return register(rows[own]).key
+    key = key_of(name)
     key = CLASSES.get(key, key)
     if key in ALGORITHMS:
         return key
-    # The name of a class or a network often holds that of its algorithm.
-    parts = [x for x in ALGORITHMS if key and (x in key or key in x)]
-    close = parts or get_close_matches(key, ALGORITHMS, n=1)
-    hint = f": is it {' or '.join(map(repr, close))}?" if close else ""
-    names = ", ".join(ALGORITHMS)
-    raise ValueError(f"algorithm must be one of {names}, got {name!r}{hint}")
+    hint = "".join(f": is it {x!r}?" for x in get_close_matches(key, ALGORITHMS, n=1))
+    words = f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}{hint}"
+    raise ValueError(words)
 
 
 # %% [markdown]
@@ -1227,15 +1176,6 @@ class Asked:
     directory: Path | None = None
     look: str = ""
     dash: str = ""
-
-    def __post_init__(self) -> None:
-        if self.callback is None:
-            return
-        try:
-            signature(self.callback).bind("learner", "metrics")
-        except TypeError as error:
-            words = "callback must take the learner and its metrics"
-            raise TypeError(f"{words}: {error}") from error
 
     @property
     def told(self) -> dict[str, Any]:
@@ -1490,9 +1430,11 @@ Notes = dict[str, list[float]]
 
 def means_of(notes: Notes) -> dict[str, float]:
     """Return the means of what was noted since the last time, NaN of nothing."""
-    means: dict[str, float] = {}
-    for name, x in notes.items():
-        means[name] = Mean(math.fsum(x) / len(x) if x else math.nan, len(x))
+    means: dict[str, float] = {
+        name: Mean(math.fsum(x) / len(x) if x else math.nan, len(x))
+        for name, x in notes.items()
+    }
+    for x in notes.values():
         x.clear()
     return means
 
@@ -1589,9 +1531,7 @@ def import_model(role: str, where: str) -> Any:
         module, _, name = from_file(where).partition(":")
         make = getattr(import_module(module), name)
         return make if role == "encoder" and not isinstance(make, type) else make()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # also one that calls `sys.exit`
+    except Exception as error:
         raise ValueError(
             f"{where} must be module:name of a class or function that makes a model "
             f"without arguments: {type(error).__name__}: {error}"

@@ -320,7 +320,8 @@ def fit(
         run.begin()  # better now than after the first iteration
     log = Log(run, learner.step)
     returns: deque[float] = deque(maxlen=20)
-    total, stopped, evaluated = learner.config.total_steps, False, math.nan
+    total, stopped = learner.config.total_steps, False
+    latest: dict[str, float] = {}
     bar = Bar(
         total=total,
         initial=learner.step,
@@ -341,9 +342,6 @@ def fit(
             except BaseException as error:
                 keep_what_is_whole(error, learner, run, log)
                 raise
-            if not isinstance(metrics, dict):
-                kind = type(metrics).__name__
-                raise TypeError(f"iterate must return metrics by name, got {kind}")
             taken, seconds = learner.step - before, time.perf_counter() - start
             check_that(taken > 0, "iterate must take a step, or the run never ends")
             metrics["charts/SPS"] = Mean(taken / seconds, seconds)
@@ -355,10 +353,8 @@ def fit(
             mean = metrics.get("charts/episodic_return", math.nan)
             returns.extend(getattr(mean, "returns", [] if math.isnan(mean) else [mean]))
             # Most iterations have no evaluation: the last one stays in sight.
-            now = metrics.get("charts/eval_return", math.nan)
-            evaluated = evaluated if math.isnan(now) else now
-            known = metrics | {"charts/eval_return": evaluated}
-            bar.set_postfix(shown(known, returns), refresh=False)
+            latest |= {name: x for name, x in metrics.items() if math.isfinite(x)}
+            bar.set_postfix(shown(latest, returns), refresh=False)
             bar.update(min(taken, total - bar.n))
         # Whether it is finished or interrupted: nothing that was learned is lost.
         log.end_row()
@@ -374,7 +370,10 @@ def keep_what_is_whole(
 ) -> None:
     """Keep what was learned and measured before an iteration failed."""
     if isinstance(error, NotFiniteError):
-        error.add_note(advice(learner))
+        error.add_note(
+            f"the numbers exploded near step {learner.step}: try a third of "
+            "learning_rate, or smaller rewards (scale_reward or reward_scale)"
+        )
     if run is None:
         return
     others_failed = ChildProcessError in (type(error), type(error.__cause__))
@@ -385,30 +384,15 @@ def keep_what_is_whole(
         run.save(learner)
 
 
-def advice(learner: Learner) -> str:
-    """Say what may help where numbers have exploded."""
-    names = ("scale_reward", "reward_scale")
-    way = next((x for x in names if hasattr(learner.config, x)), "TransformReward")
-    return (
-        f"the numbers exploded near step {learner.step}: try a third of learning_rate, "
-        f"or smaller rewards, with {way}"
-    )
-
-
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
     """Pick what the progress bar shows, with the mean of the last returns."""
-    names = {
-        "charts/eval_return": "eval",
-        "losses/approx_kl": "KL",
-        "charts/actors": "actors",
-        "charts/queue": "queue",
-        "charts/lag": "lag",
-        "charts/replaced": "replaced",
-    }
-    found = {short: metrics.get(name, math.nan) for name, short in names.items()}
-    if returns:
-        found = {"return": math.fsum(returns) / len(returns)} | found
-    return {name: f"{x:.3g}" for name, x in found.items() if math.isfinite(x)}
+    names = ["losses/approx_kl"]
+    names += [
+        f"charts/{x}" for x in ("eval_return", "actors", "queue", "lag", "replaced")
+    ]
+    found = {"return": math.fsum(returns) / len(returns)} if returns else {}
+    found |= {x.partition("/")[2]: metrics[x] for x in names if x in metrics}
+    return {name: f"{x:.3g}" for name, x in found.items()}
 
 
 # %% [markdown]
@@ -461,7 +445,7 @@ print("mean of 20 new episodes:", np.mean(returns))
 # because it is going to write them again.
 #
 # Removing is dangerous, so it comes last. `Run(…, resume=True)` only reads. The checkpoint must be
-# whole and come from this run, and it says how many rows were written before it, so a table that
+# whole, and it says how many rows were written before it, so a table that
 # has lost some does not pass. Then `restore` asks
 # whether the checkpoint fits the learner. The directory is first touched in `begin`, when
 # there is something to write. A run that is refused before that finds every byte of its
@@ -504,8 +488,8 @@ class Run:
         FileExistsError: If the directory holds a run already and ``resume`` is false.
         FileNotFoundError: If there is no checkpoint to resume from.
         TypeError: If ``settings`` holds something that JSON cannot write.
-        ValueError: If the checkpoint or the table is damaged, if the checkpoint is not
-            one of this package, or if it comes from another run.
+        ValueError: If the checkpoint or the table is damaged, or if the checkpoint is
+            not that of a run.
     """
 
     def __init__(
@@ -528,7 +512,8 @@ class Run:
             self.seen = self.checkpoint.exists() and self.checkpoint.stat().st_mtime_ns
             self.state = load_checkpoint(self.checkpoint)
             self.settings = read_settings(self.directory / "settings.json")
-            self.check_origin(self.state)
+            if "step" not in self.state:
+                raise ValueError(f"{self.checkpoint} comes from no run")
             self.saved = self.state["step"]
             # A checkpoint of an older version does not say how many rows there were.
             self.rows = self.rows_up_to(self.saved, self.state.get("rows", 0))
@@ -548,20 +533,6 @@ class Run:
             raise FileExistsError(
                 f"{self.directory} holds a run: resume it or choose another name"
             )
-
-    def check_origin(self, state: State) -> None:
-        """Raise unless the checkpoint comes from a run with these settings."""
-        if "step" not in state:
-            raise ValueError(f"{self.checkpoint} comes from no run")
-        # Other settings may be edited, for instance to train for longer.
-        settings = state.get("settings", {})
-        for name in ("algorithm", "env"):
-            there, here = settings.get(name), self.settings.get(name)
-            if there != here:
-                raise ValueError(
-                    f"{self.checkpoint} comes from another run: its {name} is "
-                    f"{there!r}, that of settings.json is {here!r}"
-                )
 
     def begin(self) -> None:
         """Lock the directory and prepare it for writing; later calls do nothing.
@@ -610,8 +581,11 @@ class Run:
         whole = [x for x in text.splitlines(keepends=True) if x.endswith("\n")]
         self.columns = next(csv.reader(whole[:1]), [])
         # What stands behind the checkpoint goes, and what is no row.
-        steps = ((row, row.partition(",")[0]) for row in whole[1:])
-        rows = [row for row, at in steps if at.isdecimal() and int(at) <= step]
+        rows = [
+            row
+            for row in whole[1:]
+            if (at := row.partition(",")[0]).isdecimal() and int(at) <= step
+        ]
         if len(rows) < number:
             raise ValueError(
                 f"{self.metrics} must have {number} rows up to step {step}, got "
@@ -780,23 +754,17 @@ def read_settings(path: Path) -> State:
 
 
 # %% [markdown]
-# A setting may get a better name, but files keep the old one. So the old names stand in a table,
-# with the new one and with what to tell somebody who types the old one; those of `ONCE` ({doc}`/chapters/ground/rows`)
-# still work. Names of other libraries stand in a second table, because no file has them; which
+# A setting may get a better name, but files keep the old one. So the old names stand in a table;
+# those of `ONCE` ({doc}`/chapters/ground/rows`) may be typed still. What somebody may type who
+# comes from another library or version stands in a second table; which
 # of several names of ours is meant depends on the algorithm. In files without `iteration_steps`, `log_interval` stands for it.
 
 
 # %% tags=["export"]
 RENAMED = {
-    "alpha": (
-        "priority_exponent",
-        "priority_exponent is the replay buffer's alpha, temperature is SAC's",
-    ),
-    "decay": ("rmsprop_decay", "RMSProp's decay is rmsprop_decay"),
-    "epsilon": (
-        "rmsprop_epsilon",
-        "RMSProp's epsilon is rmsprop_epsilon, and no action is epsilon-greedy",
-    ),
+    "alpha": "priority_exponent",
+    "decay": "rmsprop_decay",
+    "epsilon": "rmsprop_epsilon",
 }
 SIZE = (
     "PPO and its relatives have networks of their own: hand over others, with actor "
@@ -828,6 +796,9 @@ ELSEWHERE = {
         "target_interval": "target_update_interval target_network_frequency",
         "target_interval tau": "target_update_freq polyak target_update_theta",
         "buffer_size replay_buffer_size": "buffer_size replay_buffer_size replay_size",
+        "temperature priority_exponent": "alpha",
+        "rmsprop_decay": "decay",
+        "rmsprop_epsilon": "epsilon",
         "num_atoms": "n_atoms n_atom",
         "value_min": "v_min",
         "value_max": "v_max",
@@ -839,8 +810,7 @@ ELSEWHERE = {
 
 def todays_names(values: Mapping[str, Any], known: Container[str]) -> State:
     """Return stored settings by the names that their class knows today."""
-    names = ONCE | {old: new for old, (new, _) in RENAMED.items()}
-    today = {}
+    names, today = ONCE | RENAMED, {}
     for name, value in values.items():
         new = names.get(name, "")
         renamed = new in known and name not in known and new not in values
@@ -863,9 +833,7 @@ def warn_once_named(name: str, dash: str = "") -> str:
 def about(name: str, known: Container[str], dash: str = "") -> str:
     """Return what to say of an unknown setting: its name here, or who has it."""
     names = ELSEWHERE.get(name, name).split()
-    if name in RENAMED and RENAMED[name][0] in known:
-        words = RENAMED[name][1]
-    elif ours := next((x for x in names if x in known), ""):
+    if ours := next((x for x in names if x in known), ""):
         words = f"is it {as_typed(ours, dash)}?"
     elif names == ["hidden"]:
         words = SIZE
@@ -1090,16 +1058,6 @@ class OwnModels(TypedDict, total=False):
     encoder: OwnEncoder
 
 
-@contextmanager
-def built_from(path: Path) -> Iterator[None]:
-    """Say in one sentence why a file holds no policy that can be built."""
-    try:
-        yield
-    except Exception as error:
-        words = f"{path} holds no policy that can be built: {reason(error)}"
-        raise ValueError(words) from error
-
-
 @randomness_kept()
 def load(
     path: str | Path, *, best: bool = False, **models: Unpack[OwnModels]
@@ -1124,30 +1082,27 @@ def load(
             holds no policy that it can build, or not with these models.
     """
     path = found(path)
-    if best and not (path / "best.pt").exists():
-        words = f"{path} has no best.pt: train with eval_interval"
-        raise FileNotFoundError(words)
     name = "best.pt" if best else "checkpoint.pt"
     state = load_checkpoint(path / name if best or path.is_dir() else path)
-    # What a model of one's own is cannot be read from a file: the user brings it.
-    with built_from(path):
-        saved = state["policy"]
-        name, arguments = saved["recipe"]
+    try:
+        name, arguments = state["policy"]["recipe"]
+        # Only functions that build policies may be called by a file.
+        if (make := maker_named(name)) is None:
+            words = "import its algorithm first, or show it with --algorithm"
+            raise ValueError(f"{name!r} is unknown here: {words}")
+        # What a model of one's own is cannot be read from a file: the user brings it.
         wanted = dict(arguments.get("models", {}))
+        if models.keys() != wanted.keys():
+            pass_ = ", ".join(f"{x}={y}(...)" for x, y in wanted.items()) or "no models"
+            given = ", ".join(models) or "none"
+            raise ValueError(f"it must be loaded with {pass_}, got {given}")
         rest = {key: x for key, x in arguments.items() if key != "models"}
-    # Only functions that build policies may be called by a file.
-    make = maker_named(name)
-    if make is None:
-        words = "import its algorithm first, or show it with --algorithm"
-        raise ValueError(f"{path} wants {name!r}, unknown here: {words}")
-    if models.keys() != wanted.keys():
-        pass_ = ", ".join(f"{x}={y}(...)" for x, y in wanted.items()) or "no models"
-        given = ", ".join(models) or "none"
-        raise ValueError(f"{path} must be loaded with {pass_}, got {given}")
-    with built_from(path):
         policy = make(**rest, **models)
-        policy.load_state_dict(saved["weights"])
+        policy.load_state_dict(state["policy"]["weights"])
         know_world(policy, path, state)
+    except Exception as error:
+        words = f"{path} holds no policy that can be built: {reason(error)}"
+        raise ValueError(words) from error
     return policy.eval()
 
 
@@ -1167,31 +1122,30 @@ def policy_state(policy: Any) -> State:
 
 def know_world(policy: Any, path: Path, state: State) -> None:
     """Tell a policy what its environment shows, and whether that has masks."""
-    if "masked" in state["policy"]:
-        masked, shown = state["policy"]["masked"], state["policy"]["observation_space"]
-        seen = None if shown is None else as_space(shown)
-    else:
-        seen, masked = look_at_env(path, state)
-    # An id may stand for another environment by now.
-    size = spaces.flatdim(policy.observation_space)
-    if seen is not None and spaces.flatdim(seen) == size:
-        policy.observation_space = seen
-    policy.masked = bool(masked)
+    known = state["policy"]
+    if "masked" not in known:
+        known = look_at_env(path, state)
+    policy.masked = known["masked"]
+    if shown := known["observation_space"]:
+        seen = as_space(shown)
+        # An id may stand for another environment by now.
+        if spaces.flatdim(seen) == spaces.flatdim(policy.observation_space):
+            policy.observation_space = seen
 
 
-def look_at_env(path: Path, state: State) -> tuple[spaces.Space[Any] | None, bool]:
-    """Return what the environment of an older run shows, and whether it has masks.
+def look_at_env(path: Path, state: State) -> State:
+    """Return what an older run does not say of its environment.
 
-    It is None where the environment cannot be made, or not without code of others.
+    Nothing is known where that cannot be made, or not without code of others.
     """
     # Then only flat rows are known, and `predict` says so.
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
-        file = path / "settings.json"
-        settings = read_settings(file) if path.is_dir() else state["settings"]
+        settings = state.get("settings") or read_settings(path / "settings.json")
         with closing(flat_env(agreed_env(settings))) as env:
             masked = "action_mask" in env.reset(seed=0)[1]
-            return as_space(plain_space(unflattened(env).observation_space)), masked
-    return None, False
+            shown = plain_space(unflattened(env).observation_space)
+            return {"masked": masked, "observation_space": shown}
+    return {"masked": False, "observation_space": None}
 
 
 # %% [markdown]
@@ -1326,8 +1280,7 @@ def check_agreed(
             raise ValueError(f"the run has {has}, not {shlex.join(names)}")
         if not names and any(map(is_command, old)):
             words = "a directory may not choose whose code runs: hand over again"
-            where = " in Python" if "<" in has else ""
-            raise ValueError(f"{words} {has}{where}")
+            raise ValueError(f"{words} {has}")
 
 
 def agreed_env(

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/commands.py (edit there); digest c9c8988e8256c1bb
+# Generated from chapters/apps/commands.py (edit there); digest 820ba1b87dd8cf1b
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -89,13 +89,22 @@ def main(arguments: list[str] | None = None) -> None:
     name, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(overview())
-    elif name in OTHERS:
-        import_module(OTHERS[name][0]).main(options)
+        return
+    if name in OTHERS:
+        module = OTHERS[name][0]
     elif name in OFFERED or name == "apex" or ":" in name or name.endswith(".py"):
-        import_module(TRAIN).main([name, *options])
+        module, options = TRAIN, [name, *options]
     else:
         close = get_close_matches(name.lower(), [*OFFERED, *OTHERS, "apex"], n=1)
         hint = f"is it {close[0]}? " if close else ""
         words = f"error: there is no command {name!r}: {hint}literate-rl --help"
         print(f"{words} lists all", file=sys.stderr)
         sys.exit(2)
+    try:
+        import_module(module).main(options)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        from literate_rl.data.held import in_one_line  # it imports PyTorch
+
+        sys.exit(f"error: {in_one_line(error)}")

@@ -1,12 +1,11 @@
-# Generated from chapters/apps/doctor.py (edit there); digest 852943cd195f301b
+# Generated from chapters/apps/doctor.py (edit there); digest e4398d781d4f1858
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -397,8 +396,8 @@ def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
     if left_out := [rule.name for rule in RULES if rule.name not in judged]:
         told = "Not looked for, as the run does not tell or is too short: "
         lines += [wrapped(f"{told}{'; '.join(left_out)}.")]
-    known = replace(record, largest_reward=1.0)
-    if any(can_judge(rule, known) for rule in RULES if rule.name in left_out):
+    values, soft = (x in record.columns for x in ("losses/q_value", "charts/alpha"))
+    if values and not soft and record.largest_reward is None:
         lines += ["Add --largest-reward R, that of one step, to have values judged."]
     return "\n".join(lines)
 
@@ -415,10 +414,7 @@ def wrapped(text: str, head: str = "") -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Carry out ``look`` of the command line."""
     told = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(look)
-    try:
-        print(tyro.cli(told, prog="literate-rl look", args=arguments))
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    print(tyro.cli(told, prog="literate-rl look", args=arguments))

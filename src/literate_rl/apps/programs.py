@@ -1,9 +1,8 @@
-# Generated from chapters/apps/programs.py (edit there); digest fd12a2d88faca48f
+# Generated from chapters/apps/programs.py (edit there); digest d20afc8947cc5b4f
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import io
 import json
@@ -47,11 +46,35 @@ def program_path(name: str) -> Path:
 STEPS = ("agents", "policy_gradient", "advantages", "ppo_error", "ppo")
 
 
-def copied(name: str, **defaults: object) -> str:
-    """Return the text of a program, with other defaults for its options."""
+def copied(
+    name: str,
+    *,
+    env: str | None = None,
+    seed: int | None = None,
+    total_steps: int | None = None,
+    step: int | None = None,
+) -> str:
+    """Return an algorithm on one page, a script to keep and to change.
+
+    Args:
+        name: That of its chapter, such as ppo or discrete-sac.
+        env: Environment of the copy.
+        seed: Seed of the copy.
+        total_steps: Steps that it trains for.
+        step: How far the program of the first chapters has grown, from 1 on, for ppo.
+    """
+    name = name.replace("-", "_")
+    if step is not None:
+        words = f"step must be 1 to {len(STEPS)}, for ppo: only that grows in steps"
+        if name != "ppo" or not 0 < step <= len(STEPS):
+            raise ValueError(f"{words}, got {step} for {name}")
+        name = STEPS[step - 1]
     text = program_path(name).read_text("utf-8").partition("\n")[2]
+    defaults = {"env": env, "seed": seed, "total-steps": total_steps}
     for option, value in defaults.items():
-        flag = "--" + option.replace("_", "-")
+        if value is None:
+            continue
+        flag = f"--{option}"
         # It stands in the call that the first lines show, and where it is read.
         for before, after, new in (
             (rf"{flag} ", r"\S+", str(value)),
@@ -64,35 +87,10 @@ def copied(name: str, **defaults: object) -> str:
 
 def main(arguments: list[str]) -> None:
     """Print a program, as ``literate-rl copy`` does."""
-    parser = argparse.ArgumentParser(
-        prog="literate-rl copy",
-        description="Print an algorithm on one page, a script to keep and to change.",
-        epilog="Example: literate-rl copy ppo --env Acrobot-v1 > my_ppo.py",
-        argument_default=argparse.SUPPRESS,
-    )
-    names = program_names()
-    parser.add_argument(
-        "name",
-        metavar="NAME",
-        type=lambda name: name.replace("-", "_"),
-        choices=names,
-        help=f"one of {', '.join(names)}",
-    )
-    parser.add_argument("--env", help="environment of the copy")
-    parser.add_argument("--seed", type=int, help="seed of the copy")
-    parser.add_argument("--total-steps", type=int, help="steps that it trains for")
-    parser.add_argument(
-        "--step",
-        type=int,
-        choices=range(1, len(STEPS) + 1),
-        help="how far the program of the first chapters has grown, for ppo",
-    )
-    given = vars(parser.parse_args(arguments))
-    if step := given.pop("step", None):
-        if given["name"] != "ppo":
-            parser.error(f"only ppo grows in steps, {given['name']} does not")
-        given["name"] = STEPS[step - 1]
-    print(copied(**given), end="")
+    import tyro
+
+    told = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(copied)
+    print(tyro.cli(told, prog="literate-rl copy", args=arguments), end="")
 
 
 def run_program(

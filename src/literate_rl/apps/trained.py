@@ -1,16 +1,14 @@
-# Generated from chapters/apps/trained.py (edit there); digest 63a7d372b35e5b94
+# Generated from chapters/apps/trained.py (edit there); digest 19684435dee6a78c
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Any
 
 import tyro
 
-from literate_rl.data.held import in_one_line
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import (
     agreed_env,
@@ -133,9 +131,6 @@ def see(policy: Any, env: Any, video: Path, seed: int = 0, film: bool = False) -
         print(f"one episode:   {video}")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Carry out ``show`` of the command line."""
-    try:
-        tyro.cli(play, prog="literate-rl show", args=arguments)
-    except Exception as error:
-        sys.exit(f"error: {in_one_line(error)}")
+    tyro.cli(play, prog="literate-rl show", args=arguments)
