@@ -11,12 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from worlds import moody
 
-from literate_rl.check.probes import (
-    Probe,
-    demand,
-    try_rules,
-    watch,
-)
+from literate_rl.check.probes import Probe, demand, try_rules, watch
 
 STATE = torch.arange(12.0).reshape(3, 4)
 TWO = spaces.Discrete(2)
@@ -56,11 +51,8 @@ def test_actions_for_a_critic_fit_the_space() -> None:
     torch.testing.assert_close(prob.sum(1), torch.ones(7))
 
 
-def first(probe: Probe) -> None:
-    demand(True, "never told")
-
-
 def second(probe: Probe) -> None:
+    demand(True, "never told")
     demand(False, "must be so", "is not", "think")
     demand(False, "never told")
 
@@ -76,7 +68,7 @@ def fourth(probe: Probe) -> None:
 
 
 def test_all_rules_of_a_stage_are_tried_and_each_finds_at_most_one_thing() -> None:
-    stages = [[first, third], [second, fourth], [third]]
+    stages = [[third], [second, fourth], [third]]
     found = try_rules(Probe(Net(4, 2), {}, TWO), stages)
     assert [f"{name}: {finding}" for name, finding in found] == [
         "third: should be so",
@@ -87,20 +79,15 @@ def test_all_rules_of_a_stage_are_tried_and_each_finds_at_most_one_thing() -> No
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_probe_keeps_frozen_layers_frozen_and_works_on_a_copy(training: bool) -> None:
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = moody(4, 2)
-
+    class Modes(nn.Sequential):
         def forward(self, state: Tensor) -> Any:
-            return self.net(state), self.net.training, self.net[5].training
+            return self.training, self[0][5].training
 
-    model = Normed()
+    model = Modes(moody(4, 2))
     if not training:
         model.eval()
     probe = Probe(model, {"state": STATE}, TWO)
-    assert probe.call(5)[1:] == (False, False)
-    assert probe.call(5, train=True)[1:] == (True, not training)
-    assert probe.call(5)[1:] == (False, False)
+    for train, modes in ((False, (False, False)), (True, (True, not training))) * 2:
+        assert probe.call(5, train=train) == modes
     assert model.training is training
     assert not {*probe.weights} & {*model.parameters()}

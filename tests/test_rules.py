@@ -35,11 +35,7 @@ ATOMS = rules.has_shape("dist[batch_size, action_num, atom_num]", 0)
         (ATOMS, lambda x: x[:1], "the first dimension is the batch"),
         # All lie within the bounds of all, or one leaves its own.
         (rules.in_bounds, lambda x: x.tanh(), ""),
-        (
-            rules.in_bounds,
-            lambda x: 2 * x.tanh(),
-            r"action\[:, 1\] must lie in -1 to 3",
-        ),
+        (rules.in_bounds, lambda x: 2 * x.tanh(), r"\[:, 1\] must lie in -1 to 3"),
     ],
 )
 def test_what_a_rule_finds_and_advises(rule: Any, bend: Any, words: str) -> None:
