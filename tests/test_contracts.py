@@ -91,13 +91,6 @@ class Misnamed(Bent):
         return self.good(position, *(() if action is None else (action,)))
 
 
-class Fixed(Bent):
-    """A critic that has no argument ``action``."""
-
-    def forward(self, state: Tensor) -> Any:
-        return self.good(state, torch.zeros(len(state), 2))
-
-
 def at(index: int, change: Callable[..., Tensor]) -> Callable[..., Any]:
     """Bend one result of several, or the only one."""
 
@@ -307,7 +300,7 @@ CASES: dict[str, Case] = {
         *(BOX, contracts.ACTION_VALUE, judge),
         {
             **breakers_of_all(judge, "q_value"),
-            "takes_action": lambda: Fixed(judge().good),
+            "takes_action": lambda: StateValue(4),
             "leads_through_action": lambda: Detached(judge().good),
         },
     ),
@@ -429,18 +422,13 @@ def test_two_states_extras_options_and_things_that_are_no_tensors() -> None:
         assert f"must take the states ({', '.join(states)}) by name" in str(broken)
 
 
-class Called(nn.Linear):
-    def forward(self, whatever_it_is_called: Tensor) -> Tensor:
-        return super().forward(whatever_it_is_called)
-
-
 class Vague(nn.Linear):
     def forward(self, *states: Tensor, **others: Tensor) -> Tensor:
         return super().forward(*states)
 
 
 def test_a_lone_state_has_any_name_but_open_arguments_are_refused() -> None:
-    check_model("DQN", qnet=Called(4, 2), env="CartPole-v1")
+    check_model("DQN", qnet=nn.Linear(4, 2), env="CartPole-v1")
     [broken] = broken_by("DQN", qnet=Vague(4, 3))
     assert "*states" in broken.finding.came
     assert "write out each argument" in broken.finding.hint

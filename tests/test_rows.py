@@ -41,7 +41,7 @@ import torch
 from torch.nn.functional import smooth_l1_loss
 
 from literate_rl import DQNConfig, OffPolicy, make_q_policy
-from literate_rl.learners.dqn import QLearning
+from literate_rl.learners.dqn import ROW, QLearning
 from literate_rl.learners.loop import QError
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.rows import LISTED, Row, by_settings
@@ -95,16 +95,15 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Write the file, and forget afterwards what it has registered."""
     monkeypatch.chdir(tmp_path)
     Path("mdqn.py").write_text(OWN)
-    known, modules = dict(ALGORITHMS), {*sys.modules}
+    known, makers = dict(ALGORITHMS), dict(MAKERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     import mdqn
 
     yield mdqn
-    ALGORITHMS.clear()
-    ALGORITHMS.update(known)
-    for name in {*sys.modules} - modules:
-        if name == "mdqn":
-            del sys.modules[name]
+    for table, before in ((ALGORITHMS, known), (MAKERS, makers)):
+        table.clear()
+        table.update(before)
+    del sys.modules["mdqn"]
 
 
 def weights(policy: Any) -> list[np.ndarray]:
@@ -148,10 +147,7 @@ def test_it_has_a_command_line(own: Any, capsys: pytest.CaptureFixture[str]) -> 
 def test_what_builds_its_policies_is_known_to_load(own: Any) -> None:
     assert maker_named("make_own_q_policy") is None
     register(replace(own.Munchausen, makers=(own.make_own_q_policy,)))
-    try:
-        assert maker_named("make_own_q_policy") is own.make_own_q_policy
-    finally:
-        del MAKERS["make_own_q_policy"]
+    assert maker_named("make_own_q_policy") is own.make_own_q_policy
     for name in ("os.system", "Row", None, ["make_policy"]):
         assert maker_named(name) is None
     assert all(maker_named(name).__name__ == name for name in MAKERS)
@@ -224,7 +220,6 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> 
     assert best["step"] == 256 * (1 + found.index(max(found)))
     kept = agent.save(tmp_path / "kept")
     assert same(load(kept, best=True), agent.best)
-    assert same(load(kept), agent.policy)
     assert evaluate(agent.best, CARTPOLE, 3, 10_000).mean() == max(found)
     # It is kept with the settings, so a resumed run goes on with it.
     train("PPO", resume=kept, total_steps=1536, progress=False)
@@ -256,11 +251,8 @@ def test_a_run_may_become_longer_and_not_shorter(tmp_path: Path) -> None:
     rows = (kept / "metrics.csv").read_text()
     with pytest.raises(ValueError, match="the run has total_steps 512, not 256"):
         train("PPO", resume=kept, total_steps=256, progress=False)
-    agent = train("PPO", resume=kept, total_steps=1024, progress=False)
-    assert agent.learner.step == 1024
+    train("PPO", resume=kept, total_steps=1024, progress=False)
     assert (kept / "metrics.csv").read_text().startswith(rows)
-    told = json.loads((kept / "settings.json").read_text())
-    assert told["config"]["total_steps"] == 1024
     assert train("PPO", resume=kept, progress=False).learner.step == 1024
 
 
@@ -320,16 +312,22 @@ def test_a_network_that_would_come_back_as_another_one_is_refused(own: Any) -> N
     with pytest.raises(ValueError, match="not come back from load, but that of make_q"):
         train(wrong, CARTPOLE, **small)
     maker = remembered(tanh_policy)
+
+    def turned(observation_space: Any, action_space: Any, hidden: int = 16) -> Any:
+        policy = make_q_policy(observation_space, action_space, hidden)
+        policy.network.register_forward_hook(lambda *given: -given[2])
+        return policy
+
+    with pytest.raises(ValueError, match="not come back from load, but that of make_q"):
+        train(replace(wrong, policy=by_settings(turned)), CARTPOLE, **small)
     # Of these two the first stands in no `makers`, the second has no recipe.
     for policy in (by_settings(maker), lambda *_: torch.nn.Linear(4, 2)):
         with pytest.raises(ValueError, match=r"not come back.*name it in Row\.makers"):
             train(replace(wrong, policy=policy), CARTPOLE, **small)
     right = replace(wrong, policy=by_settings(maker), makers=(maker,))
-    try:
-        agent = train(right, CARTPOLE, **small)
-        back = load(agent.save("kept"))
-    finally:
-        MAKERS.pop("tanh_policy", None)
+    agent = train(right, CARTPOLE, **small)
+    back = load(agent.save("kept"))
+    del MAKERS["tanh_policy"]
     assert isinstance(back.network[1], torch.nn.Tanh)
     assert same(back, agent.policy)
     with pytest.raises(ValueError, match="import its algorithm first"):
@@ -400,11 +398,8 @@ def test_a_file_has_one_algorithm_and_a_script_may_name_itself(own: Any) -> None
     assert train("mdqn.py", CARTPOLE, **few).learner.step == 200
     # As `python mdqn.py` leaves it, which then is asked for `mdqn.py`.
     MAKERS["make_own_q_policy"] = "__main__"
-    try:
-        register(replace(own.Munchausen, makers=(own.make_own_q_policy,)))
-        assert maker_named("make_own_q_policy") is own.make_own_q_policy
-    finally:
-        del MAKERS["make_own_q_policy"]
+    register(replace(own.Munchausen, makers=(own.make_own_q_policy,)))
+    assert maker_named("make_own_q_policy") is own.make_own_q_policy
 
 
 def test_a_learner_needs_no_more_than_the_protocol_asks(own: Any) -> None:
@@ -415,14 +410,12 @@ def test_a_learner_needs_no_more_than_the_protocol_asks(own: Any) -> None:
 
 def test_a_resumed_run_may_log_more(tmp_path: Path) -> None:
     """Also where its rows are gathered over several iterations."""
-    small = {"iteration_steps": 100, "log_interval": 500, "checkpoint_interval": 7}
-    few: dict[str, Any] = {**small, "learning_starts": 100, "eval_interval": 1000}
-    ends = lambda learner, metrics: learner.step >= 2300  # noqa: E731
-    agent = train("DQN", CARTPOLE, callback=ends, progress=False, **few)
+    few = {"iteration_steps": 100, "log_interval": 500, "checkpoint_interval": 7}
+    few |= {"learning_starts": 100, "eval_interval": 1000, "total_steps": 2300}
+    agent = train("DQN", CARTPOLE, progress=False, **few)
     kept = agent.save(tmp_path / "kept")
-    longer = {"total_steps": 50_500, "log_infos": ("is_success",)}
-    stops = lambda learner, metrics: learner.step >= 3500  # noqa: E731
-    again = train("DQN", resume=kept, callback=stops, progress=False, **longer)
+    longer = {"total_steps": 3500, "log_infos": ("is_success",)}
+    again = train("DQN", resume=kept, progress=False, **longer)
     assert {"infos/is_success", "charts/eval_return"} <= again.history[-1].keys()
 
 

@@ -727,7 +727,12 @@ def check_recipe(row: Row, policy: Any) -> None:
     if any(isinstance(x, RunConfig) for x in arguments.values()):
         raise ValueError(f"{words}: wrap its maker in by_settings")
     with randomness_kept():
-        same = repr(make(**arguments)) == repr(policy)
+        twin = make(**arguments)
+        same = repr(twin) == repr(policy)
+        if same:
+            twin.load_state_dict(policy.state_dict())
+            obs = batch_space(twin.observation_space, 32).sample()
+            same = str(twin.predict(obs)) == str(policy.predict(obs))
     check_that(same, f"{words}, but that of {name}: {how}")
 
 
@@ -1155,7 +1160,9 @@ def algorithm_named(name: Any) -> str:
     if in_file(name) or ":" in name:
         module, _, own = from_file(name).partition(":")
         inside = vars(import_module(module))
-        rows = [key for key, x in inside.items() if is_row(x)]
+        found = {key: x.home == module for key, x in inside.items() if is_row(x)}
+        # A row of its own goes before those that it imports.
+        rows = [key for key, here in found.items() if here] or [*found]
         own = own or rows[0] if len(rows) == 1 else own
         if is_row(inside.get(own)):
             return register(inside[own]).key

@@ -303,7 +303,7 @@ class Probe:
 
     def shape(self, dims: Sequence[str], batch: int) -> tuple[int, ...]:
         """Return the sizes that the words of a shape mean; 0 is any number above 1."""
-        known = {
+        known: dict[str, tuple[Any, ...]] = {
             "batch_size": (batch,),
             "action_num": (self.num_actions,),
             "atom_num": (0,),

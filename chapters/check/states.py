@@ -159,7 +159,7 @@ class ByName(nn.Module):
         super().__init__()
         _, self.fixed = unwrapped(model)
         self.spec = spec.named_for(model)
-        self.model = model.func if isinstance(model, partial) else model
+        self.model: Any = model.func if isinstance(model, partial) else model
 
     def forward(self, obs: Tensor, **given: Any) -> tuple[Any, ...]:
         """Return the results of the model, always as a tuple.

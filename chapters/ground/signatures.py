@@ -124,8 +124,8 @@ assert (returns - values).square().mean() > 2, "the loss says otherwise"
 #
 # ## A few words
 #
-# `Float`, `Int` and `Bool` say what the numbers are. Jaxtyping has words of the same names,
-# which take every precision. Ours take what the tests cover: float32 and float64, and the
+# `Float`, `Int` and `Bool` say what the numbers are. Jaxtyping's own `Float` and `Int` take
+# every precision. Ours take what the tests cover: float32 and float64, and the
 # int64 in which PyTorch counts and indexes. A type checker such as mypy cannot read the
 # strings. For it, `Float[Tensor, "T B"]` is simply a `Tensor`.
 
@@ -260,8 +260,9 @@ def held(function: Callable[..., Any], source: Any) -> Callable[..., Any]:
             if fault := check(name, x, sizes):
                 mended[name] = plain(x)
                 if again := check(name, mended[name], sizes):
-                    # What is right but for its type has the new fault.
-                    raise (fault if again.kind is TypeError else again).error()
+                    # The new fault is told if it is another one.
+                    same = again.kind is TypeError and again.name == fault.name
+                    raise (fault if same else again).error()
         if mended:
             first = [mended.get(n, x) for n, x in zip(plan, args)]  # noqa: B905
             args = *first, *args[len(first) :]
@@ -364,11 +365,19 @@ def check_for(hint: Any) -> Check:
         return anything
     if origin and issubclass(kind, Sequence):
         return items_check(kind, parts)
-    expected = f"be a {kind.__name__}"
+    return asking(lambda x: isinstance(x, kind), TypeError, f"be a {kind.__name__}")
+
+
+def asking(
+    question: Callable[[Any], Any],
+    kind: type[Exception],
+    expected: str,
+    came: Callable[[Any], object] = describe,
+) -> Check:
+    """Return a check that asks one question, whatever the sizes."""
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        fine = isinstance(x, kind)
-        return None if fine else Fault(TypeError, name, expected, describe(x))
+        return None if question(x) else Fault(kind, name, expected, came(x))
 
     return check
 
@@ -503,11 +512,10 @@ def literal_check(options: tuple[Any, ...]) -> Check:
     # The type counts as well: `1 == True`, but one is no truth value.
     typed = [(type(option), option) for option in options]
 
-    def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        fine = any(type(x) is kind and x == option for kind, option in typed)
-        return None if fine else Fault(ValueError, name, expected, repr(x))
+    def is_one(x: Any) -> bool:
+        return any(type(x) is kind and x == option for kind, option in typed)
 
-    return check
+    return asking(is_one, ValueError, expected, repr)
 
 
 # %% [markdown]
@@ -678,20 +686,14 @@ def below(size: str | int) -> Check:
     return rule
 
 
-def finite(name: str, x: Any, sizes: Sizes) -> Fault | None:
-    """Find a fault in an array with NaN or infinity."""
-    fine = np.isfinite(x).all()
-    return None if fine else Fault(ValueError, name, "be finite", "NaN or infinity")
+# The rule that an array holds no NaN and no infinity.
+finite = asking(lambda x: np.isfinite(x).all(), ValueError, "be finite")
 
 
 def at_least(number: int, things: str = "one") -> Check:
     """Return the rule that a list or an array holds so many things."""
-
-    def rule(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        expected = f"hold at least {things}"
-        return Fault(ValueError, name, expected, len(x)) if len(x) < number else None
-
-    return rule
+    words = f"hold at least {things}"
+    return asking(lambda x: len(x) >= number, ValueError, words, len)
 
 
 # %% [markdown]

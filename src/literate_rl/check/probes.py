@@ -1,4 +1,4 @@
-# Generated from chapters/check/probes.py (edit there); digest 264cd1fbb3b900d1
+# Generated from chapters/check/probes.py (edit there); digest 77eee267a0e8d694
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Probe:
 
     def shape(self, dims: Sequence[str], batch: int) -> tuple[int, ...]:
         """Return the sizes that the words of a shape mean; 0 is any number above 1."""
-        known = {
+        known: dict[str, tuple[Any, ...]] = {
             "batch_size": (batch,),
             "action_num": (self.num_actions,),
             "atom_num": (0,),

@@ -1,4 +1,4 @@
-# Generated from chapters/check/states.py (edit there); digest b8a70bbafd93d91a
+# Generated from chapters/check/states.py (edit there); digest 54665ca1bee2a707
 """States by name: what the states are called, and a model that is called with them."""
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ByName(nn.Module):
         super().__init__()
         _, self.fixed = unwrapped(model)
         self.spec = spec.named_for(model)
-        self.model = model.func if isinstance(model, partial) else model
+        self.model: Any = model.func if isinstance(model, partial) else model
 
     def forward(self, obs: Tensor, **given: Any) -> tuple[Any, ...]:
         """Return the results of the model, always as a tuple.
