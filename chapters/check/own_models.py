@@ -41,7 +41,7 @@ from literate_rl.check.probes import (
     unwrapped,
 )
 from literate_rl.check.states import ByName, StateSpec, state_spec
-from literate_rl.ground.nests import Space, remembered
+from literate_rl.ground.nests import Space, as_discrete, refused, remembered
 from literate_rl.ground.networks import Critics, eval_mode
 from literate_rl.ground.protocols import refuse_mask
 from literate_rl.ground.signatures import Count, check_that, checked
@@ -217,7 +217,7 @@ def checksum(*tensors: Tensor) -> int:
 @checked
 def make_contract_policy(
     observation_space: Space,
-    action_space: spaces.Discrete | spaces.Box,
+    action_space: Space,
     actor: Any,
     critic: Any,
 ) -> ContractPolicy:
@@ -230,6 +230,8 @@ def make_contract_policy(
         actor: The actor, as in ``ContractPolicy``.
         critic: The critic.
     """
+    if not isinstance(action_space, spaces.Discrete | spaces.Box):
+        raise refused("action_space must be Discrete or a Box", action_space, "kind")
     return ContractPolicy(actor, observation_space, action_space, critic=critic)
 
 
@@ -390,7 +392,7 @@ class LogitsOf(nn.Module):
 @checked
 def make_qnet_policy(
     observation_space: Space,
-    action_space: spaces.Discrete,
+    action_space: Space,
     qnet: Any,
     support: Sequence[float] | None = None,
 ) -> Policy:
@@ -402,8 +404,9 @@ def make_qnet_policy(
         qnet: The network.
         support: First and last atom, if the network returns distributions.
     """
-    num_actions = int(action_space.n)
-    actions = EpsilonGreedy(num_actions, int(action_space.start))
+    discrete = as_discrete(action_space)
+    num_actions = int(discrete.n)
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
     network = FirstResult(qnet, state_spec(observation_space))
     if support is None:
         return Policy(network, actions)
