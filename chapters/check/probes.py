@@ -308,7 +308,7 @@ class Probe:
             "action_num": (self.num_actions,),
             "atom_num": (0,),
             "1": (1,),
-            "...": (1,) if self.num_actions else self.space.shape,
+            "...": (1,) if self.num_actions else self.space.shape or (),
         }
         return sum((known[word] for word in dims), ())
 

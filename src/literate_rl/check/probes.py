@@ -1,4 +1,4 @@
-# Generated from chapters/check/probes.py (edit there); digest 77eee267a0e8d694
+# Generated from chapters/check/probes.py (edit there); digest 01fc810c8d4b125c
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Probe:
             "action_num": (self.num_actions,),
             "atom_num": (0,),
             "1": (1,),
-            "...": (1,) if self.num_actions else self.space.shape,
+            "...": (1,) if self.num_actions else self.space.shape or (),
         }
         return sum((known[word] for word in dims), ())
 
