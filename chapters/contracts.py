@@ -288,10 +288,11 @@ def rows_apart(probe: Probe) -> None:
         for one, row, other in zip(alone, together, again, strict=True):
             off = (one[0] - row[i]).abs().max().item()
             # A result that is random even now, such as a sampled entropy, is left out.
-            if torch.equal(row, other) and not off <= 1e-4 * (1 + row.abs().max()):
+            if torch.equal(row, other):
+                alike = off <= 1e-4 * (1 + row.abs().max())
                 expected = "a row must not depend on the other rows"
                 came = f"alone it differs by {off:.3g}"
-                demand(False, expected, came, "which dimension?")
+                demand(alike, expected, came, "which dimension?")
 
 
 # %% [markdown]
@@ -330,10 +331,11 @@ def judged_alike(probe: Probe) -> None:
     same_shape = again.shape == log_prob.shape
     off = (again - log_prob).abs().max().item() if same_shape else math.inf
     # Undoing a tanh costs some digits. If it is NaN, another rule says so.
-    if off > 2e-3 * (1 + 0.1 * log_prob.abs().max().item()):
-        same = "must be the same when it is given"
-        expected = f"the log-probability of the sampled action {same}"
-        demand(False, expected, f"differs by {off:.3f}")
+    alike = not off > 2e-3 * (1 + 0.1 * log_prob.abs().max().item())
+    expected = (
+        "the log-probability of the sampled action must be the same when it is given"
+    )
+    demand(alike, expected, f"differs by {off:.3f}")
 
 
 # %% [markdown]
@@ -372,9 +374,9 @@ def has_unit_mass(probe: Probe) -> None:
     density = torch.cat(log_prob).double().exp() * (high - low).double().prod()
     mass, error = density.mean().item(), density.std().item() / math.sqrt(20_000)
     # An estimate that is too uncertain is no evidence.
-    if error <= 0.1 and not abs(mass - 1) <= 0.02 + 5 * error:
-        hint = "is the Jacobian there? was the action clamped?"
-        demand(False, expected, f"they integrate to {mass:.2f}", hint)
+    fine = not error <= 0.1 or abs(mass - 1) <= 0.02 + 5 * error
+    hint = "is the Jacobian there? was the action clamped?"
+    demand(fine, expected, f"they integrate to {mass:.2f}", hint)
 
 
 # %% [markdown]
@@ -454,30 +456,23 @@ class Role(NamedTuple):
     @property
     def stages(self) -> list[tuple[Rule, ...]]:
         """The rules of the role in stages, in the order in which they are tried."""
-        names = [text.partition("[")[0] for text in self.results]
-        shapes = [has_shape(text, i) for i, text in enumerate(self.results)]
+        draws, results = self.action == "action=None", [*enumerate(self.results)]
+        shapes = [has_shape(text, i) for i, text in results]
         # Of what an actor that draws returns, only log-probabilities must be learned.
-        draws = self.action == "action=None"
-        learned = [i for i, x in enumerate(names) if not draws or "log_prob" in x]
-        first = (is_an_action, as_it_is, judged_alike) if draws else ()
-        second = (tells_apart, entropy_learns) if draws else ()
-        stages = [
+        must = [(i, text) for i, text in results if not draws or "log_prob" in text]
+        learned = [has_gradient(text.partition("[")[0], i) for i, text in must]
+        first = (is_an_action, as_it_is, judged_alike) * draws
+        second = (tells_apart, entropy_learns) * draws
+        many = has_unit_mass, scores_cancel, survives_large_states
+        return [
             (copies,),
-            (takes_states, *[takes_action] * bool(self.action)),
+            (takes_states, *(takes_action,) * bool(self.action)),
             (runs_on_batches,),
-            (returns_enough(len(names)),),
+            (returns_enough(len(results)),),
             (numbers, *shapes, *first, keeps_inputs, same_in_both_modes),
-            (
-                *(has_gradient(names[i], i) for i in learned),
-                rows_apart,
-                *second,
-                *self.own,
-            ),
+            (*learned, rows_apart, *second, *self.own),
+            *(many, (entropy_fits,)) * draws,
         ]
-        if draws:
-            many = has_unit_mass, scores_cancel, survives_large_states
-            stages += [many, (entropy_fits,)]
-        return stages
 
     def text(self, part: str) -> str:
         """Return the role as its contract prints it."""
@@ -551,9 +546,9 @@ class Contract(NamedTuple):
             }
         texts = [self.family]
         for title, parts in kinds.items():
-            texts += [title] * bool(title)
-            texts += [role.text(part) for part in parts for role in parts[part]]
-        return "\n\n".join(texts)
+            told = [role.text(part) for part in parts for role in parts[part]]
+            texts += [title, *told]
+        return "\n\n".join(filter(None, texts))
 
 
 # %% tags=["export"]
@@ -643,30 +638,23 @@ def check_model(
     known = {name.lower(): contract for name, contract in CONTRACTS.items()}
     contract = known.get(str(family).lower())
     if contract is None:
-        raise ValueError(
-            f"family must be one of {', '.join(CONTRACTS)}, got {family!r}"
-        )
+        names = ", ".join(CONTRACTS)
+        raise ValueError(f"family must be one of {names}, got {family!r}")
     if (env is None) == (states is None or action_space is None):
         raise ValueError("check_model needs either env, or states and action_space")
     space: Any = action_space
     if env is not None:
         spec, space, obs = look_around(env)
-    if not isinstance(space, spaces.Discrete | spaces.Box):
-        raise refused("the action space must be Discrete or a Box", space, "kind")
     discrete = isinstance(space, spaces.Discrete)
     roles = contract.discrete if discrete else contract.continuous
-    if not roles:
-        raise refused(f"{contract.family} needs discrete actions", space, "kind")
+    if not roles or not isinstance(space, spaces.Discrete | spaces.Box):
+        continuous = " or a Box" * bool(contract.continuous)
+        raise refused(f"{contract.family} needs Discrete{continuous}", space, "kind")
     given: dict[str, Any] = {"actor": actor, "critic": critic, "qnet": qnet}
     models = {part: model for part, model in given.items() if model is not None}
     if not models or not models.keys() <= roles.keys():
         came = " and ".join(models) or "none"
         raise ValueError(f"{contract.family} has {' and '.join(roles)}, got {came}")
-    if action_transform is not None and roles.get("actor") != (ACTION,):
-        raise ValueError(
-            "action_transform is for actors that return a continuous action"
-        )
-
     # What is harmful is said of each model, what is illegal of all in one error.
     illegal = []
     for part, several in models.items():

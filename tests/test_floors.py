@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import tangle
@@ -81,33 +82,23 @@ PROMISED = sorted(
 )
 
 
-def promised(pattern: str) -> list[str]:
-    return sorted({x for code in PROMISED for x in re.findall(pattern, code)})
+PLACES = sorted({*re.findall(r"literate_rl(?:\.\w+)+", " ".join(PROMISED))})
 
 
-@pytest.mark.parametrize("path", promised(r"literate_rl(?:\.\w+)+"))
+@pytest.mark.parametrize("path", PLACES)
 def test_a_promised_place_is_there(path):
-    parts = path.split(".")
-    for count in range(len(parts), 0, -1):
-        try:
-            thing = import_module(".".join(parts[:count]))
-        except ModuleNotFoundError:
-            continue
-        for name in parts[count:]:
-            thing = getattr(thing, name)
-        return
+    resolve_name(path)
 
 
 def test_a_promised_call_has_its_arguments():
     """Of functions, classes and methods, by their names."""
     known: dict[str, list[object]] = {}
-    whole = [import_module(f"literate_rl.{home}") for home in modules()]
-    things = [item for module in whole for item in vars(module).items()]
-    for own, thing in things:
-        if getattr(thing, "__module__", "").startswith("literate_rl."):
-            inside = vars(thing) if inspect.isclass(thing) else {}
-            for name, part in {own: thing, **inside}.items():
-                known.setdefault(name, []).append(part)
+    for home in modules():
+        for own, thing in vars(import_module(f"literate_rl.{home}")).items():
+            if getattr(thing, "__module__", "").startswith("literate_rl."):
+                inside = vars(thing) if inspect.isclass(thing) else {}
+                for name, part in {own: thing, **inside}.items():
+                    known.setdefault(name, []).append(part)
     for code in PROMISED:
         if call := re.fullmatch(r"(\w+)\(([^()]*)\)", code):
             words = re.findall(r"(?:^|, )(\w+)(?==|,|$)", call[2])

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -18,9 +19,7 @@ from literate_rl.ground.interrupts import (
     check_interrupt,
 )
 
-
-def press():
-    signal.raise_signal(signal.SIGINT)
+press = partial(signal.raise_signal, signal.SIGINT)
 
 
 @pytest.mark.parametrize(("seconds", "raises"), [(0.9, True), (1.1, False)])
@@ -43,6 +42,14 @@ def test_one_more_within_a_second_raises_in_the_next_block(
     with catch_interrupt() as interrupted:
         press()
         assert interrupted.is_set()
+
+
+def started(folder, text):
+    """Run a script in a process of its own."""
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(text))
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return Child([sys.executable, str(script)], text=True, **streams)
 
 
 LOOP = """
@@ -72,11 +79,7 @@ LOOP = """
 def test_a_loop_says_which_trainings_were_interrupted_and_two_presses_end_it(
     tmp_path,
 ):
-    script = tmp_path / "loop.py"
-    script.write_text(textwrap.dedent(LOOP))
-    command = [sys.executable, str(script)]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Child(command, text=True, **streams) as loop:
+    with started(tmp_path, LOOP) as loop:
         out, err = loop.communicate(timeout=120)
     words = ["interrupted at step 32 of 96", "1 32 True", "2 96 False"]
     assert out.splitlines() == words
@@ -133,10 +136,7 @@ STARTS_A_CHILD = """
 
 
 def test_a_child_does_not_hear_ctrl_c_and_leaves_with_its_parent(tmp_path):
-    script = tmp_path / "starts.py"
-    script.write_text(textwrap.dedent(STARTS_A_CHILD))
-    command = [sys.executable, str(script)]
-    with Child(command, stdout=subprocess.PIPE, text=True) as parent:
+    with started(tmp_path, STARTS_A_CHILD) as parent:
         # The pipe ends when the last process that may write to it has gone.
         out, _ = parent.communicate(timeout=120)
     assert out.strip().isdigit()

@@ -13,12 +13,7 @@ from torch.distributions import Normal, TanhTransform
 from torch.distributions.transformed_distribution import TransformedDistribution
 from worlds import left_alone, modes, moody
 
-from literate_rl.ground.networks import (
-    ActionCritic,
-    Stretch,
-    eval_mode,
-    squashed_log_prob,
-)
+from literate_rl.ground.networks import Stretch, eval_mode, squashed_log_prob
 
 
 @pytest.mark.equation("squashed-density")
@@ -58,14 +53,6 @@ def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
     assert grad.isfinite().all()
 
 
-def test_a_critic_asks_about_an_action_in_a_state() -> None:
-    critic = ActionCritic(3, 2, hidden=4)
-    obs, action = torch.randn(5, 6, 3), torch.randn(5, 6, 2)
-    expected = critic.net(torch.cat([obs, action], -1))
-    assert torch.equal(critic(obs, action), expected)
-    assert expected.shape == (5, 6, 1)
-
-
 # --- Modes ----------------------------------------------------------------------------
 
 
@@ -89,15 +76,8 @@ def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap: Any) -> None
             fail()
 
 
-def test_what_is_no_module_has_no_modes() -> None:
-    with eval_mode(object()):
-        pass
-
-
 def test_a_scripted_module_has_modes_too() -> None:
-    net = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout()))
-    state = torch.ones(2, 4)
-    with eval_mode(net), torch.no_grad():
-        assert torch.equal(net(state), net(state))
-    assert net.training
-    assert not torch.equal(net(state), net(state))
+    net, state = torch.jit.script(nn.Dropout()), torch.ones(2, 40)
+    with eval_mode(net):
+        assert torch.equal(net(state), state)
+    assert not torch.equal(net(state), state)

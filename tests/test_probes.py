@@ -11,21 +11,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from worlds import moody
 
-from literate_rl.check.probes import (
-    Probe,
-    demand,
-    try_rules,
-    watch,
-)
+from literate_rl.check.probes import Probe, demand, try_rules, watch
 
 STATE = torch.arange(12.0).reshape(3, 4)
-TWO = spaces.Discrete(2)
-
-
-class Net(nn.Linear):
-    def forward(self, state: Tensor, scale: float, action: Tensor | None = None) -> Any:
-        value = scale * super().forward(state)
-        return value if action is None else (value, action)
+NET, TWO = nn.Linear(4, 2), spaces.Discrete(2)
 
 
 def test_states_are_those_that_a_model_will_see() -> None:
@@ -36,31 +25,18 @@ def test_states_are_those_that_a_model_will_see() -> None:
     np.testing.assert_array_equal(seen, watch("CartPole-v1")[1])
 
 
-def test_a_probe_repeats_rows_and_passes_on_what_is_no_tensor() -> None:
-    probe = Probe(Net(4, 2), {"state": STATE, "scale": 2.0}, TWO)
-    assert torch.equal(probe.rows(5)["state"], STATE[[0, 1, 2, 0, 1]])
-    assert torch.equal(probe.rows(2, row=4)["state"], STATE[[1, 1]])
-    assert torch.equal(probe.rows(2, scale=3.0)["state"], 3 * STATE[:2])
-    assert probe.rows(2)["scale"] == 2.0
-    assert probe.call(5)[0].shape == (5, 2)
-    assert probe.call(2, torch.ones(2, 1))[1].shape == (2, 1)
-
-
 def test_actions_for_a_critic_fit_the_space() -> None:
     low, high = np.float32([-2, -np.inf]), np.float32([3, np.inf])
-    actions = Probe(Net(4, 2), {}, spaces.Box(low, high), "action").actions(1000)
+    actions = Probe(NET, {}, spaces.Box(low, high), "action").actions(1000)
     for ends, wanted in ((actions.amin(0), [-2, -1]), (actions.amax(0), [3, 1])):
         assert ends.tolist() == pytest.approx(wanted, abs=0.02)
-    prob = Probe(Net(4, 2), {}, spaces.Discrete(3), "action").actions(7)
+    prob = Probe(NET, {}, spaces.Discrete(3), "action").actions(7)
     assert prob.shape == (7, 3)
     torch.testing.assert_close(prob.sum(1), torch.ones(7))
 
 
-def first(probe: Probe) -> None:
-    demand(True, "never told")
-
-
 def second(probe: Probe) -> None:
+    demand(True, "never told")
     demand(False, "must be so", "is not", "think")
     demand(False, "never told")
 
@@ -76,8 +52,8 @@ def fourth(probe: Probe) -> None:
 
 
 def test_all_rules_of_a_stage_are_tried_and_each_finds_at_most_one_thing() -> None:
-    stages = [[first, third], [second, fourth], [third]]
-    found = try_rules(Probe(Net(4, 2), {}, TWO), stages)
+    stages = [[third], [second, fourth], [third]]
+    found = try_rules(Probe(NET, {}, TWO), stages)
     assert [f"{name}: {finding}" for name, finding in found] == [
         "third: should be so",
         "second: must be so, is not (think)",
@@ -87,20 +63,15 @@ def test_all_rules_of_a_stage_are_tried_and_each_finds_at_most_one_thing() -> No
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_probe_keeps_frozen_layers_frozen_and_works_on_a_copy(training: bool) -> None:
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = moody(4, 2)
-
+    class Modes(nn.Sequential):
         def forward(self, state: Tensor) -> Any:
-            return self.net(state), self.net.training, self.net[5].training
+            return self.training, self[0][5].training
 
-    model = Normed()
+    model = Modes(moody(4, 2))
     if not training:
         model.eval()
     probe = Probe(model, {"state": STATE}, TWO)
-    assert probe.call(5)[1:] == (False, False)
-    assert probe.call(5, train=True)[1:] == (True, not training)
-    assert probe.call(5)[1:] == (False, False)
+    for train, modes in ((False, (False, False)), (True, (True, not training))) * 2:
+        assert probe.call(5, train=train) == modes
     assert model.training is training
     assert not {*probe.weights} & {*model.parameters()}

@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from gymnasium import spaces
-from test_edges import Drawer, Judge, Mover, Worth
-from torch import Tensor, nn
+from torch import nn
 
 import literate_rl
 from literate_rl import (
@@ -28,30 +26,23 @@ from literate_rl import (
     make_rainbow_policy,
     make_sac_policy,
 )
+from literate_rl.book.contract_models import (
+    ActionValue,
+    CategoricalActor,
+    DeterministicActor,
+    SquashedGaussianActor,
+    StateValue,
+)
 from literate_rl.data.worlds import Moving
 from literate_rl.ground.nests import MODELS, as_space
 
 LIST, VECTOR, FORCES = spaces.Discrete(2), *(spaces.Box(-1, 1, (n,)) for n in (4, 1))
 PICTURE = spaces.Box(0, 255, (3, 8, 8), "uint8")
-THREE, PAIR = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))
+JUDGE, DRAWER = ActionValue(4, 1), CategoricalActor(4, 2)
+MOVER, SQUASHED = (
+    kind(4, [-1.0], [1.0]) for kind in (DeterministicActor, SquashedGaussianActor)
+)
 WORLD = Moving()
-
-
-class Logits(Drawer):
-    """An actor over a list that says all log-probabilities."""
-
-    def forward(self, state: Tensor, action: Any = None) -> tuple[Tensor, ...]:
-        return *super().forward(state, action), self.layer(state).log_softmax(-1)
-
-
-class Squashed(nn.Linear):
-    """An actor in a box."""
-
-    def forward(self, state: Tensor, action: Any = None) -> tuple[Tensor, ...]:
-        dist = torch.distributions.Normal(super().forward(state), 0.1)
-        action = dist.rsample().clamp(-1, 1) if action is None else action
-        terms = dist.log_prob(action).sum(-1, True), dist.entropy().sum(-1, True)
-        return action, *terms
 
 
 # What remembers reads windows, and has tests of its own.
@@ -62,16 +53,16 @@ MAKERS = [
     partial(make_hybrid_policy, WORLD.observation_space, WORLD.action_space),
     partial(make_phasic_policy, PICTURE, LIST),
     partial(make_phasic_policy, VECTOR, FORCES),
-    partial(make_contract_policy, VECTOR, LIST, Drawer(), Worth()),
+    partial(make_contract_policy, VECTOR, LIST, DRAWER, StateValue(4)),
     partial(make_q_policy, PICTURE, LIST, convolutions=[[4, 3, 2]], dueling=True),
     partial(make_qnet_policy, VECTOR, LIST, nn.Linear(4, 2)),
     partial(make_rainbow_policy, PICTURE, LIST, noisy=False),
     partial(make_ddpg_policy, PICTURE, FORCES),
     partial(make_ddpg_policy, VECTOR, LIST),
     partial(make_sac_policy, VECTOR, FORCES),
-    partial(make_own_ddpg_policy, THREE, PAIR, Mover(), Judge()),
-    partial(make_own_sac_policy, THREE, PAIR, Squashed(3, 2), Judge()),
-    partial(make_own_sac_policy, VECTOR, LIST, Logits(), nn.Linear(4, 2)),
+    partial(make_own_ddpg_policy, VECTOR, FORCES, MOVER, JUDGE),
+    partial(make_own_sac_policy, VECTOR, FORCES, SQUASHED, JUDGE),
+    partial(make_own_sac_policy, VECTOR, LIST, DRAWER, nn.Linear(4, 2)),
     partial(make_discrete_sac_policy, PICTURE, LIST),
 ]
 

@@ -104,22 +104,12 @@ BUILT: dict[str, Callable[[Random], Call]] = {
         "old_policy": normal(r, 4, 3).softmax(-1).numpy(),
         "rho_clip_ratio": 1.0,
     },
-    "vtrace": lambda r: {
-        **normals(r, "log_ratio reward value next_value", 4, 3),
-        **FLAGS,
-        "gamma": 0.9,
-    },
     "vtrace_error_discrete_action": lambda r: vtrace_batch(
         r, lambda: normal(r, 4, 3, 2), torch.ones(4, 3).long()
     ),
     "vtrace_error_continuous_action": lambda r: vtrace_batch(
         r, lambda: gaussian(r, 4, 3, 2), normal(r, 4, 3, 2)
     ),
-    "vtrace_error_from_log_prob": lambda r: {
-        **normals(r, "log_prob log_prob_old entropy reward weight next_value", 4, 3),
-        "value": normal(r, 5, 3),
-        **FLAGS,
-    },
     "check_chain": lambda r: {
         "transition": 0.9 * normal(r, 3, 3).double().softmax(-1).numpy(),
         "reward": normal(r, 3).double().numpy(),

@@ -41,7 +41,7 @@ import torch
 from torch.nn.functional import smooth_l1_loss
 
 from literate_rl import DQNConfig, OffPolicy, make_q_policy
-from literate_rl.learners.dqn import QLearning
+from literate_rl.learners.dqn import ROW, QLearning
 from literate_rl.learners.loop import QError
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.rows import LISTED, Row, by_settings
@@ -95,16 +95,15 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Write the file, and forget afterwards what it has registered."""
     monkeypatch.chdir(tmp_path)
     Path("mdqn.py").write_text(OWN)
-    known, modules = dict(ALGORITHMS), {*sys.modules}
+    known, makers = dict(ALGORITHMS), dict(MAKERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     import mdqn
 
     yield mdqn
-    ALGORITHMS.clear()
-    ALGORITHMS.update(known)
-    for name in {*sys.modules} - modules:
-        if name == "mdqn":
-            del sys.modules[name]
+    for table, before in ((ALGORITHMS, known), (MAKERS, makers)):
+        table.clear()
+        table.update(before)
+    del sys.modules["mdqn"]
 
 
 def weights(policy: Any) -> list[np.ndarray]:
@@ -126,18 +125,9 @@ def test_an_algorithm_in_one_file_trains_loads_resumes_and_predicts(own: Any) ->
     assert longer.learner.step == 800
     again = train("Munchausen", CARTPOLE, total_steps=400, progress=False, **SMALL)
     assert same(again.policy, agent.policy)
-    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
-
-    class Mine(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
-
-        def forward(self, state: torch.Tensor) -> Any:
-            return self.net(state)
-
     few = {"total_steps": 200, "progress": False, **SMALL}
-    assert train(own.Munchausen, CARTPOLE, qnet=Mine(), **few).learner.step == 200
+    mine = train(own.Munchausen, CARTPOLE, qnet=torch.nn.Linear(4, 2), **few)
+    assert mine.learner.step == 200
 
 
 def test_it_has_a_command_line(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,10 +147,7 @@ def test_it_has_a_command_line(own: Any, capsys: pytest.CaptureFixture[str]) -> 
 def test_what_builds_its_policies_is_known_to_load(own: Any) -> None:
     assert maker_named("make_own_q_policy") is None
     register(replace(own.Munchausen, makers=(own.make_own_q_policy,)))
-    try:
-        assert maker_named("make_own_q_policy") is own.make_own_q_policy
-    finally:
-        del MAKERS["make_own_q_policy"]
+    assert maker_named("make_own_q_policy") is own.make_own_q_policy
     for name in ("os.system", "Row", None, ["make_policy"]):
         assert maker_named(name) is None
     assert all(maker_named(name).__name__ == name for name in MAKERS)
@@ -188,38 +175,28 @@ def test_a_row_has_defaults() -> None:
 # --- What users ask of a training -----------------------------------------------------
 
 
-def test_a_callback_sees_each_iteration_and_may_end_the_training(
-    tmp_path: Path,
-) -> None:
+def test_a_callback_sees_each_iteration_and_may_end_the_training() -> None:
     seen = []
 
     def look(learner: Any, metrics: dict[str, float]) -> bool:
         seen.append((learner.step, "losses/approx_kl" in metrics))
-        return bool(learner.step >= 512)
+        return bool(learner.step >= 256)
 
-    few = {"total_steps": 1024, "progress": False, **PPO}
-    whole = train("PPO", CARTPOLE, **few)
-    agent = train("PPO", CARTPOLE, callback=look, **few)
-    assert seen == [(128 * i, True) for i in range(1, 5)]
-    assert agent.interrupted
-    kept = agent.save(tmp_path / "kept")
-    # It stopped at a checkpoint, so it ends where an uninterrupted training does.
-    assert same(train("PPO", resume=kept, progress=False).policy, whole.policy)
+    agent = train("PPO", CARTPOLE, callback=look, progress=False, **PPO)
+    assert (seen, agent.interrupted) == ([(128, True), (256, True)], True)
 
 
 def test_settings_are_taken_from_an_environment_that_is_alike(tmp_path: Path) -> None:
     few = {"total_steps": 10, "progress": False}
     agent = train("PPO", "Acrobot-v1", like=CARTPOLE, seed=3, **few)
-    assert agent.learner.config == replace(
-        ppo_settings(CARTPOLE), seed=3, total_steps=10
-    )
+    known = ppo_settings(CARTPOLE)
+    assert agent.learner.config == replace(known, seed=3, total_steps=10)
     with pytest.raises(ValueError, match=r"PPO has settings: .*Pendulum-v1"):
         train("PPO", CARTPOLE, like="x", **few)
     with pytest.raises(ValueError, match="keeps its settings: leave out like"):
         train("PPO", like=CARTPOLE, resume=agent.save(tmp_path / "run"), **few)
     command: Any = parse("ppo", ["--env=Acrobot-v1", f"--like={CARTPOLE}"])
-    assert command.config == ppo_settings(CARTPOLE)
-    assert command.asked("ppo").like == CARTPOLE
+    assert (command.config, command.asked("ppo").like) == (known, CARTPOLE)
 
 
 def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> None:
@@ -235,7 +212,6 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> 
     assert best["step"] == 256 * (1 + found.index(max(found)))
     kept = agent.save(tmp_path / "kept")
     assert same(load(kept, best=True), agent.best)
-    assert same(load(kept), agent.policy)
     assert evaluate(agent.best, CARTPOLE, 3, 10_000).mean() == max(found)
     # It is kept with the settings, so a resumed run goes on with it.
     train("PPO", resume=kept, total_steps=1536, progress=False)
@@ -250,15 +226,9 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path: Path) -> 
     ("options", "words"),
     [
         ({"eval_interval": 0}, "eval_interval must be at least 1, got 0"),
-        ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"),
         ({"log_infos": "is_success"}, "log_infos must be a Sequence, got str"),
-        ({"log_infos": [3]}, r"log_infos\[0\] must be a str, got int"),
-        ({"callback": 3}, "callback must be callable or None, got int"),
-        (
-            {"eval_interval": "1000"},
-            "eval_interval must be an integer or None, got str",
-        ),
-        ({"resume": 3}, "resume must be a str or a Path or None, got int"),
+        ({"callback": 3}, "callback must be a Callable or None, got int"),
+        ({"eval_episodes": 5}, "eval_episodes needs eval_interval"),
     ],
 )
 def test_what_cannot_be_told_is_refused(options: Any, words: str) -> None:
@@ -272,11 +242,8 @@ def test_a_run_may_become_longer_and_not_shorter(tmp_path: Path) -> None:
     rows = (kept / "metrics.csv").read_text()
     with pytest.raises(ValueError, match="the run has total_steps 512, not 256"):
         train("PPO", resume=kept, total_steps=256, progress=False)
-    agent = train("PPO", resume=kept, total_steps=1024, progress=False)
-    assert agent.learner.step == 1024
+    train("PPO", resume=kept, total_steps=1024, progress=False)
     assert (kept / "metrics.csv").read_text().startswith(rows)
-    told = json.loads((kept / "settings.json").read_text())
-    assert told["config"]["total_steps"] == 1024
     assert train("PPO", resume=kept, progress=False).learner.step == 1024
 
 
@@ -307,14 +274,8 @@ def test_lengths_and_infos_of_episodes_are_logged(mode: str) -> None:
         mode_ = gym.vector.AutoresetMode.NEXT_STEP
         env = gym.vector.SyncVectorEnv([Walk, Walk], autoreset_mode=mode_)
     few: dict[str, Any] = {"num_envs": 2, "num_steps": 24, "num_minibatches": 2}
-    agent = train(
-        "PPO",
-        env,
-        log_infos=["is_success", "never"],
-        total_steps=48 * 4,
-        progress=False,
-        **few,
-    )
+    few |= {"log_infos": ["is_success", "never"], "total_steps": 48 * 4}
+    agent = train("PPO", env, progress=False, **few)
     for row in agent.history:
         assert row["charts/episodic_length"] == row["charts/episodic_return"]
         # Episodes in turn of five and of seven steps.
@@ -342,28 +303,26 @@ def test_a_network_that_would_come_back_as_another_one_is_refused(own: Any) -> N
     with pytest.raises(ValueError, match="not come back from load, but that of make_q"):
         train(wrong, CARTPOLE, **small)
     maker = remembered(tanh_policy)
-    unknown = replace(wrong, policy=by_settings(maker))  # it stands in no `makers`
-    with pytest.raises(ValueError, match=r"not come back.*name it in Row\.makers"):
-        train(unknown, CARTPOLE, **small)
+
+    def turned(observation_space: Any, action_space: Any, hidden: int = 16) -> Any:
+        policy = make_q_policy(observation_space, action_space, hidden)
+        policy.network.register_forward_hook(lambda *given: -given[2])
+        return policy
+
+    with pytest.raises(ValueError, match="not come back from load, but that of make_q"):
+        train(replace(wrong, policy=by_settings(turned)), CARTPOLE, **small)
+    # Of these two the first stands in no `makers`, the second has no recipe.
+    for policy in (by_settings(maker), lambda *_: torch.nn.Linear(4, 2)):
+        with pytest.raises(ValueError, match=r"not come back.*name it in Row\.makers"):
+            train(replace(wrong, policy=policy), CARTPOLE, **small)
     right = replace(wrong, policy=by_settings(maker), makers=(maker,))
-    try:
-        agent = train(right, CARTPOLE, **small)
-        back = load(agent.save("kept"))
-    finally:
-        MAKERS.pop("tanh_policy", None)
+    agent = train(right, CARTPOLE, **small)
+    back = load(agent.save("kept"))
+    del MAKERS["tanh_policy"]
     assert isinstance(back.network[1], torch.nn.Tanh)
     assert same(back, agent.policy)
     with pytest.raises(ValueError, match="import its algorithm first"):
         load("kept")
-
-
-def test_a_policy_that_could_not_be_kept_is_refused_before_it_learns(own: Any) -> None:
-    def forgotten(seen: Any, actions: Any, config: Any) -> Any:
-        return torch.nn.Linear(4, 2)
-
-    row = replace(own.Munchausen, name="Forgotten", policy=forgotten)
-    with pytest.raises(ValueError, match="Forgotten's policy would not come back"):
-        train(row, CARTPOLE)
 
 
 def test_a_row_says_what_is_wrong_with_it(own: Any) -> None:
@@ -371,10 +330,9 @@ def test_a_row_says_what_is_wrong_with_it(own: Any) -> None:
     assert {*SLOTS} == FORMS.keys()
     for changes, words in (
         ({"learner": None}, "a row must have a learner or actors, got none"),
-        ({"actions": "discrete"}, "actions must be of 'all kinds', .*'discrete'"),
+        ({"actions": "discrete"}, r"actions must be of \('all kinds', .*'discrete'"),
         ({"contract": "dnq"}, "contract must be of .*'dnq'"),
         ({"forms": ("atc",)}, "forms must be of .*'atc'"),
-        ({"purpose": ""}, "purpose must say"),
         ({"config": dict}, "config must be a class below RunConfig"),
         ({"config": DQNConfig()}, "config must be a class below RunConfig"),
     ):
@@ -391,12 +349,8 @@ class Plain:
     """A learner without a policy that learns, and with environments of its own."""
 
     def __init__(self, policy: Any, envs: Any, config: Any) -> None:
-        self.policy, self.config, self.step, self.checkpoint_due = (
-            policy,
-            config,
-            0,
-            True,
-        )
+        self.policy, self.config = policy, config
+        self.step, self.checkpoint_due = 0, True
         envs.close()
 
     def iterate(self) -> dict[str, float]:
@@ -436,11 +390,8 @@ def test_a_file_has_one_algorithm_and_a_script_may_name_itself(own: Any) -> None
     assert train("mdqn.py", CARTPOLE, **few).learner.step == 200
     # As `python mdqn.py` leaves it, which then is asked for `mdqn.py`.
     MAKERS["make_own_q_policy"] = "__main__"
-    try:
-        register(replace(own.Munchausen, makers=(own.make_own_q_policy,)))
-        assert maker_named("make_own_q_policy") is own.make_own_q_policy
-    finally:
-        del MAKERS["make_own_q_policy"]
+    register(replace(own.Munchausen, makers=(own.make_own_q_policy,)))
+    assert maker_named("make_own_q_policy") is own.make_own_q_policy
 
 
 def test_a_learner_needs_no_more_than_the_protocol_asks(own: Any) -> None:
@@ -451,14 +402,12 @@ def test_a_learner_needs_no_more_than_the_protocol_asks(own: Any) -> None:
 
 def test_a_resumed_run_may_log_more(tmp_path: Path) -> None:
     """Also where its rows are gathered over several iterations."""
-    small = {"iteration_steps": 100, "log_interval": 500, "checkpoint_interval": 7}
-    few: dict[str, Any] = {**small, "learning_starts": 100, "eval_interval": 1000}
-    ends = lambda learner, metrics: learner.step >= 2300  # noqa: E731
-    agent = train("DQN", CARTPOLE, callback=ends, progress=False, **few)
+    few = {"iteration_steps": 100, "log_interval": 500, "checkpoint_interval": 7}
+    few |= {"learning_starts": 100, "eval_interval": 1000, "total_steps": 2300}
+    agent = train("DQN", CARTPOLE, progress=False, **few)
     kept = agent.save(tmp_path / "kept")
-    longer = {"total_steps": 50_500, "log_infos": ("is_success",)}
-    stops = lambda learner, metrics: learner.step >= 3500  # noqa: E731
-    again = train("DQN", resume=kept, callback=stops, progress=False, **longer)
+    longer = {"total_steps": 3500, "log_infos": ("is_success",)}
+    again = train("DQN", resume=kept, progress=False, **longer)
     assert {"infos/is_success", "charts/eval_return"} <= again.history[-1].keys()
 
 
@@ -477,9 +426,7 @@ def test_settings_are_checked_also_where_somebody_forgot_to(own: Any) -> None:
         Unchecked(learning_rate="high")  # type: ignore[arg-type]
 
 
-def test_what_would_be_ignored_is_refused() -> None:
-    with pytest.raises(ValueError, match="eval_episodes needs eval_interval"):
-        train("PPO", CARTPOLE, eval_episodes=5)
+def test_an_old_name_beside_the_new_one_is_refused() -> None:
     with pytest.raises(TypeError, match="num_steps was given twice"), pytest.warns():
         train("IMPALA", CARTPOLE, unroll_len=8, num_steps=16)
     with pytest.raises(SystemExit), pytest.warns():

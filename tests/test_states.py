@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from functools import partial
 from typing import Any
@@ -28,13 +27,9 @@ class Scaled(nn.Linear):
 
 def test_state_spec_reads_names_shapes_and_dtypes() -> None:
     both = spaces.Tuple((spaces.Discrete(5), spaces.Box(-1, 1, ())))
+    tower = ("picture", "speed"), ((3, 6, 6), (2,)), (torch.uint8, None)
     for space, *wanted in (
-        (
-            Tower().observation_space,
-            ("picture", "speed"),
-            ((3, 6, 6), (2,)),
-            (torch.uint8, None),
-        ),
+        (Tower().observation_space, *tower),
         (FOUR, ("state",), ((4,),), (None,)),
         (both, ("state_0", "state_1"), ((5,), (1,)), (None, None)),
     ):
@@ -43,7 +38,7 @@ def test_state_spec_reads_names_shapes_and_dtypes() -> None:
         state_spec(spaces.Dict({"my state": spaces.Discrete(2)}))
 
 
-@pytest.mark.parametrize("lead", [(), (7,), (5, 2), (1, 1)])
+@pytest.mark.parametrize("lead", [(), (5, 2), (1, 1)])
 def test_split_undoes_flattening(lead: tuple[int, ...]) -> None:
     space = Tower().observation_space
     drawn = [space.sample() for _ in range(math.prod(lead))]
@@ -84,7 +79,6 @@ def test_by_name_knows_wrappers_extras_and_a_lone_tensor() -> None:
     model = ByName(partial(Scaled(4, 3), scale=2.0), state_spec(FOUR))
     assert model(torch.randn(5, 2, 4))[0].shape == (5, 2, 3)
     assert len(list(model.parameters())) == 2
-    assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
     with pytest.raises(TypeError, match=r"a torch\.nn\.Module"):
         ByName(torch.relu, two)
 

@@ -41,14 +41,7 @@ from literate_rl.check.probes import (
     unwrapped,
 )
 from literate_rl.check.states import ByName, StateSpec, state_spec
-from literate_rl.ground.nests import (
-    AnySpace,
-    Space,
-    as_discrete,
-    as_space,
-    refused,
-    remembered,
-)
+from literate_rl.ground.nests import Space, as_discrete, refused, remembered
 from literate_rl.ground.networks import Critics, eval_mode
 from literate_rl.ground.protocols import refuse_mask
 from literate_rl.ground.signatures import Count, check_that, checked
@@ -220,11 +213,11 @@ def checksum(*tensors: Tensor) -> int:
 
 
 # %% tags=["export"]
-@checked
 @remembered
+@checked
 def make_contract_policy(
-    observation_space: AnySpace,
-    action_space: AnySpace,
+    observation_space: Space,
+    action_space: Space,
     actor: Any,
     critic: Any,
 ) -> ContractPolicy:
@@ -237,10 +230,9 @@ def make_contract_policy(
         actor: The actor, as in ``ContractPolicy``.
         critic: The critic.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    if not isinstance(space, spaces.Discrete | spaces.Box):
-        raise refused("action_space must be Discrete or a Box", space, "kind")
-    return ContractPolicy(actor, states, space, critic=critic)
+    if not isinstance(action_space, spaces.Discrete | spaces.Box):
+        raise refused("action_space must be Discrete or a Box", action_space, "kind")
+    return ContractPolicy(actor, observation_space, action_space, critic=critic)
 
 
 # %% [markdown]
@@ -396,11 +388,11 @@ class LogitsOf(nn.Module):
         return (self.model(obs) + 1e-8).log()
 
 
-@checked
 @remembered
+@checked
 def make_qnet_policy(
-    observation_space: AnySpace,
-    action_space: AnySpace,
+    observation_space: Space,
+    action_space: Space,
     qnet: Any,
     support: Sequence[float] | None = None,
 ) -> Policy:
@@ -412,15 +404,15 @@ def make_qnet_policy(
         qnet: The network.
         support: First and last atom, if the network returns distributions.
     """
-    states, discrete = as_space(observation_space), as_discrete(action_space)
+    discrete = as_discrete(action_space)
     num_actions = int(discrete.n)
     actions = EpsilonGreedy(num_actions, int(discrete.start))
-    network = FirstResult(qnet, state_spec(states))
+    network = FirstResult(qnet, state_spec(observation_space))
     if support is None:
         return Policy(network, actions)
     # One call of the network tells how many atoms there are.
     with torch.no_grad(), eval_mode(network):
-        num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
+        num_atoms = network(torch.zeros(2, spaces.flatdim(observation_space))).shape[-1]
     logits = LogitsOf(network, num_actions, num_atoms)
     low, high = support
     return RainbowPolicy(logits, actions, low, high)
@@ -435,11 +427,11 @@ def make_qnet_policy(
 
 
 # %% tags=["export"]
-@checked
 @remembered
+@checked
 def make_own_ddpg_policy(
-    observation_space: AnySpace,
-    action_space: AnySpace,
+    observation_space: Space,
+    action_space: Space,
     actor: Any,
     critic: Any,
     num_critics: Count = 1,
@@ -459,8 +451,7 @@ def make_own_ddpg_policy(
     Raises:
         ValueError: If the spaces do not fit.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    actions, spec = actions_of(space), state_spec(states)
+    actions, spec = actions_of(action_space), state_spec(observation_space)
     critics = Critics(FirstResult(x, spec) for x in as_many(critic, num_critics))
     network = ActorCritics(FirstResult(actor, spec), critics)
     return Policy(network, actions)
@@ -490,11 +481,11 @@ def as_many(critic: Any, number: int) -> list[Any]:
 
 
 # %% tags=["export"]
-@checked
 @remembered
+@checked
 def make_own_sac_policy(
-    observation_space: AnySpace,
-    action_space: AnySpace,
+    observation_space: Space,
+    action_space: Space,
     actor: Any,
     critic: Any,
     num_critics: Count = 2,
@@ -512,15 +503,15 @@ def make_own_sac_policy(
     Raises:
         ValueError: If the spaces do not fit.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    given, spec = as_many(critic, num_critics), state_spec(states)
+    given, spec = as_many(critic, num_critics), state_spec(observation_space)
     critics: nn.Module
-    if isinstance(space, spaces.Discrete):
-        critics = DiscreteCritics(FirstResult(x, spec, int(space.n)) for x in given)
+    if isinstance(action_space, spaces.Discrete):
+        number = int(action_space.n)
+        critics = DiscreteCritics(FirstResult(x, spec, number) for x in given)
     else:
-        space = roomy_box(space)
+        action_space = roomy_box(action_space)
         critics = Critics(FirstResult(x, spec) for x in given)
-    return ContractPolicy(actor, states, space, critics=critics)
+    return ContractPolicy(actor, observation_space, action_space, critics=critics)
 
 
 # %% [markdown]

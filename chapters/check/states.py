@@ -157,12 +157,9 @@ class ByName(nn.Module):
 
     def __init__(self, model: Any, spec: StateSpec) -> None:
         super().__init__()
-        unwrapped(model)  # refuses anything that is not a module
+        _, self.fixed = unwrapped(model)
         self.spec = spec.named_for(model)
-        self.fixed = {}
-        if isinstance(model, partial):
-            model, self.fixed = model.func, dict(model.keywords)
-        self.model = model
+        self.model: Any = model.func if isinstance(model, partial) else model
 
     def forward(self, obs: Tensor, **given: Any) -> tuple[Any, ...]:
         """Return the results of the model, always as a tuple.

@@ -130,20 +130,22 @@ def named_ends(space: Space, nest: Any, name: str) -> Iterator[tuple[Any, Any, s
     Raises:
         ValueError: If an end is missing.
     """
-    keys: list[Any]
-    if isinstance(space, spaces.Dict):
-        keys, here = [*space.spaces], [*nest] if isinstance(nest, dict) else []
-    elif isinstance(space, spaces.Tuple):
-        keys = [*range(len(space))]
-        here = [*range(len(nest))] if isinstance(nest, tuple | list) else []
-    else:
+    if not isinstance(space, spaces.Tuple | spaces.Dict):
         yield space, nest, name
         return
-    if not {*keys} <= {*here}:
-        came = here or type(nest).__name__
-        raise ValueError(f"{name} must have {keys}, got {came}")
-    for key in keys:
-        yield from named_ends(space[key], nest[key], f"{name}[{key!r}]")
+    wanted, here = by_key(space.spaces), by_key(nest)
+    if not wanted.keys() <= here.keys():
+        came = [*here] or type(nest).__name__
+        raise ValueError(f"{name} must have {[*wanted]}, got {came}")
+    for key, child in wanted.items():
+        yield from named_ends(child, here[key], f"{name}[{key!r}]")
+
+
+def by_key(nest: Any) -> dict[Any, Any]:
+    """Return the children of a nest by key or by number."""
+    if isinstance(nest, tuple | list):
+        return dict(enumerate(nest))
+    return nest if isinstance(nest, dict) else {}
 
 
 def unpack(space: Space, nest: Any, name: str) -> Iterator[Tensor]:
@@ -270,20 +272,21 @@ def plain_space(space: Space) -> dict[str, Any]:
         row = len(space.shape) == 1
         return {"binary": space.shape[0] if row else list(space.shape)}
     if isinstance(space, spaces.MultiDiscrete):
-        many = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-        return {**many, "dtype": str(space.dtype)}
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return {"nvec": nvec, "start": start, "dtype": str(space.dtype)}
     if not isinstance(space, spaces.Box):
         raise ValueError(
             "space must be a nest of Tuple, Dict, Discrete, MultiBinary, MultiDiscrete "
             f"and Box, got {space}"
         )
-    bounds = {"low": space.low.tolist(), "high": space.high.tolist()}
-    return {**bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
+    low, high = space.low.tolist(), space.high.tolist()
+    kind = {"shape": list(space.shape), "dtype": str(space.dtype)}
+    return {"low": low, "high": high, **kind}
 
 
 def as_space(plain: AnySpace) -> Space:
     """Build the space that ``plain_space`` has described; return a space as it is."""
-    if isinstance(plain, spaces.Space):
+    if not isinstance(plain, dict):
         return plain
     if "tuple" in plain:
         return spaces.Tuple([as_space(child) for child in plain["tuple"]])
@@ -348,7 +351,7 @@ def remembered(make: Make) -> Make:
             if name in MODELS:
                 arguments.setdefault("models", {})[name] = name_of_model(x)
             elif name.endswith("_space"):
-                arguments[name] = plain_space(as_space(x))
+                arguments[name] = plain_space(x)
                 # A plain copy, which other processes can be sent.
                 vars(policy).setdefault(name, as_space(arguments[name]))
             else:

@@ -88,15 +88,13 @@ class Row:
     def __post_init__(self) -> None:
         trained = self.learner or self.actors
         check_that(trained is not None, "a row must have a learner or actors, got none")
-        check_that(bool(self.purpose), "purpose must say in a few words what it is for")
-        kinds = (ANY, LISTED, BOUNDED)
         for name, known, given in (
-            ("actions", kinds, (self.actions,)),
+            ("actions", (ANY, LISTED, BOUNDED), (self.actions,)),
             ("contract", FAMILIES, (self.contract,)),
             ("forms", SLOTS, self.forms),
         ):
-            words = f"{name} must be of {', '.join(map(repr, known))}"
-            check_that(set(given) <= set(known), f"{words}, got {given}")
+            words = f"{name} must be of {known}, got {given}"
+            check_that({*given} <= {*known}, words)
         below = isinstance(self.config, type) and issubclass(self.config, RunConfig)
         words = f"config must be a class below RunConfig, got {self.config!r}"
         check_that(below, words)
@@ -106,9 +104,8 @@ class Row:
         # A copy of a row has the defaults of its own settings.
         if self.settings is None or getattr(self.settings, "func", None) is defaults:
             object.__setattr__(self, "settings", partial(defaults, self.config))
-        if not self.chapter:
-            module = self.config.__module__.rpartition(".")[2]
-            object.__setattr__(self, "chapter", module)
+        chapter = self.chapter or self.config.__module__.rpartition(".")[2]
+        object.__setattr__(self, "chapter", chapter)
 
     @property
     def key(self) -> str:
@@ -182,20 +179,20 @@ def register(row: Row) -> Row:
     Raises:
         ValueError: If another module has an algorithm or a maker of that name.
     """
+    other = "choose another name for that of your own"
     known = ALGORITHMS.get(row.key, row)
     if known.home != row.home:
-        if (known.name, known.purpose) != (row.name, row.purpose):
-            words = f"{known.home} has an algorithm {known.name!r}"
-            raise ValueError(f"{words}: choose another name for that of your own")
+        same = (known.name, known.purpose) == (row.name, row.purpose)
+        check_that(same, f"{known.home} has an algorithm {known.name!r}: {other}")
         # In the notebook of a chapter its row comes a second time.
         if row.home == "__main__":
             return known
     for make in row.makers:
         name, module = make.__name__, make.__module__
         # A script that names itself is imported a second time, under its own name.
-        if MAKERS.get(name, module) not in (module, "__main__"):
-            words = f"{MAKERS[name]} has a maker {name!r}"
-            raise ValueError(f"{words}: choose another name for that of your own")
+        there = MAKERS.get(name, module)
+        own = there in (module, "__main__")
+        check_that(own, f"{there} has a maker {name!r}: {other}")
         MAKERS[name] = module
     ALGORITHMS[row.key] = row
     return row
@@ -203,11 +200,9 @@ def register(row: Row) -> Row:
 
 def maker_named(name: Any) -> Callable[..., Any] | None:
     """Return what builds policies and has this name, or None."""
-    module = MAKERS.get(name) if isinstance(name, str) else None
-    make: Callable[..., Any] | None = None
-    if module is not None:
-        make = getattr(import_module(module), name)
-    return make
+    if not isinstance(name, str) or name not in MAKERS:
+        return None
+    return cast(Any, getattr(import_module(MAKERS[name]), name))
 
 
 def actor_critic(seen: Any, actions: Any, config: Any, **models: Any) -> Any:

@@ -49,7 +49,8 @@ from typing import (
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
-from jaxtyping import AbstractDtype
+from jaxtyping import AbstractDtype, Bool
+from jaxtyping import Int64 as Int
 from torch import Tensor
 
 __all__ = [
@@ -123,32 +124,20 @@ assert (returns - values).square().mean() > 2, "the loss says otherwise"
 #
 # ## A few words
 #
-# `Float`, `Int` and `Bool` say what the numbers are. Jaxtyping has words of the same names,
-# which take every precision. Ours take what the tests cover: float32 and float64, and the
+# `Float`, `Int` and `Bool` say what the numbers are. Jaxtyping's own `Float` and `Int` take
+# every precision. Ours take what the tests cover: float32 and float64, and the
 # int64 in which PyTorch counts and indexes. A type checker such as mypy cannot read the
 # strings. For it, `Float[Tensor, "T B"]` is simply a `Tensor`.
 
 # %% tags=["export"]
 if TYPE_CHECKING:
-    from typing import Annotated as Bool
     from typing import Annotated as Float
-    from typing import Annotated as Int
 else:
 
     class Float(AbstractDtype):
         """Tensors of float32 or float64."""
 
         dtypes = ("float32", "float64")
-
-    class Int(AbstractDtype):
-        """Tensors of int64."""
-
-        dtypes = ("int64",)
-
-    class Bool(AbstractDtype):
-        """Tensors of truth values."""
-
-        dtypes = ("bool",)
 
 
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.
@@ -277,7 +266,7 @@ def held(function: Callable[..., Any], source: Any) -> Callable[..., Any]:
         if mended:
             first = [mended.get(n, x) for n, x in zip(plan, args)]  # noqa: B905
             args = *first, *args[len(first) :]
-            kwargs = {**kwargs, **{n: x for n, x in mended.items() if n in kwargs}}
+            kwargs = {n: mended.get(n, x) for n, x in kwargs.items()}
         return function(*args, **kwargs)
 
     return call
@@ -372,22 +361,23 @@ def check_for(hint: Any) -> Check:
         return literal_check(parts)
     if is_typeddict(hint) or hasattr(hint, "_fields"):
         return fields_check(hint)
-    if kind is Callable:
-        return type_check(callable, "be callable")
-    if kind is str:
-        return type_check(lambda x: type(x) is str, "be a str")
     if not isinstance(kind, type) or kind.__module__.startswith(OPEN):
         return anything
     if origin and issubclass(kind, Sequence):
         return items_check(kind, parts)
-    return type_check(lambda x: isinstance(x, kind), f"be a {kind.__name__}")
+    return asking(lambda x: isinstance(x, kind), TypeError, f"be a {kind.__name__}")
 
 
-def type_check(test: Callable[[Any], bool], expected: str) -> Check:
-    """Return a check that asks one question about the type."""
+def asking(
+    question: Callable[[Any], Any],
+    kind: type[Exception],
+    expected: str,
+    came: Callable[[Any], object] = describe,
+) -> Check:
+    """Return a check that asks one question, whatever the sizes."""
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        return None if test(x) else Fault(TypeError, name, expected, describe(x))
+        return None if question(x) else Fault(kind, name, expected, came(x))
 
     return check
 
@@ -487,10 +477,6 @@ def fits(name: str, parts: Sequence[Any], dims: list[Dim], sizes: Sizes) -> bool
 # A lower bound alone lets infinity pass: an infinite clip range clips nothing, and someone
 # may want that. Where it makes no sense, add `Lt(math.inf)`. `NonNegative` has it, because most
 # of what may be zero is a factor, and nothing is left of a loss that is multiplied by infinity.
-#
-# Networks compute in float32, whose largest number is about $3.4 \cdot 10^{38}$. A number with
-# bounds may be infinite, but not finite and larger than that: PyTorch would refuse it later, in
-# words that name nothing.
 
 
 # %% tags=["export"]
@@ -500,7 +486,6 @@ BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
     Le: (operator.le, "at most"),
     Lt: (operator.lt, "less than"),
 }
-LARGEST = torch.finfo(torch.float32).max
 
 
 def number_check(base: type, bounds: Sequence[Any]) -> Check:
@@ -509,7 +494,6 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
     noun = "be an integer" if base is int else "be a number"
     rules = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
     expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in rules)}"
-    bounded = base is float and bool(rules)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if type(x) not in kinds:
@@ -517,8 +501,6 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
         for holds, _, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
-        if bounded and LARGEST < abs(x) < math.inf:
-            return Fault(ValueError, name, f"be infinite or at most {LARGEST:.2g}", x)
         return None
 
     return check
@@ -530,11 +512,10 @@ def literal_check(options: tuple[Any, ...]) -> Check:
     # The type counts as well: `1 == True`, but one is no truth value.
     typed = [(type(option), option) for option in options]
 
-    def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        fine = any(type(x) is kind and x == option for kind, option in typed)
-        return None if fine else Fault(ValueError, name, expected, repr(x))
+    def is_one(x: Any) -> bool:
+        return any(type(x) is kind and x == option for kind, option in typed)
 
-    return check
+    return asking(is_one, ValueError, expected, repr)
 
 
 # %% [markdown]
@@ -593,10 +574,8 @@ def fields_check(hint: Any) -> Check:
     """Return the check of a named tuple, field by field, or of a tree, key by key."""
     hints, tree = get_type_hints(hint, include_extras=True), is_typeddict(hint)
     fields = hints if tree else hint._fields
-    # The keys of a tree may stand in any order.
-    alike: Any = set if tree else tuple
-    wanted = alike(fields)
-    tests = [(f".{x}", check_for(hints.get(x, Any))) for x in fields]
+    tests = [(key, check_for(hints.get(key, Any))) for key in fields]
+    reach = operator.getitem if tree else getattr
     expected = f"be a {hint.__name__} ({', '.join(fields)})"
     if tree:
         expected = f"be a tree with the keys {', '.join(map(repr, fields))}"
@@ -604,12 +583,10 @@ def fields_check(hint: Any) -> Check:
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         # A tree tensor is no `Mapping`, but it has keys.
         names = getattr(x, "keys", tuple)() if tree else getattr(x, "_fields", ())
-        there = alike(names)
-        if there != wanted:
-            return Fault(TypeError, name, expected, there or describe(x))
-        parts = [x[key] for key in fields] if tree else x
-        for (label, test), part in zip(tests, parts):  # noqa: B905
-            if fault := test(name + label, part, sizes):
+        if {*names} != {*fields}:
+            return Fault(TypeError, name, expected, tuple(names) or describe(x))
+        for key, test in tests:
+            if fault := test(f"{name}.{key}", reach(x, key), sizes):
                 return fault
         return None
 
@@ -709,20 +686,14 @@ def below(size: str | int) -> Check:
     return rule
 
 
-def finite(name: str, x: Any, sizes: Sizes) -> Fault | None:
-    """Find a fault in an array with NaN or infinity."""
-    fine = np.isfinite(x).all()
-    return None if fine else Fault(ValueError, name, "be finite", "NaN or infinity")
+# The rule that an array holds no NaN and no infinity.
+finite = asking(lambda x: np.isfinite(x).all(), ValueError, "be finite")
 
 
 def at_least(number: int, things: str = "one") -> Check:
     """Return the rule that a list or an array holds so many things."""
-
-    def rule(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        expected = f"hold at least {things}"
-        return Fault(ValueError, name, expected, len(x)) if len(x) < number else None
-
-    return rule
+    words = f"hold at least {things}"
+    return asking(lambda x: len(x) >= number, ValueError, words, len)
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest 8b06c3cdf72f23ac
+# Generated from chapters/apps/training.py (edit there); digest ea6795d34e8b5bad
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -560,7 +560,12 @@ def check_recipe(row: Row, policy: Any) -> None:
     if (make := maker_named(name)) is None:
         raise ValueError(f"{words}: {how}")
     with randomness_kept():
-        same = repr(make(**arguments)) == repr(policy)
+        twin = make(**arguments)
+        same = repr(twin) == repr(policy)
+        if same:
+            twin.load_state_dict(policy.state_dict())
+            obs = batch_space(twin.observation_space, 32).sample()
+            same = str(twin.predict(obs)) == str(policy.predict(obs))
     check_that(same, f"{words}, but that of {name}: {how}")
 
 
@@ -953,13 +958,15 @@ def algorithm_named(name: Any) -> str:
         raise TypeError(f"{words}, got {kind}")
     if in_file(name) or ":" in name:
         module, _, own = from_file(name).partition(":")
-        rows = {key: x for key, x in vars(import_module(module)).items() if is_row(x)}
+        inside = {key: x for key, x in vars(import_module(module)).items() if is_row(x)}
+        # A row of its own goes before those that it imports.
+        rows = {key: x for key, x in inside.items() if x.home == module} or inside
         if len(rows) == 1:
             own = own or min(rows)
-        if own not in rows:
+        if own not in inside:
             has = f"there is no row {own}, it has {' and '.join(rows) or 'none'}"
             raise ValueError(f"{name!r} is no algorithm: {has}")
-        return register(rows[own]).key
+        return register(inside[own]).key
     key = key_of(name)
     key = CLASSES.get(key, key)
     if key in ALGORITHMS:

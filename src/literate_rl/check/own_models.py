@@ -1,4 +1,4 @@
-# Generated from chapters/check/own_models.py (edit there); digest 16a8d6d5869e490e
+# Generated from chapters/check/own_models.py (edit there); digest 8ccc4297fc32edb1
 """Policies of one's own models: what keeps a contract can be trained."""
 
 from __future__ import annotations
@@ -22,14 +22,7 @@ from literate_rl.check.probes import (
     unwrapped,
 )
 from literate_rl.check.states import ByName, StateSpec, state_spec
-from literate_rl.ground.nests import (
-    AnySpace,
-    Space,
-    as_discrete,
-    as_space,
-    refused,
-    remembered,
-)
+from literate_rl.ground.nests import Space, as_discrete, refused, remembered
 from literate_rl.ground.networks import Critics, eval_mode
 from literate_rl.ground.protocols import refuse_mask
 from literate_rl.ground.signatures import Count, check_that, checked
@@ -166,11 +159,11 @@ def checksum(*tensors: Tensor) -> int:
     return crc32(b"".join(x.numpy(force=True).tobytes() for x in tensors))
 
 
-@checked
 @remembered
+@checked
 def make_contract_policy(
-    observation_space: AnySpace,
-    action_space: AnySpace,
+    observation_space: Space,
+    action_space: Space,
     actor: Any,
     critic: Any,
 ) -> ContractPolicy:
@@ -183,10 +176,9 @@ def make_contract_policy(
         actor: The actor, as in ``ContractPolicy``.
         critic: The critic.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    if not isinstance(space, spaces.Discrete | spaces.Box):
-        raise refused("action_space must be Discrete or a Box", space, "kind")
-    return ContractPolicy(actor, states, space, critic=critic)
+    if not isinstance(action_space, spaces.Discrete | spaces.Box):
+        raise refused("action_space must be Discrete or a Box", action_space, "kind")
+    return ContractPolicy(actor, observation_space, action_space, critic=critic)
 
 
 class FirstResult(nn.Module):
@@ -236,11 +228,11 @@ class LogitsOf(nn.Module):
         return (self.model(obs) + 1e-8).log()
 
 
-@checked
 @remembered
+@checked
 def make_qnet_policy(
-    observation_space: AnySpace,
-    action_space: AnySpace,
+    observation_space: Space,
+    action_space: Space,
     qnet: Any,
     support: Sequence[float] | None = None,
 ) -> Policy:
@@ -252,25 +244,25 @@ def make_qnet_policy(
         qnet: The network.
         support: First and last atom, if the network returns distributions.
     """
-    states, discrete = as_space(observation_space), as_discrete(action_space)
+    discrete = as_discrete(action_space)
     num_actions = int(discrete.n)
     actions = EpsilonGreedy(num_actions, int(discrete.start))
-    network = FirstResult(qnet, state_spec(states))
+    network = FirstResult(qnet, state_spec(observation_space))
     if support is None:
         return Policy(network, actions)
     # One call of the network tells how many atoms there are.
     with torch.no_grad(), eval_mode(network):
-        num_atoms = network(torch.zeros(2, spaces.flatdim(states))).shape[-1]
+        num_atoms = network(torch.zeros(2, spaces.flatdim(observation_space))).shape[-1]
     logits = LogitsOf(network, num_actions, num_atoms)
     low, high = support
     return RainbowPolicy(logits, actions, low, high)
 
 
-@checked
 @remembered
+@checked
 def make_own_ddpg_policy(
-    observation_space: AnySpace,
-    action_space: AnySpace,
+    observation_space: Space,
+    action_space: Space,
     actor: Any,
     critic: Any,
     num_critics: Count = 1,
@@ -290,8 +282,7 @@ def make_own_ddpg_policy(
     Raises:
         ValueError: If the spaces do not fit.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    actions, spec = actions_of(space), state_spec(states)
+    actions, spec = actions_of(action_space), state_spec(observation_space)
     critics = Critics(FirstResult(x, spec) for x in as_many(critic, num_critics))
     network = ActorCritics(FirstResult(actor, spec), critics)
     return Policy(network, actions)
@@ -313,11 +304,11 @@ def as_many(critic: Any, number: int) -> list[Any]:
     return given
 
 
-@checked
 @remembered
+@checked
 def make_own_sac_policy(
-    observation_space: AnySpace,
-    action_space: AnySpace,
+    observation_space: Space,
+    action_space: Space,
     actor: Any,
     critic: Any,
     num_critics: Count = 2,
@@ -335,15 +326,15 @@ def make_own_sac_policy(
     Raises:
         ValueError: If the spaces do not fit.
     """
-    states, space = as_space(observation_space), as_space(action_space)
-    given, spec = as_many(critic, num_critics), state_spec(states)
+    given, spec = as_many(critic, num_critics), state_spec(observation_space)
     critics: nn.Module
-    if isinstance(space, spaces.Discrete):
-        critics = DiscreteCritics(FirstResult(x, spec, int(space.n)) for x in given)
+    if isinstance(action_space, spaces.Discrete):
+        number = int(action_space.n)
+        critics = DiscreteCritics(FirstResult(x, spec, number) for x in given)
     else:
-        space = roomy_box(space)
+        action_space = roomy_box(action_space)
         critics = Critics(FirstResult(x, spec) for x in given)
-    return ContractPolicy(actor, states, space, critics=critics)
+    return ContractPolicy(actor, observation_space, action_space, critics=critics)
 
 
 def own_model(policy: Any) -> ByName | None:

@@ -1,4 +1,4 @@
-# Generated from chapters/check/probes.py (edit there); digest 0a813bb4a17c518d
+# Generated from chapters/check/probes.py (edit there); digest 58834730957660cd
 """Probes: somebody else's model, called by name and left as it was."""
 
 from __future__ import annotations
@@ -98,17 +98,15 @@ def watch(env: Any) -> tuple[gym.Env[Any, Any], list[Any]]:
     """Make an environment and return it with the observations of 32 random steps."""
     made = env_maker(env)()
     made.action_space.seed(0)
-    seen: list[Any] = []
-    over = True
+    observation, infos = made.reset(seed=0)
+    seen = [observation]
     while len(seen) < 32:
-        if over:
-            observation, infos = made.reset(seed=None if seen else 0)
-            over = False
-        else:
-            action = some_action(made.action_space, infos)
-            observation, _, terminated, truncated, infos = made.step(action)
-            over = terminated or truncated
+        action = some_action(made.action_space, infos)
+        observation, _, terminated, truncated, infos = made.step(action)
         seen.append(observation)
+        if terminated or truncated:
+            observation, infos = made.reset()
+            seen.append(observation)
     return made, seen
 
 
@@ -142,12 +140,12 @@ class Probe:
         self.copy_error: Exception | None = None
         try:
             self.model = copy.deepcopy(module)
+            # What is frozen inside of a model in training mode is part of its training.
+            if not self.model.training:
+                self.model.train()
         except Exception as error:
             # Then no rule that needs a copy is tried.
             self.model, self.copy_error = module, error
-        # What is frozen inside of a model in training mode is part of its training.
-        if not self.model.training and self.copy_error is None:
-            self.model.train()
         self.parameters = forward_parameters(model)
         self.device = device_of(self.model)
         self.weights = [p for p in self.model.parameters() if p.requires_grad]
@@ -211,9 +209,8 @@ class Probe:
             logits = torch.randn(batch, self.num_actions, generator=generator)
             return logits.softmax(-1).to(self.device)
         low, high = self.bounds()
-        return low + (high - low) * torch.rand(
-            batch, *low.shape, generator=generator
-        ).to(low)
+        share = torch.rand(batch, *low.shape, generator=generator)
+        return low + (high - low) * share.to(low)
 
     def bounds(self) -> Tensor:
         """Return the bounds of continuous actions, -1 and 1 where there are none."""
@@ -249,14 +246,14 @@ class Probe:
 
     def shape(self, dims: Sequence[str], batch: int) -> tuple[int, ...]:
         """Return the sizes that the words of a shape mean; 0 is any number above 1."""
-        known = {
+        known: dict[str, tuple[Any, ...]] = {
             "batch_size": (batch,),
-            "action_num": (self.num_actions or 0,),
+            "action_num": (self.num_actions,),
             "atom_num": (0,),
+            "1": (1,),
             "...": (1,) if self.num_actions else self.space.shape or (),
         }
-        sizes = (known[word] if word in known else (int(word),) for word in dims)
-        return tuple(chain.from_iterable(sizes))
+        return sum((known[word] for word in dims), ())
 
 
 class Finding(NamedTuple):

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/protocols.py (edit there); digest 924fa63ea3473374
+# Generated from chapters/ground/protocols.py (edit there); digest 2e3bd880f1064e89
 """Interfaces: what policies, algorithms and learners ask of each other."""
 
 from __future__ import annotations
@@ -97,23 +97,18 @@ class Kept:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a state that ``state_dict`` returned."""
-        parts = self.parts()
         # A state that lacks something is refused here, before anything has changed.
-        came = {name: state[name] for name in parts}
-        plain = {}
-        for name, part in parts.items():
+        pairs = [(name, part, state[name]) for name, part in self.parts().items()]
+        for name, part, came in pairs:
             if isinstance(part, torch.Generator):
-                part.set_state(came[name])
+                part.set_state(came)
             elif isinstance(part, torch.optim.Optimizer):
                 # An optimiser goes on writing to the tensors that it is given.
-                part.load_state_dict(copy.deepcopy(came[name]))
+                part.load_state_dict(copy.deepcopy(came))
             elif hasattr(part, "load_state_dict"):
-                part.load_state_dict(came[name])
+                part.load_state_dict(came)
             else:
-                plain[name] = came[name]
-        # What may refuse its state has had its turn.
-        for name, value in plain.items():
-            setattr(self, name, value)
+                setattr(self, name, came)
 
     def parts(self) -> dict[str, Any]:
         """Return what is kept, by name."""

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/signatures.py (edit there); digest 2fb80b411b3805c7
+# Generated from chapters/ground/signatures.py (edit there); digest 469efbe35a210666
 """Signatures: annotations that say what is accepted, and a decorator that checks it."""
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from typing import (
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
-from jaxtyping import AbstractDtype
+from jaxtyping import AbstractDtype, Bool
+from jaxtyping import Int64 as Int
 from torch import Tensor
 
 __all__ = [
@@ -55,25 +56,13 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    from typing import Annotated as Bool
     from typing import Annotated as Float
-    from typing import Annotated as Int
 else:
 
     class Float(AbstractDtype):
         """Tensors of float32 or float64."""
 
         dtypes = ("float32", "float64")
-
-    class Int(AbstractDtype):
-        """Tensors of int64."""
-
-        dtypes = ("int64",)
-
-    class Bool(AbstractDtype):
-        """Tensors of truth values."""
-
-        dtypes = ("bool",)
 
 
 # Ranges that many signatures share. The bounds come from the package `annotated_types`.
@@ -175,7 +164,7 @@ def held(function: Callable[..., Any], source: Any) -> Callable[..., Any]:
         if mended:
             first = [mended.get(n, x) for n, x in zip(plan, args)]  # noqa: B905
             args = *first, *args[len(first) :]
-            kwargs = {**kwargs, **{n: x for n, x in mended.items() if n in kwargs}}
+            kwargs = {n: mended.get(n, x) for n, x in kwargs.items()}
         return function(*args, **kwargs)
 
     return call
@@ -239,22 +228,23 @@ def check_for(hint: Any) -> Check:
         return literal_check(parts)
     if is_typeddict(hint) or hasattr(hint, "_fields"):
         return fields_check(hint)
-    if kind is Callable:
-        return type_check(callable, "be callable")
-    if kind is str:
-        return type_check(lambda x: type(x) is str, "be a str")
     if not isinstance(kind, type) or kind.__module__.startswith(OPEN):
         return anything
     if origin and issubclass(kind, Sequence):
         return items_check(kind, parts)
-    return type_check(lambda x: isinstance(x, kind), f"be a {kind.__name__}")
+    return asking(lambda x: isinstance(x, kind), TypeError, f"be a {kind.__name__}")
 
 
-def type_check(test: Callable[[Any], bool], expected: str) -> Check:
-    """Return a check that asks one question about the type."""
+def asking(
+    question: Callable[[Any], Any],
+    kind: type[Exception],
+    expected: str,
+    came: Callable[[Any], object] = describe,
+) -> Check:
+    """Return a check that asks one question, whatever the sizes."""
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        return None if test(x) else Fault(TypeError, name, expected, describe(x))
+        return None if question(x) else Fault(kind, name, expected, came(x))
 
     return check
 
@@ -341,7 +331,6 @@ BOUNDS: dict[Any, tuple[Callable[[Any, Any], Any], str]] = {
     Le: (operator.le, "at most"),
     Lt: (operator.lt, "less than"),
 }
-LARGEST = torch.finfo(torch.float32).max
 
 
 def number_check(base: type, bounds: Sequence[Any]) -> Check:
@@ -350,7 +339,6 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
     noun = "be an integer" if base is int else "be a number"
     rules = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds]
     expected = f"be {' and '.join(f'{word} {limit}' for _, word, limit in rules)}"
-    bounded = base is float and bool(rules)
 
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         if type(x) not in kinds:
@@ -358,8 +346,6 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
         for holds, _, limit in rules:
             if not holds(x, limit):
                 return Fault(ValueError, name, expected, x)
-        if bounded and LARGEST < abs(x) < math.inf:
-            return Fault(ValueError, name, f"be infinite or at most {LARGEST:.2g}", x)
         return None
 
     return check
@@ -371,11 +357,10 @@ def literal_check(options: tuple[Any, ...]) -> Check:
     # The type counts as well: `1 == True`, but one is no truth value.
     typed = [(type(option), option) for option in options]
 
-    def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        fine = any(type(x) is kind and x == option for kind, option in typed)
-        return None if fine else Fault(ValueError, name, expected, repr(x))
+    def is_one(x: Any) -> bool:
+        return any(type(x) is kind and x == option for kind, option in typed)
 
-    return check
+    return asking(is_one, ValueError, expected, repr)
 
 
 def union_check(parts: tuple[Any, ...]) -> Check:
@@ -410,10 +395,8 @@ def fields_check(hint: Any) -> Check:
     """Return the check of a named tuple, field by field, or of a tree, key by key."""
     hints, tree = get_type_hints(hint, include_extras=True), is_typeddict(hint)
     fields = hints if tree else hint._fields
-    # The keys of a tree may stand in any order.
-    alike: Any = set if tree else tuple
-    wanted = alike(fields)
-    tests = [(f".{x}", check_for(hints.get(x, Any))) for x in fields]
+    tests = [(key, check_for(hints.get(key, Any))) for key in fields]
+    reach = operator.getitem if tree else getattr
     expected = f"be a {hint.__name__} ({', '.join(fields)})"
     if tree:
         expected = f"be a tree with the keys {', '.join(map(repr, fields))}"
@@ -421,12 +404,10 @@ def fields_check(hint: Any) -> Check:
     def check(name: str, x: Any, sizes: Sizes) -> Fault | None:
         # A tree tensor is no `Mapping`, but it has keys.
         names = getattr(x, "keys", tuple)() if tree else getattr(x, "_fields", ())
-        there = alike(names)
-        if there != wanted:
-            return Fault(TypeError, name, expected, there or describe(x))
-        parts = [x[key] for key in fields] if tree else x
-        for (label, test), part in zip(tests, parts):  # noqa: B905
-            if fault := test(name + label, part, sizes):
+        if {*names} != {*fields}:
+            return Fault(TypeError, name, expected, tuple(names) or describe(x))
+        for key, test in tests:
+            if fault := test(f"{name}.{key}", reach(x, key), sizes):
                 return fault
         return None
 
@@ -474,20 +455,14 @@ def below(size: str | int) -> Check:
     return rule
 
 
-def finite(name: str, x: Any, sizes: Sizes) -> Fault | None:
-    """Find a fault in an array with NaN or infinity."""
-    fine = np.isfinite(x).all()
-    return None if fine else Fault(ValueError, name, "be finite", "NaN or infinity")
+# The rule that an array holds no NaN and no infinity.
+finite = asking(lambda x: np.isfinite(x).all(), ValueError, "be finite")
 
 
 def at_least(number: int, things: str = "one") -> Check:
     """Return the rule that a list or an array holds so many things."""
-
-    def rule(name: str, x: Any, sizes: Sizes) -> Fault | None:
-        expected = f"hold at least {things}"
-        return Fault(ValueError, name, expected, len(x)) if len(x) < number else None
-
-    return rule
+    words = f"hold at least {things}"
+    return asking(lambda x: len(x) >= number, ValueError, words, len)
 
 
 class NotFiniteError(ValueError):
