@@ -184,17 +184,6 @@ def test_the_learning_rate_falls_and_a_long_gradient_is_cut() -> None:
     assert grads.norm().item() == pytest.approx(0.5, rel=1e-4)
 
 
-def test_gradients_are_not_added_up() -> None:
-    """What was left in ``grad`` by somebody else plays no role."""
-    clean, dirty = make_a2c(), make_a2c()
-    for parameter in dirty.policy.parameters():
-        parameter.grad = torch.full_like(parameter, 1e3)
-    for _ in range(2):
-        clean.iterate()
-        dirty.iterate()
-    assert same(clean.policy, dirty.policy)
-
-
 # --- Contract models ------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from typing import Any
 
 import numpy as np
@@ -313,15 +312,6 @@ def test_a_clip_of_values_needs_the_old_ones() -> None:
     zero = torch.zeros(3)
     with pytest.raises(TypeError, match="value_old"):
         ppo_value_error(ppo_value_data(zero, None, zero, None), 0.2)
-
-
-def test_a_tuple_with_the_same_fields_is_taken_and_no_longer_one() -> None:
-    """Those of DI-engine up to 0.5.3 have the same fields."""
-    theirs = namedtuple("ppo_policy_data", ppo_policy_data._fields)(*GAUSSIAN)
-    assert ppo_policy_error_continuous(theirs)[0].policy_loss == -1.0
-    six = namedtuple("ppo_policy_data", [*ppo_policy_data._fields, "logit_pretrained"])
-    with pytest.raises(TypeError, match="data must be a ppo_policy_data"):
-        ppo_policy_error(six(*GOOD, None))
 
 
 # --- Errata ---------------------------------------------------------------------------
