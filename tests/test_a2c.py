@@ -6,14 +6,12 @@ import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformObservation
@@ -75,10 +73,12 @@ def test_the_loss_and_its_slopes_are_what_a_loop_in_double_precision_says() -> N
     assert columns[3].grad is columns[4].grad is None
 
 
-@pytest.mark.parametrize("name", ["log_prob", "entropy", "value", "adv", "target"])
+NAMES = "log_prob", "entropy", "value", "adv", "target"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_loss_names_what_is_not_finite(name: str) -> None:
-    names = ("log_prob", "entropy", "value", "adv", "target")
-    given = {x: torch.ones(3) for x in names} | {name: torch.ones(3) / 0}
+    given = dict.fromkeys(NAMES, torch.ones(3)) | {name: torch.ones(3) / 0}
     with pytest.raises(ValueError, match=name):
         a2c_error(**given)
 
@@ -167,9 +167,8 @@ def test_ppo_weighs_the_gradient_of_a2c_with_the_ratio(env: str, step: float) ->
 # --- A2C ------------------------------------------------------------------------------
 
 
-def test_settings_and_environments_are_held_to_their_ranges() -> None:
-    assert assert_held(A2CConfig, Random(0)) > 100
-    with pytest.raises(ValueError, match="envs must have 3 copies, got 2"):
+def test_another_number_of_environments_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 copies"):
         A2C(policy_for(counting()), counting(), ALONE)
 
 

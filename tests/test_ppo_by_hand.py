@@ -358,20 +358,7 @@ def test_the_command_line_learns_by_hand_and_says_so(
     assert "fast forms: none\n" in capsys.readouterr().out
 
 
-def own_encoder(space: Any) -> Any:
-    layer: Any = nn.Linear(4, 8)
-    layer.output_size = 8
-    return layer
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "wish", "words"),
-    [
-        ("PPO", {"fast": "fast"}, "fast must be"),
-        ("A2C", {"fast": "by hand"}, "fast='by hand' is for ppo, got a2c"),
-        ("PPO", {"fast": "by hand", "encoder": own_encoder}, "Linear"),
-    ],
-)
-def test_what_there_is_not_is_refused(algorithm: str, wish: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        train(algorithm, "CartPole-v1", **wish)
+@pytest.mark.parametrize(("algorithm", "wish"), [("PPO", "fast"), ("A2C", "by hand")])
+def test_what_there_is_not_is_refused(algorithm: str, wish: str) -> None:
+    with pytest.raises(ValueError, match="fast"):
+        train(algorithm, "CartPole-v1", fast=wish)
