@@ -26,7 +26,6 @@ from literate_rl.book.contract_models import (
 from literate_rl.check.own_models import ContractPolicy, make_contract_policy
 from literate_rl.data.agents import Collector, Rollout, make_envs
 from literate_rl.learners.a2c import A2C, A2CConfig, a2c_error, a2c_gradient
-from literate_rl.learners.impala import IMPALA, IMPALAConfig
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.maths.ppo_error import policy_error_from_log_prob
 from literate_rl.nets.policies import make_policy
@@ -232,22 +231,18 @@ def contract(kind: str) -> ContractPolicy:
     return make_contract_policy(env.observation_space, env.action_space, actor, critic)
 
 
-def learner_of(family: str, policy: Any, kind: str, total: int, interval: int) -> Any:
-    """Return a learner of a family around a policy."""
-    run = {"total_steps": total, "checkpoint_interval": interval, "num_envs": 3}
-    build = partial(make_envs, partial(flat_env, partial(world, kind)), 3)
-    if family == "A2C":
-        return A2C(policy, build(), replace(ALONE, entropy_weight=0.01, **run))
-    if family == "PPO":
-        ppo = PPOConfig(num_steps=10, num_minibatches=2, anneal=False, **run)
-        return PPO(policy, build(), ppo)
-    return IMPALA(policy, build(), IMPALAConfig(num_steps=5, batch_size=3, **run))
+def ppo_of(policy: Any, kind: str) -> PPO:
+    """Return a learner around a policy."""
+    envs = make_envs(partial(flat_env, partial(world, kind)), 3)
+    sizes = {"num_envs": 3, "num_steps": 10, "num_minibatches": 2}
+    run = {"total_steps": 120, "checkpoint_interval": 2}
+    return PPO(policy, envs, PPOConfig(**sizes, **run))
 
 
 @kinds
 def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind) -> None:
     policy = contract(kind)
-    ppo = learner_of("PPO", policy, kind, 300, 50)
+    ppo = ppo_of(policy, kind)
     batch = ppo.collect()
     samples = ppo.look_back(batch)
     # The actor is called by hand, with its states by name.
@@ -259,13 +254,10 @@ def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind) -> None:
     torch.testing.assert_close(samples.value, value.squeeze(-1))
 
 
-@pytest.mark.parametrize("family", ["A2C", "PPO", "IMPALA"])
 @kinds
-def test_a_contract_run_resumes_bit_for_bit(kind, family, tmp_path: Path) -> None:
+def test_a_contract_run_resumes_bit_for_bit(kind, tmp_path: Path) -> None:
     """The global generator is somewhere else after the break."""
-    whole, half, resumed = (
-        learner_of(family, contract(kind), kind, 120, 2) for _ in range(3)
-    )
+    whole, half, resumed = (ppo_of(contract(kind), kind) for _ in range(3))
     fit(whole, progress=False)
     with Run(tmp_path / "a", {}) as run:
         half.iterate()
@@ -275,10 +267,7 @@ def test_a_contract_run_resumes_bit_for_bit(kind, family, tmp_path: Path) -> Non
     with Run(tmp_path / "a", resume=True) as run:
         run.restore(resumed)
         assert 0 < resumed.step < whole.step
-        before = copy.deepcopy(resumed.policy)
         fit(resumed, run, progress=False)
-    for part in ("actor", "critic"):
-        assert not same(getattr(before, part), getattr(resumed.policy, part))
     assert same(whole.policy, resumed.policy)
 
 

@@ -277,19 +277,12 @@ LINEAR = nn.Linear(3, 4)
 REFUSED: dict[str, Callable[[], Policy]] = {
     "got Sigmoid": lambda: own_chain(LINEAR, nn.Sigmoid()),
     "in one place only": lambda: own_chain(LINEAR),
-    "CPU, got meta": lambda: small().to("meta"),
-    "float64 throughout": lambda: small().half(),
     "CategoricalActions": lambda: make_policy(SEEN, spaces.MultiDiscrete([2, 3])),
     "got Halved": changed(lambda x: setattr(x, "actions", Halved(4))),
-    "Parameter there, without hooks": changed(
-        lambda x: x.network.actor[0].weight.register_hook(print)
-    ),
     "train all": changed(lambda x: x.network.actor[0].weight.requires_grad_(False)),
     "no parameters but": changed(
         lambda x: setattr(x, "c", nn.Parameter(torch.zeros(1)))
     ),
-    "its own, got Cat": changed(lambda x: setattr(x.actions, "legal", print)),
-    "ActorCritic there": changed(lambda x: setattr(x, "network", LINEAR)),
 }
 
 
