@@ -229,6 +229,7 @@ def test_the_clone_starts_where_it_is_told(reference: str) -> None:
 
 def test_a_step_follows_the_mean_of_the_losses() -> None:
     aux = phase(rollouts=1, max_grad_norm=1e6)
+    assert aux.optimizer.param_groups[0]["eps"] == 1e-5
     data = aux.buffer[0]
     row, *values = aux.network.three_heads(data.obs)
     kl = aux.policy.actions.kl(data.row, row)
