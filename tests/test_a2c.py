@@ -6,14 +6,12 @@ import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from fuzz import assert_held
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformObservation
@@ -28,7 +26,6 @@ from literate_rl.book.contract_models import (
 from literate_rl.check.own_models import ContractPolicy, make_contract_policy
 from literate_rl.data.agents import Collector, Rollout, make_envs
 from literate_rl.learners.a2c import A2C, A2CConfig, a2c_error, a2c_gradient
-from literate_rl.learners.impala import IMPALA, IMPALAConfig
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.maths.ppo_error import policy_error_from_log_prob
 from literate_rl.nets.policies import make_policy
@@ -75,10 +72,12 @@ def test_the_loss_and_its_slopes_are_what_a_loop_in_double_precision_says() -> N
     assert columns[3].grad is columns[4].grad is None
 
 
-@pytest.mark.parametrize("name", ["log_prob", "entropy", "value", "adv", "target"])
+NAMES = "log_prob", "entropy", "value", "adv", "target"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_loss_names_what_is_not_finite(name: str) -> None:
-    names = ("log_prob", "entropy", "value", "adv", "target")
-    given = {x: torch.ones(3) for x in names} | {name: torch.ones(3) / 0}
+    given = dict.fromkeys(NAMES, torch.ones(3)) | {name: torch.ones(3) / 0}
     with pytest.raises(ValueError, match=name):
         a2c_error(**given)
 
@@ -167,9 +166,8 @@ def test_ppo_weighs_the_gradient_of_a2c_with_the_ratio(env: str, step: float) ->
 # --- A2C ------------------------------------------------------------------------------
 
 
-def test_settings_and_environments_are_held_to_their_ranges() -> None:
-    assert assert_held(A2CConfig, Random(0)) > 100
-    with pytest.raises(ValueError, match="envs must have 3 copies, got 2"):
+def test_another_number_of_environments_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 copies"):
         A2C(policy_for(counting()), counting(), ALONE)
 
 
@@ -182,17 +180,6 @@ def test_the_learning_rate_falls_and_a_long_gradient_is_cut() -> None:
     assert same(before, learner.policy), "no step at the end"
     grads = torch.cat([p.grad.flatten() for p in learner.learner.parameters])
     assert grads.norm().item() == pytest.approx(0.5, rel=1e-4)
-
-
-def test_gradients_are_not_added_up() -> None:
-    """What was left in ``grad`` by somebody else plays no role."""
-    clean, dirty = make_a2c(), make_a2c()
-    for parameter in dirty.policy.parameters():
-        parameter.grad = torch.full_like(parameter, 1e3)
-    for _ in range(2):
-        clean.iterate()
-        dirty.iterate()
-    assert same(clean.policy, dirty.policy)
 
 
 # --- Contract models ------------------------------------------------------------------
@@ -244,22 +231,18 @@ def contract(kind: str) -> ContractPolicy:
     return make_contract_policy(env.observation_space, env.action_space, actor, critic)
 
 
-def learner_of(family: str, policy: Any, kind: str, total: int, interval: int) -> Any:
-    """Return a learner of a family around a policy."""
-    run = {"total_steps": total, "checkpoint_interval": interval, "num_envs": 3}
-    build = partial(make_envs, partial(flat_env, partial(world, kind)), 3)
-    if family == "A2C":
-        return A2C(policy, build(), replace(ALONE, entropy_weight=0.01, **run))
-    if family == "PPO":
-        ppo = PPOConfig(num_steps=10, num_minibatches=2, anneal=False, **run)
-        return PPO(policy, build(), ppo)
-    return IMPALA(policy, build(), IMPALAConfig(num_steps=5, batch_size=3, **run))
+def ppo_of(policy: Any, kind: str) -> PPO:
+    """Return a learner around a policy."""
+    envs = make_envs(partial(flat_env, partial(world, kind)), 3)
+    sizes = {"num_envs": 3, "num_steps": 10, "num_minibatches": 2}
+    run = {"total_steps": 120, "checkpoint_interval": 2}
+    return PPO(policy, envs, PPOConfig(**sizes, **run))
 
 
 @kinds
 def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind) -> None:
     policy = contract(kind)
-    ppo = learner_of("PPO", policy, kind, 300, 50)
+    ppo = ppo_of(policy, kind)
     batch = ppo.collect()
     samples = ppo.look_back(batch)
     # The actor is called by hand, with its states by name.
@@ -271,13 +254,10 @@ def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind) -> None:
     torch.testing.assert_close(samples.value, value.squeeze(-1))
 
 
-@pytest.mark.parametrize("family", ["A2C", "PPO", "IMPALA"])
 @kinds
-def test_a_contract_run_resumes_bit_for_bit(kind, family, tmp_path: Path) -> None:
+def test_a_contract_run_resumes_bit_for_bit(kind, tmp_path: Path) -> None:
     """The global generator is somewhere else after the break."""
-    whole, half, resumed = (
-        learner_of(family, contract(kind), kind, 120, 2) for _ in range(3)
-    )
+    whole, half, resumed = (ppo_of(contract(kind), kind) for _ in range(3))
     fit(whole, progress=False)
     with Run(tmp_path / "a", {}) as run:
         half.iterate()
@@ -287,10 +267,7 @@ def test_a_contract_run_resumes_bit_for_bit(kind, family, tmp_path: Path) -> Non
     with Run(tmp_path / "a", resume=True) as run:
         run.restore(resumed)
         assert 0 < resumed.step < whole.step
-        before = copy.deepcopy(resumed.policy)
         fit(resumed, run, progress=False)
-    for part in ("actor", "critic"):
-        assert not same(getattr(before, part), getattr(resumed.policy, part))
     assert same(whole.policy, resumed.policy)
 
 

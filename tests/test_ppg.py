@@ -175,20 +175,6 @@ def phase(
     return aux
 
 
-@pytest.mark.parametrize("action", [THREE, PAIR, HYBRID])
-def test_a_phase_learns_and_leaves_an_empty_buffer(action: spaces.Space) -> None:
-    aux = phase(action)
-    before = copy.deepcopy(aux.policy.state_dict())
-    assert aux.run()["aux/kl_at_start"] == pytest.approx(0.0, abs=1e-6)
-    assert aux.buffer == []
-    after = aux.policy.state_dict()
-    changed = str(
-        [name for name in before if not torch.equal(before[name], after[name])]
-    )
-    for part in ("policy_encoder", "value_encoder", "aux_head", "value_head"):
-        assert part in changed
-
-
 def test_metrics_are_means_over_the_last_epoch() -> None:
     aux, calls = phase(aux_epochs=3), itertools.count()
     aux.learn = lambda part: torch.full((4,), float(next(calls)))  # type: ignore[method-assign]
@@ -320,7 +306,7 @@ def test_the_step_size_of_the_second_phase_falls_with_the_first() -> None:
     assert 0 < ours < 0.1
 
 
-@pytest.mark.parametrize("iterations", [3, 4, 5])
+@pytest.mark.parametrize("iterations", [3, 5])
 def test_a_run_resumes_to_the_bit_in_any_phase(iterations, tmp_path) -> None:
     config = replace(SMALL, checkpoint_interval=1, value_epochs=3, normalize_obs=True)
     whole, again = learner(config=config), learner(config=config)

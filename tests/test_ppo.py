@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from random import Random
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from fuzz import assert_held
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import TimeLimit, TransformReward
+from gymnasium.wrappers import TimeLimit
 from learning import assert_for_most_seeds
 
 from literate_rl.by_hand.fast_forms import numpy_act
@@ -59,10 +57,7 @@ def cut_off(limit: int) -> gym.Env[Any, Any]:
 # --- Settings -------------------------------------------------------------------------
 
 
-def test_settings_are_held_to_their_ranges() -> None:
-    legal = {"num_envs": lambda: 4, "num_minibatches": lambda: 2}
-    assert assert_held(PPOConfig, Random(0), **legal) > 100
-    # A minibatch needs two advantages to normalise.
+def test_a_minibatch_needs_two_advantages_to_normalise() -> None:
     small = partial(PPOConfig, num_envs=1, num_steps=4, num_minibatches=4)
     assert small(normalize_advantage=False).num_minibatches == 4
     for bad in (small, partial(small, num_steps=1)):
@@ -213,19 +208,6 @@ def test_the_distance_is_that_of_the_old_policy_to_the_new_one() -> None:
 
 def weights(learner: PPO) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
-
-
-@pytest.mark.parametrize("bad", [math.nan, -math.inf])
-def test_numbers_that_are_none_stop_the_run(bad: float) -> None:
-    def make() -> gym.Env[Any, Any]:
-        return TransformReward(gym.make("CartPole-v1"), lambda reward: bad)
-
-    learner = learner_of(make)
-    before = weights(learner)
-    with pytest.raises(ValueError, match=f"reward of environment 0 is {bad}"):
-        fit(learner, progress=False)
-    assert torch.equal(weights(learner), before)
-    assert learner.step == 0
 
 
 @pytest.mark.parametrize("part", ["actor", "critic", "adv"])

@@ -277,19 +277,12 @@ LINEAR = nn.Linear(3, 4)
 REFUSED: dict[str, Callable[[], Policy]] = {
     "got Sigmoid": lambda: own_chain(LINEAR, nn.Sigmoid()),
     "in one place only": lambda: own_chain(LINEAR),
-    "CPU, got meta": lambda: small().to("meta"),
-    "float64 throughout": lambda: small().half(),
     "CategoricalActions": lambda: make_policy(SEEN, spaces.MultiDiscrete([2, 3])),
     "got Halved": changed(lambda x: setattr(x, "actions", Halved(4))),
-    "Parameter there, without hooks": changed(
-        lambda x: x.network.actor[0].weight.register_hook(print)
-    ),
     "train all": changed(lambda x: x.network.actor[0].weight.requires_grad_(False)),
     "no parameters but": changed(
         lambda x: setattr(x, "c", nn.Parameter(torch.zeros(1)))
     ),
-    "its own, got Cat": changed(lambda x: setattr(x.actions, "legal", print)),
-    "ActorCritic there": changed(lambda x: setattr(x, "network", LINEAR)),
 }
 
 
@@ -358,20 +351,7 @@ def test_the_command_line_learns_by_hand_and_says_so(
     assert "fast forms: none\n" in capsys.readouterr().out
 
 
-def own_encoder(space: Any) -> Any:
-    layer: Any = nn.Linear(4, 8)
-    layer.output_size = 8
-    return layer
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "wish", "words"),
-    [
-        ("PPO", {"fast": "fast"}, "fast must be"),
-        ("A2C", {"fast": "by hand"}, "fast='by hand' is for ppo, got a2c"),
-        ("PPO", {"fast": "by hand", "encoder": own_encoder}, "Linear"),
-    ],
-)
-def test_what_there_is_not_is_refused(algorithm: str, wish: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        train(algorithm, "CartPole-v1", **wish)
+@pytest.mark.parametrize(("algorithm", "wish"), [("PPO", "fast"), ("A2C", "by hand")])
+def test_what_there_is_not_is_refused(algorithm: str, wish: str) -> None:
+    with pytest.raises(ValueError, match="fast"):
+        train(algorithm, "CartPole-v1", fast=wish)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from typing import Any
 
 import numpy as np
@@ -290,7 +289,6 @@ GAUSSIAN = ppo_policy_data(ROWS, ROWS, torch.zeros(4, 2), torch.ones(4), None)
 @pytest.mark.parametrize(
     ("function", "good", "change", "words"),
     [
-        (ppo_policy_error, GOOD, {"action": torch.arange(4)}, r"action.* 0\.\.2"),
         (ppo_policy_error, GOOD, {"logit_new": GOOD.logit_new * math.nan}, "logit_new"),
         # An action that was taken away, and yet taken.
         (ppo_policy_error, GOOD, {"logit_old": DEAD}, "logit_old"),
@@ -313,15 +311,6 @@ def test_a_clip_of_values_needs_the_old_ones() -> None:
     zero = torch.zeros(3)
     with pytest.raises(TypeError, match="value_old"):
         ppo_value_error(ppo_value_data(zero, None, zero, None), 0.2)
-
-
-def test_a_tuple_with_the_same_fields_is_taken_and_no_longer_one() -> None:
-    """Those of DI-engine up to 0.5.3 have the same fields."""
-    theirs = namedtuple("ppo_policy_data", ppo_policy_data._fields)(*GAUSSIAN)
-    assert ppo_policy_error_continuous(theirs)[0].policy_loss == -1.0
-    six = namedtuple("ppo_policy_data", [*ppo_policy_data._fields, "logit_pretrained"])
-    with pytest.raises(TypeError, match="data must be a ppo_policy_data"):
-        ppo_policy_error(six(*GOOD, None))
 
 
 # --- Errata ---------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import re
 import subprocess
 import sys
 from functools import partial
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import tangle
 import torch
-from check import ROOT
 from test_tangle import new_root, replace
 
 from benchmarks import learning
@@ -30,7 +28,6 @@ from literate_rl.apps.programs import (
 from literate_rl.data.agents import Collector
 from literate_rl.data.replay import ReplayBuffer
 from literate_rl.learners import loop
-from literate_rl.maths.advantages import gae
 from literate_rl.runs.runs import stored_runs
 
 # Another environment of the same kind, for those whose actions are listed and those
@@ -54,36 +51,6 @@ def run(text: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 # --- From the page to the file --------------------------------------------------------
-
-
-def test_there_is_a_program_for_each_cell_with_the_tag():
-    cells = [
-        (path.stem, cell)
-        for path in tangle.chapter_paths()
-        for cell in tangle.read(path).cells
-        if "program" in cell.metadata.get("tags", [])
-    ]
-    assert sorted({name for name, _ in cells}) == program_names()
-
-
-@pytest.mark.parametrize("name", program_names())
-def test_page_and_file_differ_in_one_line(name):
-    chapter = ROOT / f"chapters/{name}.py"
-    cells = tangle.read(chapter).cells
-    page = "\n\n\n".join(
-        cell.source for cell in cells if "program" in cell.metadata.get("tags", [])
-    )
-    page = tangle.EQUATION.sub("", page)  # a file has no numbers of equations
-    before, line, after = re.split(r"^(env_id, .*\n)", page, flags=re.MULTILINE)
-    text = program_path(name).read_text("utf-8")
-    head, rest = text.split("import argparse\n\n")
-    assert head.count('"""') == 2
-    assert rest.startswith(before)
-    assert rest.endswith(after + "\n")
-    options = rest.removeprefix(before).removesuffix(after + "\n").splitlines()
-    assert options[-1].split(" = ")[0] == line.split(" = ")[0]
-    assert len(options) == 8
-    assert page.count("\n") < 90
 
 
 def test_a_program_is_written_and_kept_fresh(tmp_path):
@@ -331,10 +298,6 @@ def test_source_is_the_code_of_the_module():
     for line in shown.code.splitlines():
         assert line.strip() in inspect.getsource(loop)
     assert shown._repr_markdown_().startswith("```python\ndef iterate(")
-
-
-def test_source_shows_what_is_under_a_decorator():
-    assert "def gae(" in source(gae).code
 
 
 def test_only_code_of_the_package_is_shown():

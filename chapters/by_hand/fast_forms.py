@@ -44,9 +44,7 @@ from literate_rl.ground.networks import Stretch
 from literate_rl.ground.protocols import Act, PolicyLike
 from literate_rl.ground.signatures import Float, Int, check_that, checked
 from literate_rl.learners.ddpg import ActorCritics, BoxActions
-from literate_rl.learners.discrete_sac import DiscreteSoftPolicy
 from literate_rl.learners.dqn import EpsilonGreedy, QLayers, QLearning
-from literate_rl.learners.sac import GaussianRows, SoftPolicy, SquashedGaussian
 from literate_rl.maths.dqn import double_q_target
 from literate_rl.nets.hybrid_action import HybridPolicyNetwork
 from literate_rl.nets.hybrid_policy import HybridActions, HybridRows
@@ -194,8 +192,7 @@ def one_thread(function: Form) -> Form:
 # in two heads side by side, one for the logits of the types and one for the means of the arguments.
 #
 # The actor of DDPG and TD3 ends with the stretch to a box. Noise is added to its action, or now and then
-# another action takes its place. SAC's rows hold means and deviations, which are kept in their bounds;
-# what is drawn from them is stretched.
+# another action takes its place.
 
 
 # %% tags=["export"]
@@ -203,18 +200,18 @@ Choose = Callable[[NDArray[Any], Any], NDArray[Any]]
 Rule = tuple[list[Step], Choose]
 
 
-def listed(rows: Any, actions: Any) -> Rule:
+def listed(rows: Any) -> Rule:
     """Return the layers of logits or values, and what chooses."""
     return numpy_layers(rows), lambda row, noise: (row + noise).argmax(-1)
 
 
-def gaussian(rows: Any, actions: Any) -> Rule:
+def gaussian(rows: Any) -> Rule:
     """Return the layers of the means, and what moves them."""
     log_sigma = memory(as_made(rows, WithDeviations).log_sigma)
     return numpy_layers(rows.mean), lambda row, noise: row + np.exp(log_sigma) * noise
 
 
-def hybrid(rows: Any, actions: Any) -> Rule:
+def hybrid(rows: Any) -> Rule:
     """Return the layers of logits and means, and what chooses."""
     net = as_made(as_made(rows, HybridRows).network, HybridPolicyNetwork)
     layers, log_sigma = numpy_layers(net.encoder), memory(net.action_args_log_sigma)
@@ -239,45 +236,27 @@ def hybrid(rows: Any, actions: Any) -> Rule:
     return [*layers, both], choose
 
 
-def boxed(rows: Any, actions: Any) -> Rule:
+def boxed(rows: Any) -> Rule:
     """Return the layers of actions in a box, and what moves or replaces them."""
 
     def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
         if not isinstance(noise, np.ndarray):
             return row + noise
         # NaN where the actor's own action stays.
-        added, instead = halves(noise)
+        size = row.shape[-1]
+        added, instead = noise[..., :size], noise[..., size:]
         return np.where(np.isnan(instead), row + added, instead)
 
     return numpy_layers(as_made(rows, ActorCritics).actor), choose
 
 
-def squashed(rows: Any, actions: Any) -> Rule:
-    """Return the layers of means and deviations, and what draws and stretches."""
-    [stretched] = numpy_layers(actions.box)
-
-    def choose(row: NDArray[Any], noise: Any) -> NDArray[Any]:
-        mu, log_sigma = halves(row)
-        # The bounds are those of ``GaussianRows``.
-        return stretched(mu + np.exp(np.clip(log_sigma, -5.0, 2.0)) * noise)
-
-    return numpy_layers(as_made(rows, GaussianRows).net), choose
-
-
-def halves(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return both halves of each row."""
-    middle = row.shape[-1] // 2
-    return row[..., :middle], row[..., middle:]
-
-
 # For each distribution the rule in NumPy.
-RULES: dict[type, Callable[[Any, Any], Rule]] = {
+RULES: dict[type, Callable[[Any], Rule]] = {
     CategoricalActions: listed,
     EpsilonGreedy: listed,
     GaussianActions: gaussian,
     HybridActions: hybrid,
     BoxActions: boxed,
-    SquashedGaussian: squashed,
 }
 
 
@@ -311,19 +290,19 @@ def numpy_act(policy: PolicyLike) -> Act:
     Args:
         policy: A policy on the CPU whose network is a chain of linear layers with tanh
             or ReLU, and whose actions follow the rule of ``make_policy``,
-            ``make_hybrid_policy``, ``make_q_policy``, ``make_ddpg_policy`` (in a box)
-            or ``make_sac_policy``.
+            ``make_hybrid_policy``, ``make_q_policy`` or ``make_ddpg_policy`` (in a
+            box).
 
     Raises:
         ValueError: If the policy is another one, or has hooks or methods of its own.
     """
     check_numbers(list(policy.parameters()))
-    known = as_made(policy, Policy, SoftPolicy, DiscreteSoftPolicy)
+    known = as_made(policy, Policy)
     rows, normalizer = known.network, nn.Identity()
     if type(rows) is ActorCritic:
         rows, normalizer = as_made(rows, ActorCritic).actor, rows.normalizer
     actions = as_made(known.actions, *RULES)
-    layers, choose = RULES[type(actions)](rows, actions)
+    layers, choose = RULES[type(actions)](rows)
     as_it_is = type(normalizer) is nn.Identity  # a module takes longer than a layer
 
     @one_thread
@@ -344,7 +323,7 @@ def numpy_act(policy: PolicyLike) -> Act:
 # %% [markdown]
 # **Prove.** `tests/test_fast_forms.py` holds both forms to the same actions, up to rounding, while an
 # optimiser changes the weights, and checks that others are refused. **Measure.** Here is one
-# decision of SAC's policy in each form. ({doc}`/docs/results` says how much sooner a hybrid action comes
+# decision of a Gaussian policy in each form. ({doc}`/docs/results` says how much sooner a hybrid action comes
 # than with `torch.distributions`.)
 
 # %%
@@ -352,11 +331,11 @@ import time
 
 from gymnasium import spaces
 
-from literate_rl.learners.sac import make_sac_policy
+from literate_rl.nets.policies import make_policy
 
 torch.set_num_threads(1)
 torch.manual_seed(1)
-policy = make_sac_policy(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (1,)))
+policy = make_policy(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (1,)))
 obs, noise = torch.randn(1, 3), torch.randn(1, 1)
 forms = {"plain": policy.act, "NumPy": numpy_act(policy)}
 cost = {}
@@ -708,7 +687,7 @@ class FlatAdam(SharesMemory):
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from literate_rl.learners.ddpg import make_ddpg_policy
-from literate_rl.learners.sac import SACConfig, SoftActorCritic
+from literate_rl.learners.sac import SACConfig, SoftActorCritic, make_sac_policy
 from literate_rl.learners.td3 import TD3Config, TwinDelayed
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/ppg.py (edit there); digest 7fa5caee0cb357b3
+# Generated from chapters/ppg.py (edit there); digest 8f11cb8c8977373d
 """PPG: PPO in a policy phase, and an auxiliary phase that teaches the values."""
 
 from __future__ import annotations
@@ -94,6 +94,20 @@ def auxiliary_loss(
     return loss, PPGAuxPhaseLossInfo(of_value, of_aux_value, kl)
 
 
+AUX_METRICS = tuple(
+    f"aux/{x}"
+    for x in ("value_loss", "aux_value_loss", "kl", "grad_norm", "kl_at_start")
+)
+
+
+def targets(batch: Rollout, next_value: Tensor, config: PPGConfig) -> Tensor:
+    """Return what the values of a rollout should become."""
+    return lambda_returns(
+        *(batch.reward, next_value, batch.terminated, batch.truncated),
+        *(config.gamma, config.lambda_),
+    )
+
+
 class AuxiliaryPhase(Kept):
     """Trains both values on the data of several policy phases, and holds the policy.
 
@@ -138,10 +152,7 @@ class AuxiliaryPhase(Kept):
         """
         config = self.config
         # The targets are computed once and do not change later.
-        target = lambda_returns(
-            *(batch.reward, next_value, batch.terminated, batch.truncated),
-            *(config.gamma, config.lambda_),
-        )
+        target = targets(batch, next_value, config)
         length = config.aux_batch_length or config.num_steps
         masks = () if batch.mask is None else (batch.mask,)
         steps = Chunks(batch.seen, target, row, *masks)
@@ -169,10 +180,8 @@ class AuxiliaryPhase(Kept):
         # Means over the last epoch. The first row was computed before any step, so its
         # divergence is that of the start.
         table = torch.stack(history)
-        names = ("value_loss", "aux_value_loss", "kl", "grad_norm")
-        means = table[-parts:].mean(0).tolist()
-        metrics = {f"aux/{name}": x for name, x in zip(names, means, strict=True)}
-        return metrics | {"aux/kl_at_start": table[0, 2].item()}
+        means = [*table[-parts:].mean(0).tolist(), table[0, 2].item()]
+        return dict(zip(AUX_METRICS, means, strict=True))
 
     @torch.no_grad()
     def snapshot(self, data: Chunks) -> Any:
@@ -227,9 +236,6 @@ class AuxiliaryPhase(Kept):
         ]
 
 
-AUX_METRICS = ("value_loss", "aux_value_loss", "kl", "grad_norm", "kl_at_start")
-
-
 class PPGAlgorithm(Kept):
     """Phasic policy gradient: PPO, and an auxiliary phase every few iterations.
 
@@ -281,7 +287,7 @@ class PPGAlgorithm(Kept):
         self.aux.observe(seen, next_value, row)
 
         # Metrics have the same names in every iteration. Without a phase they are NaN.
-        metrics |= {f"aux/{name}": math.nan for name in AUX_METRICS}
+        metrics |= dict.fromkeys(AUX_METRICS, math.nan)
         if self.ppo.iteration % self.config.aux_interval == 0:
             # The learning rate falls in the same straight line as that of PPO.
             share = metrics["charts/learning_rate"] / self.config.learning_rate
@@ -295,10 +301,7 @@ class PPGAlgorithm(Kept):
         metrics = self.ppo.update(batch)
         if self.value is not None:
             seen, value, next_value = self.ppo.seen
-            flags, config = (seen.terminated, seen.truncated), self.config
-            target = lambda_returns(
-                *(seen.reward, next_value, *flags), config.gamma, config.lambda_
-            )
+            target = targets(seen, next_value, self.config)
             rate = metrics["charts/learning_rate"]
             loss = self.value.learn(rate, seen.seen, value, target)
             metrics["losses/value_loss"] = loss
