@@ -18,9 +18,9 @@ from elsewhere import ELSEWHERE, Far, elsewhere
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import SyncVectorEnv
+from soft import climb
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
-from soft import climb
 from worlds import Counting, Eye, left_alone, make_eye, modes, moody
 
 from benchmarks.spaces import (
