@@ -326,7 +326,8 @@ EQUIVALENT: dict[str, str] = {
     "learners.ddpg.DeterministicPolicyGradient.aim: "
     "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "learners.td3.TwinDelayed.aim: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
-    "learners.sac.SoftActorCritic.error: torch.no_grad() -> torch.enable_grad()": CUT_OFF,
+    "learners.sac.SoftActorCritic.error: "
+    "torch.no_grad() -> torch.enable_grad()": CUT_OFF,
     "learners.discrete_sac.DiscreteSoftActorCritic.worth: "
     "torch.no_grad() -> torch.enable_grad()": (
         "the gradient is asked for with respect to actor and temperature only"

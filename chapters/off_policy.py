@@ -734,9 +734,10 @@ def vtrace_error_discrete_action(
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
+    rest: Any = data[3:]
     return vtrace_error_from_log_prob(
         *discrete_terms(data.target_output, data.behaviour_output, data.action),
-        *data[3:],
+        *rest,
         gamma,
         lambda_,
         rho_clip_ratio,
@@ -781,9 +782,10 @@ def vtrace_error_continuous_action(
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
+    rest: Any = data[3:]
     return vtrace_error_from_log_prob(
         *continuous_terms(data.target_output, data.behaviour_output, data.action),
-        *data[3:],
+        *rest,
         gamma,
         lambda_,
         rho_clip_ratio,

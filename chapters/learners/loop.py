@@ -230,7 +230,8 @@ def polyak_update(target: list[Tensor], source: list[Tensor], tau: float) -> Non
             else:  # a whole number, such as a count, cannot go part of the way
                 x.copy_(y)
         # {eq}`polyak`, in place and for all weights in one call.
-        torch._foreach_lerp_(*zip(*moving, strict=True), tau)
+        old, new = zip(*moving, strict=True)
+        torch._foreach_lerp_(old, new, tau)
 
 
 class TargetNetwork:

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/rainbow.py (edit there); digest a80a77b9083f3159
+# Generated from chapters/learners/rainbow.py (edit there); digest 2a8344613f078d2b
 """Rainbow: noisy layers, and six parts of DQN together."""
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ class RainbowNetwork(nn.Module):
         self.num_actions, self.num_atoms = num_actions, num_atoms
         self.dueling, self.noisy = dueling, noisy
         # The first layer has no noise.
-        ready = isinstance(inputs, nn.Module)
-        self.first: Any = inputs if ready else nn.Linear(inputs, hidden)
+        self.first: Any = inputs
+        if isinstance(inputs, int):
+            self.first = nn.Linear(inputs, hidden)
         # The last layer has a row for each action, and one more for the value.
         rows = num_actions + dueling
         sizes = (hidden, hidden), (hidden, rows * num_atoms)
@@ -118,8 +119,9 @@ class RainbowNetwork(nn.Module):
     def forward(self, obs: Tensor, noise: Tensor | float) -> Tensor:
         """Return logits ``(*B, N, K)`` for observations and the noise of the layers."""
         # Each layer takes its part of the noise.
-        several = isinstance(noise, Tensor)
-        parts: Any = noise.split(self.noise_sizes, -1) if several else [noise, noise]
+        parts: Any = [noise, noise]
+        if isinstance(noise, Tensor):
+            parts = noise.split(self.noise_sizes, -1)
         x = self.first(obs)
         for layer, part in zip(self.layers, parts, strict=True):
             x = layer(relu(x), part) if self.noisy else layer(relu(x))

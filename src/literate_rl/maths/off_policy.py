@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 2963bb2026950130
+# Generated from chapters/off_policy.py (edit there); digest 6ab34fa4ee0ee5ad
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -265,9 +265,10 @@ def vtrace_error_discrete_action(
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
+    rest: Any = data[3:]
     return vtrace_error_from_log_prob(
         *discrete_terms(data.target_output, data.behaviour_output, data.action),
-        *data[3:],
+        *rest,
         gamma,
         lambda_,
         rho_clip_ratio,
@@ -306,9 +307,10 @@ def vtrace_error_continuous_action(
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
+    rest: Any = data[3:]
     return vtrace_error_from_log_prob(
         *continuous_terms(data.target_output, data.behaviour_output, data.action),
-        *data[3:],
+        *rest,
         gamma,
         lambda_,
         rho_clip_ratio,
