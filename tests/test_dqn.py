@@ -139,6 +139,21 @@ def test_each_environment_tosses_its_own_coin() -> None:
     assert {*actions.choose(row, noise)[blind].tolist()} == {0, 2, 3}
 
 
+def test_probabilities_are_the_frequencies() -> None:
+    actions = EpsilonGreedy(3)
+    for epsilon in (0.4, 0.0):
+        actions.epsilon = epsilon
+        row = torch.tensor([[0.0, 2.0, 1.0]]).expand(60_000, 3)
+        noise = actions.noise(1, 60_000, torch.Generator().manual_seed(0))[0]
+        share = actions.choose(row, noise).bincount(minlength=3) / 60_000
+        log_prob, entropy = actions.evaluate(row[:3], torch.arange(3))
+        prob = log_prob.exp()
+        torch.testing.assert_close(prob, share, rtol=0, atol=0.01)
+        assert prob.sum().item() == pytest.approx(1.0)
+        wanted = -torch.special.xlogy(prob, prob).sum()
+        torch.testing.assert_close(entropy, wanted.expand(3))
+
+
 # --- The error and the older network --------------------------------------------------
 
 

@@ -82,7 +82,7 @@ def public_functions(module: ModuleType) -> Iterator[Any]:
     for name in module.__all__:
         thing = getattr(module, name)
         inside = list(vars(thing).values() if inspect.isclass(thing) else [thing])
-        if dataclasses.is_dataclass(thing):
+        if dataclasses.is_dataclass(thing) and "__init__" in vars(thing):
             inside.remove(vars(thing)["__init__"])
             yield thing
         yield from (each for each in inside if inspect.isfunction(each))

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/dqn.py (edit there); digest c9e915679eb27335
+# Generated from chapters/learners/dqn.py (edit there); digest 0fceb4bfcd8e214c
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -92,6 +92,22 @@ class EpsilonGreedy:
         """Return the actions that follow from values and noise."""
         return (row + noise).argmax(-1)
 
+    @checked
+    def evaluate(
+        self, row: Float[Tensor, "*B N"], action: Int[Tensor, "*B"]
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Return log-probabilities and entropies."""
+        # What is illegal has the lowest number there is and is not drawn
+        # ({doc}`/chapters/masks`).
+        drawn = row > torch.finfo(row.dtype).min
+        others = drawn.sum(-1) - 1
+        # A random draw may hit the best action too.
+        each = torch.as_tensor(self.epsilon).to(row) / (others + 1)
+        best = 1 - others * each
+        prob = torch.where(row.argmax(-1) == action, best, each * chosen(drawn, action))
+        entropy = -torch.xlogy(best, best) - others * torch.xlogy(each, each)
+        return prob.log(), entropy
+
     def to_env(self, action: Tensor) -> NDArray[np.int64]:
         """Return the actions as vector environments take them."""
         return action.numpy() + self.start
@@ -148,7 +164,7 @@ def make_q_policy(
     encoded = front and isinstance(front[0], PictureEncoder | ShapedEncoder)
     net = [nn.Linear(size, outputs)] if encoded else layers(size, hidden, outputs)
     last = [dueling_layer(num_actions)] if dueling else []
-    actions: Any = EpsilonGreedy(num_actions, int(discrete.start))
+    actions = EpsilonGreedy(num_actions, int(discrete.start))
     first = normalizing(normalize, seen, encoder)
     return Policy(QLayers(*first, *front, *net, *last), actions)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest 6ab34fa4ee0ee5ad
+# Generated from chapters/off_policy.py (edit there); digest f99c10dd8b47a7d4
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -265,16 +265,10 @@ def vtrace_error_discrete_action(
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
-    rest: Any = data[3:]
-    return vtrace_error_from_log_prob(
-        *discrete_terms(data.target_output, data.behaviour_output, data.action),
-        *rest,
-        gamma,
-        lambda_,
-        rho_clip_ratio,
-        c_clip_ratio,
-        rho_pg_clip_ratio,
-    )
+    terms = discrete_terms(data.target_output, data.behaviour_output, data.action)
+    settings = (gamma, lambda_, rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
+    everything: Any = (*terms, *data[3:], *settings)
+    return vtrace_error_from_log_prob(*everything)
 
 
 @checked
@@ -307,16 +301,10 @@ def vtrace_error_continuous_action(
 
     Source: Espeholt et al. 2018, sections 4.1 and 4.2.
     """
-    rest: Any = data[3:]
-    return vtrace_error_from_log_prob(
-        *continuous_terms(data.target_output, data.behaviour_output, data.action),
-        *rest,
-        gamma,
-        lambda_,
-        rho_clip_ratio,
-        c_clip_ratio,
-        rho_pg_clip_ratio,
-    )
+    terms = continuous_terms(data.target_output, data.behaviour_output, data.action)
+    settings = (gamma, lambda_, rho_clip_ratio, c_clip_ratio, rho_pg_clip_ratio)
+    everything: Any = (*terms, *data[3:], *settings)
+    return vtrace_error_from_log_prob(*everything)
 
 
 @checked
