@@ -368,7 +368,6 @@ class Plain:
     ("changes", "error", "words"),
     [
         ({"kept": ()}, ValueError, " of Own would not be in a checkpoint: name it in"),
-        ({"iterate": print}, TypeError, "iterate must return metrics by name, got N"),
         ({"iterate": lambda learner: {}}, ValueError, "iterate must take a step"),
     ],
 )

@@ -80,6 +80,9 @@ def read_hybrid_space(
         np.concatenate([open_ended(getattr(box, end)).ravel() for box in boxes])
         for end in ("low", "high")
     )
+    if not (low <= high).all():
+        wanted = "action_space must have lower bounds that are at most the upper ones"
+        raise refused(wanted, space, "bounds")
     mask = as_mask(mask, (num_types, sum(sizes))).clone()
     return mask, low.astype(np.float64), high.astype(np.float64)
 
@@ -88,7 +91,10 @@ def as_mask(
     mask: Any, shape: tuple[int, int], device: torch.device | None = None
 ) -> Tensor:
     """Return a table of zeros and ones as a bool tensor (K, A)."""
-    table = torch.as_tensor(mask, device=device)
+    try:
+        table = torch.as_tensor(mask, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"mask must be a table of zeros and ones: {error}") from error
     if table.shape != shape:
         raise ValueError(
             "mask must have a row for each action type and a column for each argument, "
