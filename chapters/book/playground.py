@@ -281,7 +281,6 @@ Markdown(f"```javascript\n{scripts['clock']}```")
 MOVING_STYLE = """
 .lr-moving.lr-picture path { transition: none }
 .lr-moving .lr-pole { stroke-width: 6 }
-.lr-moving.lr-picture button { width: auto; padding: 0.3rem 0.9rem; min-height: 2rem }
 .lr-moving .lr-now { margin: 0.5rem 0; font-variant-numeric: tabular-nums }
 .lr-moving output { margin-top: 0 }
 """

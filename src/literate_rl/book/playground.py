@@ -1,4 +1,4 @@
-# Generated from chapters/book/playground.py (edit there); digest 474640c9a8ce3fca
+# Generated from chapters/book/playground.py (edit there); digest 29e8ea46b08616af
 """Playground: a trained agent that runs in the page and can be pushed."""
 
 from __future__ import annotations
@@ -165,7 +165,6 @@ def curve(values: list[float], pushes: Mapping[int, float], high: Axis) -> Pictu
 MOVING_STYLE = """
 .lr-moving.lr-picture path { transition: none }
 .lr-moving .lr-pole { stroke-width: 6 }
-.lr-moving.lr-picture button { width: auto; padding: 0.3rem 0.9rem; min-height: 2rem }
 .lr-moving .lr-now { margin: 0.5rem 0; font-variant-numeric: tabular-nums }
 .lr-moving output { margin-top: 0 }
 """
