@@ -1,4 +1,4 @@
-# Generated from chapters/book/pictures.py (edit there); digest 3ba25a6a74dfc23d
+# Generated from chapters/book/pictures.py (edit there); digest e1f618bda44efbab
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -7,11 +7,12 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from itertools import count, pairwise, product
-from math import inf, isfinite
+from math import inf
 from typing import Any, Literal, NamedTuple
 
 __all__ = [
@@ -306,7 +307,7 @@ class Axis(NamedTuple):
 
     def place(self, value: float, start: float, end: float) -> float:
         """Return where a number stands between two ends of the axis."""
-        if not isfinite(value) or not self.low <= value <= self.high:
+        if not self.low <= value <= self.high:
             raise ValueError(
                 f"what is drawn must lie on the axis {self.name!r}, from {self.low} to "
                 f"{self.high}, got {value}"
@@ -380,44 +381,45 @@ def plot(
     picture = Picture(title, alt, width)
     left, right = 38.0, width - 8
 
-    def point(a: float, b: float) -> tuple[float, float]:
-        return x.place(a, left, right), y.place(b, height, 0)
+    across = partial(x.place, start=left, end=right)
+    up = partial(y.place, start=height, end=0)
+
+    def points(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
+        return [(across(a), up(b)) for a, b in zip(xs, ys, strict=True)]
 
     picture.text(0, -40 if y.name else -18, title, anchor="start", bold=True)
     picture.text(0, -19, y.name, "quiet", "start")
     picture.text(right, height + 34, x.name, "quiet", "end")
     picture.path(f"M{left},0V{height}H{right}", "faint")
     for tick in x.ticks:
-        at, _ = point(tick, y.low)
-        picture.path(f"M{at:.1f},{height}v4", "faint")
-        picture.text(at, height + 14, x.words(tick), "quiet")
+        picture.path(f"M{across(tick):.1f},{height}v4", "faint")
+        picture.text(across(tick), height + 14, x.words(tick), "quiet")
     for tick in y.ticks:
-        _, up = point(x.low, tick)
-        picture.path(f"M{left},{up:.1f}h-4", "faint")
-        picture.text(left - 7, up, y.words(tick), "quiet", "end")
+        picture.path(f"M{left},{up(tick):.1f}h-4", "faint")
+        picture.text(left - 7, up(tick), y.words(tick), "quiet", "end")
 
     # A bar takes four fifths of the distance to the next, of whichever mark that is.
-    bars = [point(a, y.low)[0] for mark in marks if mark.kind == "bars" for a in mark.x]
-    stands = sorted({round(at, 1) for at in bars})
+    bars = [mark.x for mark in marks if mark.kind == "bars"]
+    stands = sorted({round(across(a), 1) for xs in bars for a in xs})
     bar = min([25.0, *(b - a for a, b in pairwise(stands))]) * 0.8
-    _, base = point(x.low, min(max(y.low, 0.0), y.high))
+    base = up(min(max(y.low, 0.0), y.high))
     # The axes decide on the size, not what is drawn.
     size = picture.top, picture.bottom
     for mark in marks:
         kind = mark.kind.split()[0]
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
-        found = [point(a, b) for a, b in zip(mark.x, mark.y, strict=True)]
+        found = points(mark.x, mark.y)
         if kind == "label":
             # Words without a place wait outside of the picture.
-            at, up = found[0] if found else (width / 2, -9999.0)
-            picture.text(at, up, mark.words, mark.tone)
+            place = found[0] if found else (width / 2, -9999.0)
+            picture.text(*place, mark.words, mark.tone)
             continue
         d = pen(kind, found, base, bar)
         if kind == "band":
             # There along the one curve and back along the other.
-            back = [point(a, b) for a, b in zip(mark.x, mark.low, strict=True)]
-            d += "L" + pen("line", back[::-1], base, bar)[1:] + "Z"
+            back = points(mark.x, mark.low)[::-1]
+            d += "L" + pen("line", back, base, bar)[1:] + "Z"
         picture.path(d, mark.tone, mark.kind)
     picture.top, picture.bottom = size
     return picture
