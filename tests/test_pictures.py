@@ -11,6 +11,7 @@ import pytest
 import tangle
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from torch import nn
 
 from literate_rl.book import pictures
 from literate_rl.book.pictures import (
@@ -22,6 +23,8 @@ from literate_rl.book.pictures import (
     plot,
     predict,
 )
+from literate_rl.book.playground import push_cartpole
+from literate_rl.book.train_here import train_cartpole, train_maze
 
 
 @cache
@@ -38,9 +41,16 @@ def diagrams() -> list[Picture]:
     return drawn
 
 
+@cache
 def gallery() -> list[Any]:
-    """Return all diagrams, a dial and a question."""
-    return [*diagrams(), sum_dial(), predict("Up?", ["yes", "no"], "no", "It is so.")]
+    """Return all diagrams, and what can be touched, one of each kind."""
+    moving = (
+        push_cartpole(nn.Linear(4, 2), nn.Linear(4, 1)),
+        train_cartpole(),
+        train_maze(),
+    )
+    question = predict("Up?", ["yes", "no"], "no", "It is so.")
+    return [*diagrams(), *moving, question, sum_dial()]
 
 
 def line(value: float) -> Picture:
@@ -231,7 +241,8 @@ def test_on_paper_and_without_javascript_one_sees_the_start(show, scripts):
     for drawing in page.locator("svg").all():
         expect(drawing).to_be_visible()
     expect(page.locator("output").last).to_have_text("1 + 3 = 4")
-    expect(page.locator(".lr-controls").last).to_be_hidden()
+    for controls in page.locator(".lr-controls").all():
+        expect(controls).to_be_hidden()
 
 
 # The text of each drawing, the box that its middle lies in, and its size on the screen.

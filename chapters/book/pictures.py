@@ -244,7 +244,7 @@ class Picture:
         y: float,
         words: str,
         tone: Tone = "",
-        anchor: Literal["start", "middle", "end"] = "middle",
+        anchor: str = "middle",
         bold: bool = False,
     ) -> None:
         """Write lines of text around the height ``y``, at, left or right of ``x``."""
@@ -346,10 +346,9 @@ class Picture:
             self.path(f"M{pair(left)}L{pair(b)}L{pair(right)}", tone)
         self.reach(middle.imag - 2, middle.imag + 2)
         # Beside an upright arrow the words start or end.
-        upright = abs(aside.real) > 0.7
+        upright, anchor = abs(aside.real) > 0.7, "start" if aside.real > 0 else "end"
         at = middle + (8 if upright else 12 + 9 * words.count("\n")) * aside
-        side_of_words = "start" if aside.real > 0 else "end"
-        self.text(at.real, at.imag, words, tone, side_of_words if upright else "middle")
+        self.text(at.real, at.imag, words, tone, anchor if upright else "middle")
 
     def svg(self) -> str:
         """Return the drawing as text."""

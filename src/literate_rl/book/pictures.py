@@ -1,4 +1,4 @@
-# Generated from chapters/book/pictures.py (edit there); digest e1f618bda44efbab
+# Generated from chapters/book/pictures.py (edit there); digest fb3d9e5a0ed6567f
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Picture:
         y: float,
         words: str,
         tone: Tone = "",
-        anchor: Literal["start", "middle", "end"] = "middle",
+        anchor: str = "middle",
         bold: bool = False,
     ) -> None:
         """Write lines of text around the height ``y``, at, left or right of ``x``."""
@@ -263,10 +263,9 @@ class Picture:
             self.path(f"M{pair(left)}L{pair(b)}L{pair(right)}", tone)
         self.reach(middle.imag - 2, middle.imag + 2)
         # Beside an upright arrow the words start or end.
-        upright = abs(aside.real) > 0.7
+        upright, anchor = abs(aside.real) > 0.7, "start" if aside.real > 0 else "end"
         at = middle + (8 if upright else 12 + 9 * words.count("\n")) * aside
-        side_of_words = "start" if aside.real > 0 else "end"
-        self.text(at.real, at.imag, words, tone, side_of_words if upright else "middle")
+        self.text(at.real, at.imag, words, tone, anchor if upright else "middle")
 
     def svg(self) -> str:
         """Return the drawing as text."""
