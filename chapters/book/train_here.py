@@ -436,12 +436,11 @@ def training(
     x = Axis("thousand steps", 0, data["total"], ticks)
     drawn = ""
     for k, (title, alt, high, marked) in enumerate(panels, 1):
-        run, before = (
-            Mark("line thick", row[0], row[k], tone)
-            for row, tone in zip(rows, ("accent", "second"), strict=True)
-        )
+        run, before = rows
+        now = Mark("line thick", run[0], run[k], "accent")
+        then = Mark("line thick", before[0], before[k], "second")
         y = Axis("", 0, high, marked)
-        drawn += plot(title, alt, x, y, before, run, height=HEIGHT).svg()
+        drawn += plot(title, alt, x, y, then, now, height=HEIGHT).svg()
     controls = "".join(slider(key, *row) for key, row in sliders.items())
     inside = (
         f"<style>{MOVING_STYLE}{TRAIN_STYLE}</style>"

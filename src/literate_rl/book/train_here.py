@@ -1,4 +1,4 @@
-# Generated from chapters/book/train_here.py (edit there); digest 2901d6de32410faa
+# Generated from chapters/book/train_here.py (edit there); digest 2c5a92b5f409875c
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
@@ -289,12 +289,11 @@ def training(
     x = Axis("thousand steps", 0, data["total"], ticks)
     drawn = ""
     for k, (title, alt, high, marked) in enumerate(panels, 1):
-        run, before = (
-            Mark("line thick", row[0], row[k], tone)
-            for row, tone in zip(rows, ("accent", "second"), strict=True)
-        )
+        run, before = rows
+        now = Mark("line thick", run[0], run[k], "accent")
+        then = Mark("line thick", before[0], before[k], "second")
         y = Axis("", 0, high, marked)
-        drawn += plot(title, alt, x, y, before, run, height=HEIGHT).svg()
+        drawn += plot(title, alt, x, y, then, now, height=HEIGHT).svg()
     controls = "".join(slider(key, *row) for key, row in sliders.items())
     inside = (
         f"<style>{MOVING_STYLE}{TRAIN_STYLE}</style>"
