@@ -268,7 +268,7 @@ for game in games(60, 70):
 # %% tags=["hide-input"]
 from random import Random
 
-from literate_rl.book.pictures import Picture
+from literate_rl.book.pictures import Box, Picture
 
 picture = Picture(
     "PPO, from rollout to minibatches",
@@ -278,10 +278,11 @@ picture = Picture(
     "the next rollout.",
 )
 T, B = 4, 4
-grid = [
-    picture.cells(40, 50 + 32 * t, [""] * B, {1: "second"}, width=30) for t in range(T)
-]
-rollout = picture.frame([box for row in grid for box in row], "1 · collect T × B steps")
+for t in range(T):
+    picture.cells(40, 50 + 32 * t, [""] * B, {1: "second"}, width=30)
+rollout = Box(91, 98, 156, 148)
+picture.path("M13,24H169V172H13Z", "quiet", "dashed")
+picture.text(91, 12, "1 · collect T × B steps", "quiet")
 look_back = picture.box(336, 98, "2 · look back\nvalues, advantages,\ntargets")
 picture.arrow(rollout, look_back)
 for place, step in enumerate(Random(4).sample(range(T * B), T * B)):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from literate_rl.book.exercises import grade, one_line
+from literate_rl.book.exercises import grade
 
 
 def double(x):
@@ -15,13 +15,11 @@ def double(x):
     ("answer", "line"),
     [
         (double, "Right: all 2 cases agree."),
-        (lambda x: 2.0 * x, "Right: all 2 cases agree."),
         (lambda x: torch.tensor(2.0 * x), "Right: all 2 cases agree."),
         (lambda x: x + 1, "Not yet: answer(3) gave 4, expected 6."),
         (lambda x: ..., "Not yet: the answer is still empty."),
         (lambda x: None, "Not yet: answer(1) gave None, expected 2."),
-        (lambda x: "two", "Not yet: answer(1) gave 'two', expected 2."),
-        (lambda x: [2], "Not yet: answer(1) gave [2], expected 2."),
+        (lambda x: [2], "answer(1) gave [2], expected 2: shape [1], not []."),
         (lambda x: x / 0, "answer(1) raised ZeroDivisionError: division by zero"),
         (lambda: 2, "answer(1) raised TypeError"),
     ],
@@ -36,18 +34,18 @@ def test_grade_prints_one_line(answer, line, capsys):
 @pytest.mark.parametrize(
     ("got", "wanted", "right"),
     [
-        (torch.ones(3), torch.ones(3), True),
         (torch.ones(3, requires_grad=True), np.ones(3), True),
         (torch.ones(3) + 1e-7, torch.ones(3), True),
         (torch.ones(3) + 1e-2, torch.ones(3), False),
         (torch.ones(3, 1), torch.ones(3), False),
         (torch.tensor(torch.nan), torch.tensor(torch.nan), True),
         ((1.0, [2.0]), (1.0, [2.0]), True),
+        (np.ones(2), [1.0, 1.0], True),
+        ([1, 3], [1, 2], False),
         ((1.0,), (1.0, 2.0), False),
         ((1.0, ...), (1.0, 2.0), False),
         ("b", "b", True),
-        ("a", "b", False),
-        (1, "b", False),
+        (np.array(["b"]), "b", False),
         (True, False, False),
     ],
 )
@@ -56,22 +54,9 @@ def test_grade_compares_values_and_shapes(got, wanted, right, capsys):
     assert capsys.readouterr().out.startswith("Right" if right else "Not yet")
 
 
-def test_grade_needs_a_case():
-    with pytest.raises(TypeError, match="missing 1 required positional argument"):
-        grade(double, double)
-
-
 def said(capsys, got, wanted):
     grade(lambda: got, lambda: wanted, ())
     return capsys.readouterr().out.strip()
-
-
-def test_a_verdict_is_as_long_as_it_must_be_to_show_a_difference(capsys):
-    wanted = ["word"] * 24
-    text = said(capsys, [*wanted[:-1], "other"], [*wanted, "more"])
-    given, sought = text.split(" gave ")[1].split(", expected ")
-    assert given != sought
-    assert len(given) > 60
 
 
 def test_a_verdict_names_the_first_entry_that_differs(capsys):
@@ -82,23 +67,21 @@ def test_a_verdict_names_the_first_entry_that_differs(capsys):
     text = said(capsys, got, wanted)
     words = "differs in 3 of 16 entries, first at [1, 2]: 0.75 instead of 0.74."
     assert text == f"Not yet: answer() {words}"
-    assert "differs in 1 of 2 entries, first at [1]: 3" in said(capsys, [1, 3], [1, 2])
     parts = said(capsys, (wanted, got), (wanted, wanted))
     assert parts == f"Not yet: answer() {words[:-1]} (result 1)."
+
+
+def test_a_verdict_is_short_and_shows_a_difference(capsys):
+    words = ["word"] * 24
+    text = said(capsys, words, [*words, "more"])
+    assert len(text) < 190
+    assert text.endswith(" …: 24 results, not 25.")
+    text = said(capsys, torch.zeros(9, 9), torch.zeros(9, 10))
+    assert text.endswith(" …: shape [9, 9], not [9, 10].")
+    assert repr("word " * 50) in said(capsys, "word " * 50, "a"), "a text is told whole"
 
 
 def test_a_case_may_have_a_name(capsys):
     grade(lambda x: x + 1, double, {"one": (1,), "two": (2,)})
     line = "Not yet: the answer to 'two' gave 3, expected 4.\n"
     assert capsys.readouterr().out == line
-    grade(double, double, {"one": (1,), "two": (2,)})
-    assert capsys.readouterr().out == "Right: all 2 cases agree.\n"
-
-
-def test_a_value_is_written_on_one_short_line():
-    assert one_line([1, "a"]) == "[1, 'a']"
-    long = one_line(torch.zeros(9, 9))
-    assert "\n" not in long
-    assert len(long) <= 60
-    assert long.endswith(" …")
-    assert one_line("word " * 50) == repr("word " * 50), "a text is told whole"

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import figures
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from figures import FITS, SVG, for_all_screens, panels, size, stacked
 from IPython.core import pylabtools
@@ -40,30 +41,38 @@ def drawn(
     return file.getvalue()
 
 
+def views_of(narrow: str) -> list[list[float]]:
+    """Return of each view where it stands, and from where to where it shows."""
+    found = []
+    for view in ElementTree.fromstring(narrow).findall(f"{SVG}svg"):
+        x, y = (float(view.get(name)) for name in ("x", "y"))
+        start, _, across, _ = map(float, view.get("viewBox").split())
+        assert float(view.get("width")) == across
+        found.append([x, y, start, start + across])
+    return found
+
+
 @pytest.mark.parametrize(("columns", "rows"), [(2, 2), (3, 2), (4, 2), (6, 2)])
 def test_panels_stand_in_rows_that_fit(columns, rows):
     text = drawn(columns)
     width, height = size(ElementTree.fromstring(text))
     narrow, shape = stacked(text)
-    picture = ElementTree.fromstring(narrow)
-    assert size(picture) == pytest.approx(shape, abs=0.1)
+    assert size(ElementTree.fromstring(narrow)) == pytest.approx(shape, abs=0.1)
     assert shape[0] <= FITS < width
     assert shape[1] == rows * height
     # The views show the whole drawing once, from left to right.
-    views = picture.findall(f"{SVG}svg")
-    boxes = [[float(x) for x in view.get("viewBox").split()] for view in views]
-    assert len(boxes) == columns
-    ends = [left + across for left, _, across, _ in boxes]
-    assert [0.0, *ends] == pytest.approx([box[0] for box in boxes] + [width], abs=0.2)
+    views = views_of(narrow)
+    assert len(views) == columns
+    starts, ends = ([view[k] for view in views] for k in (2, 3))
+    assert [0.0, *ends] == pytest.approx([*starts, width], abs=0.2)
     # Each stands on a place of its own.
-    places = {(view.get("x"), view.get("y")) for view in views}
-    assert len(places) == columns
+    assert len({(x, y) for x, y, *_ in views}) == columns
     # A frame and the words on its left are in one view.
     frames = re.findall(
         r'<g id="axes_\d+">\s*<g id="patch_\d+">\s*<path d="M (\S+)', text
     )
-    for frame, (left, *_), end in zip(frames, boxes, ends, strict=True):
-        assert left < float(frame) - 11 < end
+    for frame, start, end in zip(frames, starts, ends, strict=True):
+        assert start < float(frame) - 11 < end
 
 
 @pytest.mark.parametrize(
@@ -77,13 +86,9 @@ def test_a_row_begins_with_the_scale_that_it_shares():
     text = drawn(2, share=True)
     first, second = panels(ElementTree.fromstring(text))
     assert [first.shares, second.shares] == [False, True]
-    narrow, _ = stacked(text)
-    views = ElementTree.fromstring(narrow).findall(f"{SVG}svg")
-    starts = [float(view.get("viewBox").split()[0]) for view in views]
-    ends = [float(view.get("x")) + float(view.get("width")) for view in views]
-    assert starts == pytest.approx([0, 0, second.words], abs=0.1)
-    assert ends[1] == pytest.approx(first.left, abs=0.1)
-    assert float(views[2].get("x")) == pytest.approx(first.left, abs=0.1)
+    width, height = size(ElementTree.fromstring(text))
+    row = [[0, height, 0, first.left], [first.left, height, second.words, width]]
+    np.testing.assert_allclose(views_of(stacked(text)[0])[1:], row, atol=0.1)
 
 
 def test_the_colours_of_a_map_are_no_panel():

@@ -1,13 +1,9 @@
 """Films: which episodes are shown, and how their frames are set."""
 
-import sys
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from dataclasses import replace
 
 from benchmarks import films
 from benchmarks.store import read_table
@@ -21,21 +17,15 @@ def test_the_episode_shown_is_the_one_in_the_middle():
     assert spread == [12.0, 37.0, 62.0, 87.0]
 
 
-def test_an_episode_is_repeated_after_a_rest():
-    first, second = np.zeros((2, 2, 3), np.uint8), np.ones((2, 2, 3), np.uint8)
-    shown = films.looped([first, second], 2, 6)
-    assert [frame[0, 0, 0] for frame in shown] == [0, 1, 1, 1, 0, 1]
-
-
-def test_frames_are_set_before_and_after():
+def test_frames_are_set_before_and_after_and_repeated_after_a_rest():
     white = [np.full((4, 4, 3), 255, np.uint8)]
-    black = [np.zeros((4, 4, 3), np.uint8)] * 3
+    black = [np.zeros((4, 4, 3), np.uint8), *[np.ones((4, 4, 3), np.uint8)] * 2]
+    assert [x[0, 0, 0] for x in films.looped(black[:2], 2, 6)] == [0, 1, 1, 1, 0, 1]
     frames, once = films.film_of([white, black], films.Film("x"), fps=10.0)
-    assert len(frames) == 3 + round(10 * films.REST)
-    assert len(once) == 3
-    assert frames[0].shape == (4, 8 + films.GAP, 3)
-    assert (frames[0][:, :4] == 255).all()
-    assert (frames[0][:, -4:] == 0).all()
+    assert (len(once), len(frames)) == (3, 3 + round(10 * films.REST))
+    assert frames[1].shape == (4, 8 + films.GAP, 3)
+    assert (frames[1][:, :4] == 255).all()
+    assert (frames[1][:, -4:] == 1).all()
 
 
 @pytest.mark.parametrize("shape", [(400, 600), (600, 400), (224, 224)])
@@ -46,8 +36,7 @@ def test_a_light_frame_gets_the_dark_ground_and_keeps_its_hue(shape):
     assert picture.shape == (100, 100, 3)
     assert np.abs(picture[0, 0] - films.GROUND).max() < 3
     red, green, blue = picture[50, 50].astype(int)
-    assert red > green > blue - 20
-    assert red > 100
+    assert red > max(100, green, blue)
 
 
 def test_a_run_goes_on_and_the_table_keeps_the_other_films(tmp_path, monkeypatch):
@@ -60,7 +49,6 @@ def test_a_run_goes_on_and_the_table_keeps_the_other_films(tmp_path, monkeypatch
     monkeypatch.setitem(films.EXPERIMENTS, "cartpole", short)
     film = films.FILMED["cartpole"]
     row = films.make("cartpole", film)
-    checkpoint = tmp_path / "work/cartpole/checkpoint.pt"
     films.store([row], "test")
     films.store([row | {"film": "pendulum"}], "test")
     table, origin = read_table(tmp_path / "films.csv")
@@ -72,7 +60,6 @@ def test_a_run_goes_on_and_the_table_keeps_the_other_films(tmp_path, monkeypatch
 
     # Again: nothing is trained, and the same is shown.
     monkeypatch.setattr(films, "fit", lambda learner, run, progress: None)
-    assert checkpoint.exists()
     assert films.make("cartpole", film) == row
     longer = replace(short, config=replace(short.config, total_steps=1024))
     monkeypatch.setitem(films.EXPERIMENTS, "cartpole", longer)

@@ -1,7 +1,5 @@
 """Growth: the program of the first pages, step by step, and its curves."""
 
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
@@ -54,11 +52,3 @@ def test_the_picture_has_a_line_for_each_page_and_seed():
     for name in STEPS[:3]:
         assert NAMES[name] in picture
     assert NAMES["ppo"] not in picture
-
-
-def test_a_step_runs_from_its_file(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(copied("policy_gradient", total_steps=1_200))
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "mean return" in done.stdout

@@ -289,7 +289,9 @@ def test_a_run_from_before_looks_at_its_environment(tmp_path):
         train("PPO", "Shown-v0", resume=run, progress=False)
     finally:
         del gym.registry["Shown-v0"]
-    assert load(run).predict(3, [0, 1]) == 1
+    again: Any = load(run)
+    assert again.masked
+    assert again.predict(3, [0, 1]) == 1
     # Code of others is not run to look at it.
     (without_world(run) / "settings.json").write_text('{"env": "antigravity:World"}')
     assert load(run).predict([0, 0, 1, 0, 0]) in (0, 1)

@@ -143,8 +143,12 @@ def test_what_is_no_program_is_said_with_those_that_are(capsys):
     with pytest.raises(SystemExit, match="no program 'sarsa'") as said:
         main(["copy", "sarsa"])
     assert all(name in str(said.value) for name in program_names())
-    main(["copy", "discrete-sac"])
-    assert capsys.readouterr().out == copied("discrete_sac")
+
+
+def test_copy_takes_a_hyphen_and_hands_its_options_on(capsys):
+    main(["copy", "discrete-sac", "--env=Other-v0", "--seed=7", "--total-steps=123"])
+    wanted = copied("discrete_sac", env="Other-v0", seed=7, total_steps=123)
+    assert capsys.readouterr().out == wanted
 
 
 def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch):

@@ -19,7 +19,6 @@ from literate_rl.book.rooms import (
     values_and_greedy,
     visit_rooms,
 )
-from literate_rl.maths.ppo_error import policy_error_from_log_prob, ppo_policy_loss
 from literate_rl.runs.runs import fit
 
 ROLLOUTS = {
@@ -63,70 +62,27 @@ LEARNERS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(algorithm: str, **changes: Any) -> Any:
-    """Return a learner that has lived in the house."""
-    default = ALGORITHMS[algorithm].settings("")
-    known = {field.name for field in fields(default)}
-    wanted = LEARNERS[algorithm] | {"seed": 1, "gamma": 0.8, "anneal": False} | changes
-    config = settings_with(default, {k: x for k, x in wanted.items() if k in known})
-    return make_learner(algorithm, house, config, {})
-
-
-def functions(name: str, learner: Any) -> tuple[Any, Any]:
-    """Return the values and the probabilities that a learner answers with."""
-    policy = learner.policy
-    if name in ("dqn", "rainbow"):
-        return values_and_greedy(policy)
-    prob = lambda obs: policy(obs).softmax(-1)  # noqa: E731
-    if name == "sac":
-        return values_and_greedy(lambda obs: policy.critics(obs).amin(0))[0], prob
-    return policy.value, prob
-
-
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_of_discrete_actions_is_right_in_all_rooms(name: str) -> None:
+    default = ALGORITHMS[name].settings("")
+    wanted = LEARNERS[name] | {"seed": 1, "gamma": 0.8, "anneal": False}
+    known = {field.name for field in fields(default)} & wanted.keys()
+
     def after(times: int) -> tuple[Any, Any]:
-        learner = trained(name, total_steps=times * LEARNERS[name]["total_steps"])
+        changes = {x: wanted[x] for x in known}
+        changes["total_steps"] *= times
+        learner = make_learner(name, house, settings_with(default, changes), {})
         fit(learner, progress=False)
-        return functions(name, learner)
+        policy = learner.policy
+        if name in ("dqn", "rainbow"):
+            return values_and_greedy(policy)
+        prob = lambda obs: policy(obs).softmax(-1)  # noqa: E731
+        if name == "sac":
+            return values_and_greedy(lambda obs: policy.critics(obs).amin(0))[0], prob
+        return policy.value, prob
 
     told, _ = visit_rooms(after, 1)
     assert set(told) == set(ROOMS)
-
-
-def uphill(*terms: Any) -> Any:
-    (policy_loss, entropy_loss), info = policy_error_from_log_prob(*terms)
-    return ppo_policy_loss(-policy_loss, entropy_loss), info
-
-
-def joined(learner: Any) -> None:
-    """Call each truncation a termination."""
-    collect = learner.collect
-
-    def one_flag() -> Any:
-        batch = collect()
-        done = batch.terminated | batch.truncated
-        return batch._replace(terminated=done, truncated=torch.zeros_like(done))
-
-    learner.collect = one_flag
-
-
-def test_a_fault_is_found_in_its_rooms_and_nowhere_else() -> None:
-    learner = trained("ppo")
-    learner.policy_error = uphill
-    fit(learner, progress=False)
-    with pytest.raises(AssertionError, match="2 of 6 rooms are wrong") as caught:
-        six_rooms(*functions("ppo", learner))
-    assert "\n  chooses  expected 1, got 0." in str(caught.value)
-    assert "\n  both     expected 1, got 0." in str(caught.value)
-
-    learner = trained("ppo")
-    joined(learner)
-    fit(learner, progress=False)
-    with pytest.raises(AssertionError, match="1 of 6 rooms is wrong") as caught:
-        six_rooms(*functions("ppo", learner))
-    assert "lasts    expected 5, got" in str(caught.value)
-    assert "the two flags" in str(caught.value)
 
 
 def exact(obs: torch.Tensor) -> torch.Tensor:
@@ -149,22 +105,17 @@ def test_exact_answers_pass_in_any_form() -> None:
     assert room_answers(value, prob)["both"] == 1
 
 
-@pytest.mark.parametrize(
-    ("value", "prob", "words"),
-    [
-        (exact, lambda obs: torch.zeros(9, 2), r"rows that sum to 1, got sums from 0 "),
-        (exact, exact, r"prob must return \(9, 2\), got \(9,\)"),
-        (best, best, r"value must return \(9,\), got \(9, 2\)"),
-    ],
-)
-def test_what_is_no_answer_is_refused(value: Any, prob: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        six_rooms(value, prob)
-
-
-def test_nan_is_wrong() -> None:
+def test_wrong_answers_are_named_and_logits_are_none() -> None:
+    with pytest.raises(AssertionError) as caught:
+        six_rooms(exact, lambda obs: torch.full((9, 2), 0.5))
+    head, chooses, both = str(caught.value).splitlines()
+    assert head == "2 of 6 rooms are wrong"
+    assert chooses.split()[:4] == ["chooses", "expected", "1,", "got"]
+    assert both.endswith(f"got 0.50: {ROOMS['both'][1]}")
     with pytest.raises(AssertionError, match=r"pays +expected 1, got nan"):
         six_rooms(lambda obs: exact(obs) * torch.nan, best)
+    with pytest.raises(ValueError, match="logits need a softmax"):
+        six_rooms(exact, lambda obs: torch.zeros(9, 2))
 
 
 def test_the_house_keeps_gymnasiums_interface() -> None:
@@ -191,113 +142,114 @@ def answering(*rooms: float) -> tuple[Any, Any]:
     return lambda obs: value[obs.argmax(-1)], lambda obs: probs[obs.argmax(-1)]
 
 
-def visited(table: str) -> tuple[dict[str, float], int]:
-    """Let a learner answer as a table says, a row for each visit."""
-    rows = [[float(x) for x in row.split()] for row in table.strip().splitlines()]
-    return visit_rooms(lambda iterations: answering(*rows[VISITS.index(iterations)]))
+def verdict(table: str) -> tuple[int, str, str]:
+    """Return when a learner that answers as a table says is judged, and how.
+
+    The table has a row for each visit. What comes back is the number of iterations,
+    the rooms that are called wrong, and those that are not there yet.
+    """
+    rows = iter([float(x) for x in row.split()] for row in table.strip().splitlines())
+    try:
+        return visit_rooms(lambda iterations: answering(*next(rows)))[1], "", ""
+    except AssertionError as error:
+        head, *said = str(error).splitlines()
+    wrong = [x.split()[0] for x in said if x.endswith(ROOMS[x.split()[0]][1])]
+    moving = [x.split()[0] for x in said if x.endswith(": not there yet")]
+    assert len(wrong) + len(moving) == len(said)
+    assert f" {len(wrong)} of 6 rooms " in head
+    assert ("train longer, or with a larger rate" in head) == bool(moving)
+    assert ("is the learning rate large enough" in head) == (len(wrong) == 6)
+    return int(head.split()[1]), " ".join(wrong), " ".join(moving)
 
 
-VISITS = (30, 60, 120, 240)
 # What the solution of the exercise in the chapter on PPO answered after each of them,
 # with another rate or with a fault.
-RIGHT = {
-    "rate 1e-3": (60, "1.02 .96 .82 4.73 1 .99\n1 1 .8 5 1 1"),
-    "rate 3e-4": (
+VERDICTS = {
+    "right, rate 1e-3": (60, "", "", "1.02 .96 .82 4.73 1 .99\n1 1 .8 5 1 1"),
+    "right, rate 3e-4": (
         120,
+        "",
+        "",
         """1.10 .41 .98 1.73 .89 .79
         1.20 .70 .93 3.34 .95 .94
         1.01 .98 .80 4.94 1 1""",
     ),
-    "right at once": (30, "1 1 .8 5 1 1"),
-}
-ON_ITS_WAY = {
-    "rate 1e-4": """.41 .10 .45 .60 .71 .65
+    "right at once": (30, "", "", "1 1 .8 5 1 1"),
+    "on its way, rate 1e-4": (
+        240,
+        "",
+        "reads lasts",
+        """.41 .10 .45 .60 .71 .65
         .79 .24 .79 1.16 .79 .72
         1.26 .53 1.03 2.34 .90 .88
         1.09 .82 .86 4.30 .99 .98""",
-    "rate 3e-5": """.13 .02 .18 .23 .63 .60
+    ),
+    "on its way, rate 3e-5": (
+        240,
+        "",
+        "reads lasts chooses both",
+        """.13 .02 .18 .23 .63 .60
         .25 .05 .30 .38 .66 .62
         .49 .12 .53 .72 .72 .67
         .94 .30 .89 1.40 .82 .76""",
-}
-FAULTS = {
-    "one flag": (60, {"lasts"}, "1 .97 .80 2.46 .99 .99\n1 1 .8 2.44 1 1"),
+    ),
+    "one flag": (60, "lasts", "", "1 .97 .80 2.46 .99 .99\n1 1 .8 2.44 1 1"),
     "one flag, jumping": (
         120,
-        {"lasts"},
+        "lasts",
+        "",
         "1 .97 .80 2.40 .99 .99\n1 1 .8 2.48 1 1\n1 1 .8 2.45 1 1",
     ),
     "no end": (
         60,
-        {"pays", "reads", "waits"},
+        "pays reads waits",
+        "",
         "4.46 2.65 3.53 5 1 .99\n4.95 4.40 3.94 5.01 1 1",
     ),
     "no end, slowly": (
         120,
-        {"pays", "reads", "waits"},
+        "pays reads waits",
+        "",
         "1.26 .35 1.31 1.67 .87 .75\n2.71 1.02 2.40 3.36 .96 .90\n4.46 2.65 3.53 5 1 1",
     ),
     "next observation is this one": (
         60,
-        {"waits"},
+        "waits",
+        "",
         "1.02 .96 .32 4.72 1 .99\n1 1 .01 5 1 1",
     ),
-    "wrong sign": (
-        60,
-        {"chooses", "both"},
-        "1.02 .97 .82 4.71 .01 .01\n1 1 .8 5 0 0",
-    ),
+    "wrong sign": (60, "chooses both", "", "1.02 .97 .82 4.71 .01 .01\n1 1 .8 5 0 0"),
     "advantages out of order": (
         60,
-        {"both"},
+        "both",
+        "",
         "1.02 .96 .81 4.73 .77 .66\n1.01 1 .81 5 .90 .54",
     ),
     "critic does not learn": (
         60,
-        {"pays", "reads", "waits", "lasts"},
+        "pays reads waits lasts",
+        "",
         "0 0 0 0 .99 .98\n0 0 0 0 1 1",
     ),
-    "not a number": (60, {"pays"}, "nan 1 .8 5 1 1\nnan 1 .8 5 1 1"),
+    "not a number": (60, "pays", "", "nan 1 .8 5 1 1\nnan 1 .8 5 1 1"),
+    "a fault beside what still moves": (
+        240,
+        "pays waits lasts",
+        "reads",
+        "0 .41 0 0 .9 .8\n0 .5 0 0 .95 .9\n0 .6 0 0 1 1\n0 .75 0 0 1 1",
+    ),
+    "nothing moves": (60, " ".join(ROOMS), "", "0 0 0 0 .5 .5\n0 0 0 0 .5 .5"),
 }
 
 
-@pytest.mark.parametrize(("needed", "table"), RIGHT.values(), ids=RIGHT)
-def test_a_right_learner_is_called_right_as_soon_as_it_is(needed, table) -> None:
-    assert visited(table)[1] == needed
+@pytest.mark.parametrize(
+    ("after", "wrong", "moving", "table"), VERDICTS.values(), ids=VERDICTS
+)
+def test_a_learner_gets_time_as_long_as_it_moves(after, wrong, moving, table) -> None:
+    assert verdict(table) == (after, wrong, moving)
 
 
-@pytest.mark.parametrize("table", ON_ITS_WAY.values(), ids=ON_ITS_WAY)
-def test_what_is_on_its_way_is_not_called_wrong(table) -> None:
-    with pytest.raises(AssertionError, match="after 240 iterations 0 of 6") as caught:
-        visited(table)
-    head, *said = str(caught.value).splitlines()
-    assert "not there yet: train longer, or with a larger rate" in head
-    assert said
-    assert all(line.endswith(": not there yet") for line in said)
-
-
-@pytest.mark.parametrize(("after", "rooms", "table"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_is_named_once_it_stands_still(after, rooms, table) -> None:
-    with pytest.raises(AssertionError, match=f"after {after} iterations") as caught:
-        visited(table)
-    head, *said = str(caught.value).splitlines()
-    assert {line.split()[0] for line in said} == rooms
-    assert all(line.endswith(ROOMS[line.split()[0]][1]) for line in said)
-    assert f" {len(rooms)} of 6 rooms " in head
-    assert "not there yet" not in head
-
-
-def test_a_fault_beside_what_still_moves_is_told_from_it() -> None:
-    slow = "0 .41 0 0 .9 .8\n0 .5 0 0 .95 .9\n0 .6 0 0 1 1\n0 .75 0 0 1 1"
-    with pytest.raises(
-        AssertionError, match="3 of 6 rooms are wrong, 1 not there"
-    ) as e:
-        visited(slow)
-    assert "reads    expected 1, got 0.60, with twice the training 0.75: not" in str(
-        e.value
-    )
-
-
-def test_where_nothing_moves_at_all_the_rate_is_asked_about() -> None:
-    with pytest.raises(AssertionError, match=r"6 of 6 .* is the learning rate large"):
-        visited("0 0 0 0 .5 .5\n0 0 0 0 .5 .5")
+def test_a_verdict_has_the_answers_before_and_after() -> None:
+    words = "lasts +expected 5, got 2.46, with twice the training 2.44: the two flags"
+    with pytest.raises(AssertionError, match=words):
+        visit_rooms(lambda n: answering(1, 1, 0.8, 2.46 if n == 30 else 2.44, 1, 1))

@@ -26,11 +26,12 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from itertools import count, pairwise, product
-from math import isfinite, prod
+from math import inf
 from typing import Any, Literal, NamedTuple
 
 __all__ = [
@@ -114,10 +115,10 @@ STYLE += """
   stroke: color-mix(in srgb, var(--tone) 70%, transparent); stroke-width: 1.6 }
 .lr-picture rect.lr-accent { fill: color-mix(in srgb, var(--tone) 13%, transparent) }
 .lr-picture .lr-dots { stroke-width: 5 }
-.lr-picture .lr-bars { stroke-width: 20; stroke-linecap: butt }
 .lr-picture .lr-token { stroke-width: 12 }
 .lr-picture .lr-thick { stroke-width: 2.6 }
 .lr-picture .lr-dashed { stroke-dasharray: 4 5 }
+.lr-picture .lr-bars { stroke: none; fill: var(--tone) }
 .lr-picture .lr-band { stroke: none;
   fill: color-mix(in srgb, var(--tone) 22%, transparent) }
 """
@@ -138,16 +139,11 @@ STYLE += """
 @media print { .lr-controls { display: none } }
 """
 
-# Cells of a table that can be toggled are buttons. One that is pressed has the accent.
+# Buttons look like what surrounds them, and what has the focus is framed.
 STYLE += """
-.lr-picture table { display: table; width: auto; margin: 0; border: 0 }
-.lr-picture :is(th, td, tr) { padding: 0.15rem 0.4rem; border: 0; background: none;
-  font-weight: 400; text-align: left; color: inherit }
-.lr-picture button { width: 3.5rem; padding: 0.3rem; color: inherit; background: none;
+.lr-picture button { padding: 0.3rem 0.9rem; min-height: 2rem; color: inherit;
   border: 1.6px solid color-mix(in srgb, currentColor 55%, transparent);
-  border-radius: 0.4rem; font: inherit; cursor: pointer }
-.lr-picture button[aria-pressed=true] { border-color: #d9541e;
-  background: color-mix(in srgb, #d9541e 20%, transparent) }
+  border-radius: 0.4rem; background: none; font: inherit; cursor: pointer }
 .lr-picture :is(button, input, summary):focus-visible { outline: 2px solid #d9541e;
   outline-offset: 2px }
 """
@@ -208,20 +204,12 @@ class Box(NamedTuple):
 
 
 # %% [markdown]
-# A `Picture` collects marks, and there are few: text, a box with text, an arrow, a row of
-# cells and a frame around some boxes. It shows itself at the end of a cell, because
-# Jupyter asks each object for its `_repr_html_`. Where there is no browser, one sees the
-# text alternative.
-#
-# A page needs an *id* for each picture's title, and no two may be the same. It is counted,
-# and a digest of the picture stands in it, because the counter starts anew with each
-# kernel and a notebook may still show what an older one has drawn.
+# A `Picture` collects marks, and there are few: text, a box with text, an arrow and a row of
+# cells. It shows itself at the end of a cell, because Jupyter asks each object for its
+# `_repr_html_`. Where there is no browser, one sees the text alternative.
 
 
 # %% tags=["export"]
-PICTURES = count(1)
-
-
 def pair(point: complex) -> str:
     """Write a point as a path wants it."""
     return f"{point.real:.1f},{point.imag:.1f}"
@@ -237,23 +225,18 @@ class Picture:
     """
 
     def __init__(self, title: str, alt: str, width: float = 440) -> None:
-        if not title.strip() or not alt.strip():
-            raise ValueError("title and alt must not be empty")
         self.title, self.alt, self.width = title, alt, width
         self.marks: list[str] = []
-        self.top, self.bottom = float("inf"), float("-inf")
+        self.top, self.bottom = inf, -inf
 
     def reach(self, top: float, bottom: float) -> None:
         """Make room from the one height to the other."""
         self.top, self.bottom = min(self.top, top), max(self.bottom, bottom)
 
-    def path(
-        self, d: str, tone: str = "", kind: str = "", width: float | None = None
-    ) -> None:
-        """Draw with a pen, ``M…L…Q…Z``; its kind says how wide it is, or ``width``."""
-        names = " ".join(f"lr-{name}" for name in (tone, *kind.split()) if name)
-        style = "" if width is None else f' style="stroke-width:{width:.1f}"'
-        self.marks.append(f'<path class="{names}"{style} d="{d}"/>')
+    def path(self, d: str, tone: str = "", kind: str = "") -> None:
+        """Draw with a pen, ``M…L…Q…Z``; its kind says how wide it is."""
+        names = " ".join(f"lr-{name}" for name in f"{tone} {kind}".split())
+        self.marks.append(f'<path class="{names}" d="{d}"/>')
 
     def text(
         self,
@@ -261,11 +244,11 @@ class Picture:
         y: float,
         words: str,
         tone: Tone = "",
-        anchor: Literal["start", "middle", "end"] = "middle",
+        anchor: str = "middle",
         bold: bool = False,
     ) -> None:
         """Write lines of text around the height ``y``, at, left or right of ``x``."""
-        lines = words.split("\n")
+        lines = words.splitlines()
         first = y - (len(lines) - 1) * LINE_HEIGHT / 2
         for number, line in enumerate(lines):
             width, height = text_width(line, bold), first + number * LINE_HEIGHT
@@ -295,14 +278,10 @@ class Picture:
 
         Without a size the box is as large as its words need.
         """
-        lines = words.split("\n")
-        need = max(text_width(line, bold=line is lines[0]) for line in lines)
-        box = Box(x, y, width or need + 20, height or LINE_HEIGHT * len(lines) + 14)
-        if need > box.width or LINE_HEIGHT * len(lines) > box.height:
-            raise ValueError(
-                f"words must fit into the box, got {words!r}, about {need:.0f} wide, "
-                f"for {box.width:.0f} times {box.height:.0f}"
-            )
+        head, _, rest = words.partition("\n")
+        more = LINE_HEIGHT * words.count("\n")
+        need = max(text_width(head, bold=True), *map(text_width, rest.split("\n")))
+        box = Box(x, y, width or need + 20, height or more + 32)
         self.reach(y - box.height / 2 - 2, y + box.height / 2 + 2)
         corner = box.at(0, 0)
         self.marks.append(
@@ -310,10 +289,8 @@ class Picture:
             f'width="{box.width:.1f}" height="{box.height:.1f}" '
             f'rx="{min(7, box.width / 6):.1f}"/>'
         )
-        first = y - (len(lines) - 1) * LINE_HEIGHT / 2
-        for number, line in enumerate(lines if words else ()):
-            height = first + number * LINE_HEIGHT
-            self.text(x, height, line, tone if number == 0 else "", bold=number == 0)
+        self.text(x, y - more / 2, head, tone, bold=True)
+        self.text(x, y + LINE_HEIGHT / 2, rest)
         return box
 
     def cells(
@@ -333,22 +310,6 @@ class Picture:
             row.append(self.box(middle, y, "", tone, width, 28))
             self.text(middle, y, str(content), tone)
         return row
-
-    def frame(self, boxes: Sequence[Box], words: str, tone: Tone = "quiet") -> Box:
-        """Draw a dashed frame around boxes, with words above it."""
-        # Twelve units of room on each side.
-        left = min(box.at(0, 0).x for box in boxes) - 12
-        right = max(box.at(1, 1).x for box in boxes) + 12
-        top = min(box.at(0, 0).y for box in boxes) - 12
-        bottom = max(box.at(1, 1).y for box in boxes) + 12
-        self.reach(top, bottom + 1)
-        self.path(
-            f"M{left:.1f},{top:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z",
-            tone,
-            "dashed",
-        )
-        self.text((left + right) / 2, top - 12, words, tone)
-        return Box((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
 
     def arrow(
         self,
@@ -384,26 +345,18 @@ class Picture:
             left, right = b + back * (1 + 0.5j), b + back * (1 - 0.5j)
             self.path(f"M{pair(left)}L{pair(b)}L{pair(right)}", tone)
         self.reach(middle.imag - 2, middle.imag + 2)
-        if words and abs(aside.real) > 0.7:
-            # Beside an upright arrow the words start or end.
-            at = middle + 8 * aside
-            self.text(
-                at.real, at.imag, words, tone, "start" if aside.real > 0 else "end"
-            )
-        elif words:
-            at = middle + (12 + 9 * words.count("\n")) * aside
-            self.text(at.real, at.imag, words, tone)
+        # Beside an upright arrow the words start or end.
+        upright, anchor = abs(aside.real) > 0.7, "start" if aside.real > 0 else "end"
+        at = middle + (8 if upright else 12 + 9 * words.count("\n")) * aside
+        self.text(at.real, at.imag, words, tone, anchor if upright else "middle")
 
     def svg(self) -> str:
-        """Return the drawing as text; ids name its title and its alternative."""
-        inside = "".join(self.marks)
-        name = f"lr-{next(PICTURES)}-{sha256(inside.encode()).hexdigest()[:8]}"
+        """Return the drawing as text."""
         height = self.bottom - self.top
         return (
-            f'<svg role="img" aria-labelledby="{name}-title {name}-desc" '
+            f'<svg role="img" aria-label="{escape(repr(self))}" '
             f'viewBox="0 {self.top:.1f} {self.width:.1f} {height:.1f}" '
-            f'font-size="{TEXT_SIZE}"><title id="{name}-title">{escape(self.title)}'
-            f'</title><desc id="{name}-desc">{escape(self.alt)}</desc>{inside}</svg>'
+            f'font-size="{TEXT_SIZE}">{"".join(self.marks)}</svg>'
         )
 
     def __repr__(self) -> str:
@@ -451,9 +404,14 @@ class Axis(NamedTuple):
     high: float
     ticks: Sequence[float] | Mapping[float, str] = ()
 
+    def words(self, tick: float) -> str:
+        """Return what is written at a tick."""
+        named = self.ticks if isinstance(self.ticks, Mapping) else {}
+        return named.get(tick, f"{tick:g}").replace("-", "−")
+
     def place(self, value: float, start: float, end: float) -> float:
         """Return where a number stands between two ends of the axis."""
-        if not isfinite(value) or not self.low <= value <= self.high:
+        if not self.low <= value <= self.high:
             raise ValueError(
                 f"what is drawn must lie on the axis {self.name!r}, from {self.low} to "
                 f"{self.high}, got {value}"
@@ -480,19 +438,21 @@ class Mark(NamedTuple):
     words: str = ""
 
 
-def pen(kind: str, points: list[tuple[float, float]], base: float) -> str:
+def pen(kind: str, points: list[tuple[float, float]], base: float, width: float) -> str:
     """Return what the pen does for a line, dots, or bars that stand on a base."""
     if kind == "dots":
         return "".join(f"M{x:.1f},{y:.1f}h0" for x, y in points)
     if kind == "bars":
-        return "".join(f"M{x:.1f},{base:.1f}V{y:.1f}" for x, y in points)
+        return "".join(
+            f"M{x - width / 2:.1f},{base:.1f}V{y:.1f}h{width:.1f}V{base:.1f}Z"
+            for x, y in points
+        )
     if not points:
         return ""
     # A point on the straight line between its neighbours needs no place in the path.
     kept = points[:1]
-    for number in range(1, len(points) - 1):
-        (x, y), (after_x, after_y) = points[number], points[number + 1]
-        before_x, before_y = points[number - 1]
+    neighbours = zip(points, points[1:], points[2:], strict=False)
+    for (before_x, before_y), (x, y), (after_x, after_y) in neighbours:
         turn = (x - before_x) * (after_y - y) - (y - before_y) * (after_x - x)
         if abs(turn) > 1e-6:
             kept.append((x, y))
@@ -523,56 +483,48 @@ def plot(
         The picture.
     """
     picture = Picture(title, alt, width)
-    left, right, top, bottom = 38.0, width - 8, 0.0, height
-    picture.text(0, -40 if y.name else -18, title, anchor="start", bold=True)
-    if y.name:
-        picture.text(0, -19, y.name, "quiet", "start")
-    if x.name:
-        picture.text(right, bottom + 34, x.name, "quiet", "end")
-    picture.path(f"M{left},{top}V{bottom}H{right}", "faint")
-    for axis in (x, y):
-        ticks = axis.ticks
-        names = (
-            ticks
-            if isinstance(ticks, Mapping)
-            else {tick: f"{tick:g}" for tick in ticks}
-        )
-        for tick, words in names.items():
-            words = words.replace("-", "−")
-            if axis is x:
-                at = x.place(tick, left, right)
-                picture.path(f"M{at:.1f},{bottom}v4", "faint")
-                picture.text(at, bottom + 14, words, "quiet")
-            else:
-                at = y.place(tick, bottom, top)
-                picture.path(f"M{left},{at:.1f}h-4", "faint")
-                picture.text(left - 7, at, words, "quiet", "end")
+    left, right = 38.0, width - 8
+
+    across = partial(x.place, start=left, end=right)
+    up = partial(y.place, start=height, end=0)
 
     def points(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
-        pairs = zip(xs, ys, strict=True)
-        return [(x.place(a, left, right), y.place(b, bottom, top)) for a, b in pairs]
+        return [(across(a), up(b)) for a, b in zip(xs, ys, strict=True)]
+
+    picture.text(0, -40 if y.name else -18, title, anchor="start", bold=True)
+    picture.text(0, -19, y.name, "quiet", "start")
+    picture.text(right, height + 34, x.name, "quiet", "end")
+    picture.path(f"M{left},0V{height}H{right}", "faint")
+    for tick in x.ticks:
+        picture.path(f"M{across(tick):.1f},{height}v4", "faint")
+        picture.text(across(tick), height + 14, x.words(tick), "quiet")
+    for tick in y.ticks:
+        picture.path(f"M{left},{up(tick):.1f}h-4", "faint")
+        picture.text(left - 7, up(tick), y.words(tick), "quiet", "end")
 
     # A bar takes four fifths of the distance to the next, of whichever mark that is.
-    bars = [a for mark in marks if mark.kind[:4] == "bars" for a in mark.x]
-    stands = sorted({round(x.place(a, left, right), 1) for a in bars})
+    bars = [mark.x for mark in marks if mark.kind == "bars"]
+    stands = sorted({round(across(a), 1) for xs in bars for a in xs})
     bar = min([25.0, *(b - a for a, b in pairwise(stands))]) * 0.8
+    base = up(min(max(y.low, 0.0), y.high))
     # The axes decide on the size, not what is drawn.
     size = picture.top, picture.bottom
     for mark in marks:
-        kind, found = mark.kind.split()[0], points(mark.x, mark.y)
+        kind = mark.kind.split()[0]
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+        found = points(mark.x, mark.y)
         if kind == "label":
             # Words without a place wait outside of the picture.
-            at, up = found[0] if found else (width / 2, -9999.0)
-            picture.text(at, up, mark.words, mark.tone)
+            place = found[0] if found else (width / 2, -9999.0)
+            picture.text(*place, mark.words, mark.tone)
             continue
-        base = y.place(min(max(y.low, 0.0), y.high), bottom, top)
-        d = pen(kind, found, base)
+        d = pen(kind, found, base, bar)
         if kind == "band":
             # There along the one curve and back along the other.
-            d += "L" + pen("line", points(mark.x, mark.low)[::-1], base)[1:] + "Z"
-        picture.path(d, mark.tone, mark.kind, bar if kind == "bars" else None)
+            back = points(mark.x, mark.low)[::-1]
+            d += "L" + pen("line", back, base, bar)[1:] + "Z"
+        picture.path(d, mark.tone, mark.kind)
     picture.top, picture.bottom = size
     return picture
 
@@ -599,10 +551,9 @@ plot(
 # stands. Turning the dial puts the kept strings back. The page calculates nothing, so its
 # numbers are those of the code in the book.
 #
-# There are two kinds of controls, and both are the browser's own, so keys and screen
-# readers work without our help. A *slider* goes through values in their order. A *grid*
-# is a table of buttons that are on or off. Settings are counted like the digits of a
-# number: the last control runs fastest.
+# The controls are sliders, which go through values in their order. They are the browser's own, so
+# keys and screen readers work without our help. Settings are counted like the digits of a
+# number: the last slider runs fastest.
 #
 # Without JavaScript, and on paper, one sees the picture of the setting at the start, and
 # its sentence.
@@ -701,19 +652,16 @@ def dial(
     label: str,
     frame: Callable[..., Frame],
     sliders: Mapping[str, Sequence[Any]],
-    grid: tuple[Sequence[str], Sequence[str]] | None = None,
     start: Sequence[Any] = (),
 ) -> Widget:
     """Make a picture with controls.
 
     Args:
         label: What the dial is for, in a few words.
-        frame: Called for each setting, with the value of each slider and, if there is a
-            grid, with its rows of booleans. Returns the pictures, side by side, and a
-            sentence with the numbers to read off. The pictures of all settings must
-            have the same marks.
+        frame: Called for each setting, with the value of each slider. Returns the
+            pictures, side by side, and a sentence with the numbers to read off. The
+            pictures of all settings must have the same marks.
         sliders: Values by the name of the slider.
-        grid: Names of the rows and of the columns of a table of switches.
         start: The setting to begin with, in the order of the arguments of ``frame``;
             by default the first one.
 
@@ -721,20 +669,10 @@ def dial(
         The widget.
 
     Raises:
-        ValueError: If a setting is drawn with other marks than the first one, or if
-            there are more than 2,000 settings.
+        ValueError: If a setting is drawn with other marks than the first one.
     """
-    rows, columns = grid or ((), ())
-    choices = [*sliders.values()]
-    sizes = [*map(len, choices), *[2] * (len(rows) * len(columns))]
-    if prod(sizes) > 2000:
-        raise ValueError(f"dial must have at most 2000 settings, got {prod(sizes)}")
-    if grid:
-        row = [*product((False, True), repeat=len(columns))]
-        choices.append([*product(row, repeat=len(rows))])
-
     # Draw each setting. An SVG without its live strings is its skeleton.
-    settings = [*product(*choices)]
+    settings = [*product(*sliders.values())]
     drawn, readouts, skeletons = [], [], set()
     for setting in settings:
         pictures, readout = frame(*setting)
@@ -750,11 +688,7 @@ def dial(
         i for i, strings in enumerate(zip(*drawn, strict=True)) if len(set(strings)) > 1
     ]
     first = tuple(start) or settings[0]
-    if first not in settings:
-        raise ValueError(f"start must be one of the settings, got {first}")
-    number = settings.index(first)
     data = {
-        "sizes": sizes,
         "texts": [[*map(str, values)] for values in sliders.values()],
         "live": live,
         "frames": [[strings[i] for i in live] for strings in drawn],
@@ -762,36 +696,13 @@ def dial(
     }
 
     # The controls, hidden until the script is there to serve them.
-    controls = "".join(
-        slider(name, values, value)
-        for (name, values), value in zip(sliders.items(), first, strict=False)
-    )
-    if grid:
-        controls += table_of_switches(rows, columns, first[-1])
+    controls = "".join(map(slider, sliders, sliders.values(), first))
     panels = "".join(picture.svg() for picture in frame(*first)[0])
     inside = (
         f'<div class="lr-panels">{panels}</div>'
         f'<div class="lr-controls" hidden>{controls}</div>'
     )
-    return figure(label, inside, readouts[number], "dial", data)
-
-
-def table_of_switches(
-    rows: Sequence[str], columns: Sequence[str], pressed: Sequence[Sequence[bool]]
-) -> str:
-    """Return a table of buttons that know their row, their column and their state."""
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    body = ""
-    for row, states in zip(rows, pressed, strict=True):
-        cells = "".join(
-            f'<td><button type="button" aria-pressed="{str(bool(state)).lower()}" '
-            f'aria-label="{escape(f"{row}: {column}")}">{int(state)}</button></td>'
-            for column, state in zip(columns, states, strict=True)
-        )
-        body += f'<tr><th scope="row">{escape(row)}</th>{cells}</tr>'
-    return (
-        f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
+    return figure(label, inside, readouts[settings.index(first)], "dial", data)
 
 
 # %% [markdown]
@@ -814,6 +725,8 @@ STYLE += """
 .lr-predict:has([value="0"]:checked) .lr-wrong { display: inline }
 """
 
+QUESTIONS = count(1)
+
 
 def predict(question: str, choices: Sequence[str], right: str, because: str) -> Widget:
     """Ask the reader for a prediction, and explain the answer once there is one.
@@ -829,8 +742,9 @@ def predict(question: str, choices: Sequence[str], right: str, because: str) -> 
     """
     if right not in choices:
         raise ValueError(f"right must be one of the choices {choices}, got {right!r}")
-    # Radio buttons belong together if they have the same name.
-    name = f"lr-{next(PICTURES)}-{sha256(question.encode()).hexdigest()[:8]}"
+    # Radio buttons belong together if they have the same name. The counter starts anew
+    # with each kernel, and a notebook may still show what an older one has asked.
+    name = f"lr-{next(QUESTIONS)}-{sha256(question.encode()).hexdigest()[:8]}"
     buttons = "".join(
         f'<label><input type="radio" name="{name}" value="{int(choice == right)}"> '
         f"{escape(choice)}</label>"

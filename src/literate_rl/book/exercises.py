@@ -1,4 +1,4 @@
-# Generated from chapters/book/exercises.py (edit there); digest 2ac06b3364fb80d0
+# Generated from chapters/book/exercises.py (edit there); digest fdaae2d3b00f594e
 """Exercises: what compares a reader's answer with the right one."""
 
 from __future__ import annotations
@@ -15,68 +15,43 @@ from literate_rl.ground.networks import randomness_kept
 __all__ = ["grade"]
 
 
-def as_numbers(*values: Any) -> list[torch.Tensor] | None:
-    """Return values as tensors, or None if one of them is no array of numbers."""
-    try:
-        return [torch.as_tensor(x).cpu().double() for x in values]
-    except (TypeError, ValueError, RuntimeError):
-        return None
-
-
-def apart(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Say where numbers differ by more than the order of a sum can explain."""
-    return ~got.isclose(wanted, rtol=1e-4, atol=1e-6, equal_nan=True)
-
-
-def agree(got: Any, wanted: Any) -> bool:
-    """Say whether two results have the same shape and nearly the same numbers."""
-    if isinstance(wanted, str):
-        return isinstance(got, str) and got == wanted
-    if isinstance(wanted, tuple | list):
-        if isinstance(got, torch.Tensor | np.ndarray) and got.ndim:
-            got = list(got)
-        same_length = isinstance(got, tuple | list) and len(got) == len(wanted)
-        return same_length and all(map(agree, got, wanted))
-    # The rest are numbers, arrays and tensors. An empty answer is none of these.
-    pair = as_numbers(got, wanted)
-    if pair is None or pair[0].shape != pair[1].shape:
-        return False
-    return not apart(*pair).any()
-
-
-def one_line(value: Any, width: int = 60) -> str:
+def one_line(value: Any) -> str:
     """Return how a value prints, on one short line; all of a text."""
-    if isinstance(value, str):
-        return repr(value)
-    return shorten(repr(value), width, placeholder=" …")
+    text = repr(value)
+    return text if isinstance(value, str) else shorten(text, 60, placeholder=" …")
 
 
 def difference(got: Any, wanted: Any) -> str:
-    """Say in words how a result differs from the one that was expected."""
-    if (pair := as_numbers(got, wanted)) is None:
-        several = isinstance(got, tuple | list) and isinstance(wanted, tuple | list)
-        if not several or len(got) != len(wanted):
-            return whole(got, wanted)
-        place = [*map(agree, got, wanted)].index(False)
-        return f"{difference(got[place], wanted[place])} (result {place})"
-    given, sought = pair
-    if given.shape != sought.shape or sought.numel() < 2:
-        return whole(got, wanted)
-    differs = apart(given, sought)
+    """Say in words how a result differs from the one that was expected, or ''."""
+    words = f"gave {one_line(got)}, expected {one_line(wanted)}"
+    if isinstance(wanted, str):
+        return "" if isinstance(got, str) and got == wanted else words
+    if isinstance(wanted, tuple | list):
+        if isinstance(got, torch.Tensor | np.ndarray) and got.ndim:
+            got = list(got)
+        if not isinstance(got, tuple | list):
+            return words
+        if len(got) != len(wanted):
+            return f"{words}: {len(got)} results, not {len(wanted)}"
+        each = enumerate(map(difference, got, wanted))
+        return next((f"{told} (result {k})" for k, told in each if told), "")
+    # The rest are numbers, arrays and tensors. An empty answer is none of these.
+    try:
+        given, sought = (torch.as_tensor(x).cpu().double() for x in (got, wanted))
+    except (TypeError, ValueError, RuntimeError):
+        return words
+    if given.shape != sought.shape:
+        return f"{words}: shape {[*given.shape]}, not {[*sought.shape]}"
+    # By more than the order of a sum can explain.
+    differs = ~given.isclose(sought, rtol=1e-4, atol=1e-6, equal_nan=True)
+    if not differs.any():
+        return ""
+    if sought.numel() < 2:
+        return words
     where = differs.nonzero()[0].tolist()
-    numbers = f"{given[tuple(where)]:.6g} instead of {sought[tuple(where)]:.6g}"
+    numbers = f"{given[*where]:.6g} instead of {sought[*where]:.6g}"
     count = f"{int(differs.sum())} of {differs.numel()} entries"
     return f"differs in {count}, first at {where}: {numbers}"
-
-
-def whole(got: Any, wanted: Any) -> str:
-    """Say what was given and what was expected."""
-    # As short as possible, and so long that one sees a difference.
-    for width in (60, 120, 240, 1000):
-        given, sought = one_line(got, width), one_line(wanted, width)
-        if given != sought:
-            break
-    return f"gave {given}, expected {sought}"
 
 
 @randomness_kept()
@@ -108,8 +83,8 @@ def grade(
         if got is ...:
             print("Not yet: the answer is still empty.")
             return
-        if not agree(got, wanted):
-            print(f"Not yet: {call} {difference(got, wanted)}.")
+        if told := difference(got, wanted):
+            print(f"Not yet: {call} {told}.")
             return
     most = f"all {len(named)} cases agree" if len(named) > 1 else "it agrees"
     print(f"Right: {most}.")

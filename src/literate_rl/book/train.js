@@ -7,7 +7,7 @@ export const train = (figure, data, stage) => {
     .map((svg) => [...svg.querySelectorAll("path")].slice(-2));
   const [toggle, reset] = figure.querySelectorAll("button");
   const [seed, ...turned] = figure.querySelectorAll("input");
-  let worker, busy, asked, seconds, last_20;
+  let worker, busy, asked, seconds, last_20, told;
   let before = [], run = [];
 
   // Begin anew, with nothing learned. The run before stays in the plots, to compare. An
@@ -16,7 +16,7 @@ export const train = (figure, data, stage) => {
     worker?.terminate();
     [worker, busy, seconds] = [undefined, false, 0];
     if (run.length) before = run;
-    [run, last_20] = [[], []];
+    [run, last_20, told] = [[], [], ""];
     stage.begin();
     say(figure, "Nothing is learned yet.");
     draw();
@@ -70,7 +70,8 @@ export const train = (figure, data, stage) => {
     run.push([steps, mean, watched]);
     draw();
     const news = stage.news(returns, last_20, mean, watched);
-    if (news) say(figure, `${news}: after ${written(steps)}.`);
+    if (news !== told) say(figure, `${news}: after ${written(steps)}.`);
+    told = news;
     if (done())
       say(figure, `The end, after ${written(steps)}: ${stage.words(mean, watched)}.`);
   };

@@ -1,10 +1,10 @@
-# Generated from chapters/book/train_here.py (edit there); digest c410ed63c6dcd0f7
+# Generated from chapters/book/train_here.py (edit there); digest 2c5a92b5f409875c
 """Train here: PPO and Q-learning in the page, with settings that the reader turns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from itertools import product
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -56,26 +56,28 @@ class Maze(NamedTuple):
     start: int
 
 
-def maze_of(rows: Sequence[str], prizes: Mapping[str, int]) -> Maze:
-    """Read a maze: ``#`` is a wall, ``s`` the start, other letters are prizes."""
-    signs = {
-        (y, x): sign
+def maze_of(rows: Sequence[str]) -> Maze:
+    """Read a maze: ``#`` is a wall, ``s`` the start, and two letters are prizes."""
+    cells = [
+        (y, x)
         for y, row in enumerate(rows)
         for x, sign in enumerate(row)
         if sign != "#"
-    }
-    place = {cell: number for number, cell in enumerate(signs)}
-    ways = ((-1, 0), (0, 1), (1, 0), (0, -1))
-    leads = [
-        [place.get((y + down, x + right), here) for down, right in ways]
-        for (y, x), here in place.items()
     ]
-    pays = [prizes.get(sign, 0) for sign in signs.values()]
-    return Maze([*signs], leads, pays, [*signs.values()].index("s"))
+    signs = [rows[y][x] for y, x in cells]
+    leads = [
+        [
+            cells.index(to) if to in cells else here
+            for to in ((y - 1, x), (y, x + 1), (y + 1, x), (y, x - 1))
+        ]
+        for here, (y, x) in enumerate(cells)
+    ]
+    prizes = [{"n": 1, "f": 10}.get(sign, 0) for sign in signs]
+    return Maze(cells, leads, prizes, signs.index("s"))
 
 
 ROWS = ("........", ".##.###.", "n.s.#.#f", ".##...#.", "...#....")
-MAZE = maze_of(ROWS, {"n": 1, "f": 10})
+MAZE = maze_of(ROWS)
 MAZE_SETTINGS = {
     "next": MAZE.next,
     "prize": MAZE.prize,
@@ -155,6 +157,8 @@ def learn_maze(
 
 CELL = 52
 PLACES = [(38 + CELL * column, 26 + CELL * row) for row, column in MAZE.cells]
+# From the middle of a cell to its corners: up, right, down and left.
+TRIANGLES = ("l-26,-26h52Z", "l26,-26v52Z", "l26,26h-52Z", "l-26,26v-52Z")
 
 
 def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
@@ -165,30 +169,27 @@ def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
         "cell has a triangle for each of its four actions: the stronger its colour, "
         "the larger the value. The number is the largest value of the cell.",
     )
-    half = CELL // 2
-    corners = [(-half, -half), (half, -half), (half, half), (-half, half)]
+    square = f"h{CELL}v{CELL}h-{CELL}Z"
     picture.path(f"M12,0h{8 * CELL}v{5 * CELL}h-{8 * CELL}Z", "quiet")
     for (x, y), values, prize in zip(PLACES, table, MAZE.prize, strict=True):
-        for action, value in enumerate(values):
-            (a, b), (c, d) = corners[action], corners[(action + 1) % 4]
+        for triangle, value in zip(TRIANGLES, values, strict=True):
             # Not too strong, so that the number on it can be read.
             strength = 0.7 * sqrt(value / 10)
             picture.marks.append(
                 f'<path class="lr-accent lr-value" fill-opacity="{strength:.2f}" '
-                f'd="M{x},{y}l{a},{b}l{c - a},{d - b}Z"/>'
+                f'd="M{x},{y}{triangle}"/>'
             )
-        picture.path(f"M{x - half},{y - half}h{CELL}v{CELL}h-{CELL}Z", "faint")
+        picture.path(f"M{x - CELL // 2},{y - CELL // 2}{square}", "faint")
         words = str(prize) if prize else f"{max(values):.1f}"
         kind = "lr-second lr-prize" if prize else "lr-number"
         picture.marks.append(
             f'<text class="{kind}" text-anchor="middle" x="{x}" y="{y + 5}">'
             f"{words}</text>"
         )
-    for row, signs in enumerate(ROWS):
-        for column, sign in enumerate(signs):
-            if sign == "#":
-                corner = f"M{12 + CELL * column},{CELL * row}"
-                picture.path(f"{corner}h{CELL}v{CELL}h-{CELL}Z", "quiet", "wall")
+    for row, column in product(range(5), range(8)):
+        if (row, column) not in MAZE.cells:
+            corner = f"M{12 + CELL * column},{CELL * row}"
+            picture.path(corner + square, "quiet", "wall")
     x, y = PLACES[MAZE.start]
     picture.marks.append(
         f'<path class="lr-second lr-thick lr-moves" transform="translate({x} {y})" '
@@ -198,11 +199,10 @@ def maze_scene(table: Sequence[Sequence[float]]) -> Picture:
     return picture
 
 
-NO_CLIP = "no clip"
 Sliders = Mapping[str, tuple[Sequence[Any], Any]]
 SLIDERS: Sliders = {
     "epochs": ((1, 2, 3, 5, 10, 20), 10),
-    "clip": ((0.05, 0.1, 0.2, 0.4, NO_CLIP), 0.2),
+    "clip": ((0.05, 0.1, 0.2, 0.4, "no clip"), 0.2),
     "learning rate": ((0.0005, 0.001, 0.002, 0.005, 0.01), 0.005),
 }
 MAZE_SLIDERS: Sliders = {
@@ -241,19 +241,6 @@ MAZE_PANELS = (
         (1, 10),
     ),
 )
-
-
-def plots(
-    panels: Sequence[Any], x: Axis, run: Sequence[Any], before: Sequence[Any]
-) -> list[Picture]:
-    """Draw two runs, each of steps and one row for each panel."""
-    drawn = []
-    for k, (title, alt, high, marked) in enumerate(panels, 1):
-        first = Mark("line thick", run[0], run[k], "accent")
-        second = Mark("line thick", before[0], before[k], "second")
-        y = Axis("", 0, high, marked)
-        drawn.append(plot(title, alt, x, y, second, first, height=HEIGHT))
-    return drawn
 
 
 TRAIN_STYLE = """
@@ -300,7 +287,13 @@ def training(
     half = data["total"] // 2_000
     ticks = {1e3 * thousands: str(thousands) for thousands in (0, half, 2 * half)}
     x = Axis("thousand steps", 0, data["total"], ticks)
-    drawn = "".join(picture.svg() for picture in plots(panels, x, *rows))
+    drawn = ""
+    for k, (title, alt, high, marked) in enumerate(panels, 1):
+        run, before = rows
+        now = Mark("line thick", run[0], run[k], "accent")
+        then = Mark("line thick", before[0], before[k], "second")
+        y = Axis("", 0, high, marked)
+        drawn += plot(title, alt, x, y, then, now, height=HEIGHT).svg()
     controls = "".join(slider(key, *row) for key, row in sliders.items())
     inside = (
         f"<style>{MOVING_STYLE}{TRAIN_STYLE}</style>"
@@ -343,25 +336,16 @@ def train_cartpole() -> Widget:
     return training("train_cartpole", label, words, top, PANELS, rows, SLIDERS, data)
 
 
-@cache
-def maze_runs(exploration: float) -> list[list[float]]:
-    """Return steps, and the means of ten runs: return and what the walker gets."""
-    runs = [learn_maze(0.5, exploration, 0.9, seed).run for seed in range(1, 11)]
-    points = [list(zip(*found, strict=True)) for found in zip(*runs, strict=True)]
-    return [[sum(x) / len(x) for x in row] for row in zip(*points, strict=True)]
-
-
 def train_maze() -> Widget:
     """Let the reader fill a table of values by Q-learning in the page."""
-    rows = [maze_runs(1), maze_runs(0.1)]
-    table = learn_maze(0.5, 1, 0.9, 1).table
+    runs = [learn_maze(0.5, exploration, 0.9, 1) for exploration in (1, 0.1)]
+    rows = [[*zip(*learned.run, strict=True)] for learned in runs]
     words = (
-        f"The table after {MAZE_TOTAL:,} steps of nothing but random actions, and "
-        "means of ten such runs. In the other colour: one action in ten is random. The "
-        f"best actions lead to a prize of {rows[0][2][-1]:.0f}, and of "
-        f"{rows[1][2][-1]:.0f}."
+        f"The table after {MAZE_TOTAL:,} steps of nothing but random actions, and the "
+        "curves of that run. In the other colour: one action in ten is random. The "
+        f"best actions lead to a prize of {rows[0][2][-1]}, and of {rows[1][2][-1]}."
     )
-    top = maze_scene(table)
+    top = maze_scene(runs[0].table)
     data = {
         "worker": script("worker", "q_learning") + "work(agent);",
         "settings": MAZE_SETTINGS,

@@ -7,12 +7,10 @@ export const start = (figure, data) => {
   const marks = figure.querySelectorAll(".lr-value");
   const numbers = figure.querySelectorAll(".lr-number, .lr-prize");
   const ring = figure.querySelector(".lr-moves");
-  let state, table, walked;
+  let state, table;
   train(figure, data, {
     pace: 150,
-    begin: () => {
-      [state, table, walked] = [home, next.map(() => [0, 0, 0, 0]), 0];
-    },
+    begin: () => { [state, table] = [home, next.map(() => [0, 0, 0, 0])]; },
     take: (found) => { table = found.table; return found.walked; },
     play: () => { state = prize[state] ? home : next[state][best(table[state])]; },
     draw: () => {
@@ -25,10 +23,7 @@ export const start = (figure, data) => {
     },
     words: (mean, now) =>
       `return ${mean.toFixed(1)} while learning, ${now} for the best actions`,
-    news: (returns, last_20, mean, now) => {
-      if (now === walked) return "";
-      walked = now;
-      return `The best actions now lead to ${now ? `the prize of ${now}` : "no prize"}`;
-    },
+    news: (returns, last_20, mean, now) =>
+      `The best actions now lead to ${now ? `the prize of ${now}` : "no prize"}`,
   });
 };
