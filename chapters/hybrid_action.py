@@ -94,8 +94,8 @@ picture
 # %% [markdown]
 # The policy gives each type a probability $p_k$, and each argument a normal distribution with
 # mean $\mu$, standard deviation $\sigma$ and density $f$. It draws *all* arguments and a type,
-# and the **mask** says which of the arguments this type uses. Change the mask, and draw another
-# type. The bars are the gradient of the action's log-probability with respect to the three logits
+# and the **mask** says which of the arguments this type uses. Tick arguments in the mask, and draw
+# another type. The bars are the gradient of the action's log-probability with respect to the three logits
 # $z$, the two means and the two standard deviations: what one action can teach. Those that are
 # not zero are called *alive*.
 
@@ -141,8 +141,9 @@ def frame(name, table):
 dial(
     "The mask of a hybrid action",
     lambda *at: frame(at[6], (at[:2], at[2:4], at[4:6])),
-    {f"{x}: {y}": (0, 1) for x in types for y in arguments} | {"type drawn": types},
-    start=(1, 0, 0, 1, 0, 0, "turn"),
+    {f"{x}: {y}": (False, True) for x in types for y in arguments}
+    | {"type drawn": types},
+    start=(True, False, False, True, False, False, "turn"),
 )
 
 # %% [markdown]

@@ -477,8 +477,8 @@ def test_the_mouse_and_keys_turn_a_dial(visit):
 
 def test_keys_turn_a_switch(visit):
     page = visit("chapters/hybrid_action.html")
-    switch = "figure td button"
-    state = "s => document.querySelector(s).getAttribute('aria-pressed')"
+    switch = "figure input[type=checkbox]"
+    state = "s => document.querySelector(s).checked"
     before = page.call(state, switch)
     page.click(switch)
     page.until(f"(s, before) => ({state})(s) !== before", switch, before)

@@ -133,6 +133,8 @@ STYLE += """
 .lr-controls[hidden] { display: none }
 .lr-controls label { display: flex; flex: 1 1 16rem; gap: 0.75rem; align-items: center }
 .lr-controls input { flex: 1 1 6rem; min-width: 0; accent-color: #d9541e }
+.lr-controls .lr-tick { flex: 0 1 9rem; gap: 0.5rem; min-height: 1.75rem }
+.lr-controls .lr-tick input { flex: none; width: 1.1rem; height: 1.1rem }
 .lr-controls b { min-width: 2.5em; font-variant-numeric: tabular-nums }
 .lr-picture output { display: block; margin-top: 0.5rem; min-height: 3em;
   white-space: pre-line; font-variant-numeric: tabular-nums }
@@ -630,7 +632,10 @@ def figure(
 
 
 def slider(name: str, values: Sequence[Any], value: Any) -> str:
-    """Return a slider that goes through values in their order."""
+    """Return a slider that goes through values in their order, or a box to tick."""
+    if values[0] is False:
+        box = f'<input type="checkbox"{" checked" if value else ""}>'
+        return f'<label class="lr-tick">{box} {escape(name)}</label>'
     return (
         f'<label>{escape(name)} <input type="range" min="0" max="{len(values) - 1}" '
         f'value="{values.index(value)}"> <b aria-hidden="true">{escape(str(value))}</b>'
@@ -661,7 +666,7 @@ def dial(
         frame: Called for each setting, with the value of each slider. Returns the
             pictures, side by side, and a sentence with the numbers to read off. The
             pictures of all settings must have the same marks.
-        sliders: Values by the name of the slider.
+        sliders: Values by the name of the slider; a box to tick has False and True.
         start: The setting to begin with, in the order of the arguments of ``frame``;
             by default the first one.
 

@@ -2,16 +2,19 @@
 import {name_value, say} from "./clock.js";
 
 export const start = (figure, {texts, live, frames, readouts}) => {
-  const sliders = [...figure.querySelectorAll("input")];
+  const controls = [...figure.querySelectorAll("input")];
   const parts = figure.querySelectorAll("svg path, svg text");
   // Count the setting's number, then put its strings into their places.
   const draw = () => {
-    const at = sliders.map(({value}) => Number(value));
+    const at = controls.map(({type, checked, value}) =>
+      Number(type === "range" ? value : checked));
     const index = at.reduce((sum, digit, i) => sum * texts[i].length + digit, 0);
     live.forEach((place, i) => parts[place].setAttribute(
       parts[place].tagName === "path" ? "d" : "transform", frames[index][i]));
     say(figure, readouts[index]);
-    sliders.forEach((slider, i) => name_value(slider, texts[i][at[i]]));
+    controls.forEach((control, i) => {
+      if (control.type === "range") name_value(control, texts[i][at[i]]);
+    });
   };
   figure.addEventListener("input", draw);
   figure.querySelector(".lr-controls").hidden = false;
