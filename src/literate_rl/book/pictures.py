@@ -1,4 +1,4 @@
-# Generated from chapters/book/pictures.py (edit there); digest efca3dc060c01ffe
+# Generated from chapters/book/pictures.py (edit there); digest 8204550a3bb1f659
 """Pictures: diagrams, small plots, dials and questions, drawn as SVG and HTML."""
 
 from __future__ import annotations
@@ -483,10 +483,10 @@ def figure(
 
 
 def slider(name: str, values: Sequence[Any], value: Any) -> str:
-    """Return a slider through values in their order, or a box to tick for no and yes."""
+    """Return a slider that goes through values in their order, or a box to tick."""
     if values[0] is False:
-        state = " checked" if value else ""
-        return f'<label class="lr-tick"><input type="checkbox"{state}> {escape(name)}</label>'
+        box = f'<input type="checkbox"{" checked" if value else ""}>'
+        return f'<label class="lr-tick">{box} {escape(name)}</label>'
     return (
         f'<label>{escape(name)} <input type="range" min="0" max="{len(values) - 1}" '
         f'value="{values.index(value)}"> <b aria-hidden="true">{escape(str(value))}</b>'
@@ -512,7 +512,7 @@ def dial(
         frame: Called for each setting, with the value of each slider. Returns the
             pictures, side by side, and a sentence with the numbers to read off. The
             pictures of all settings must have the same marks.
-        sliders: Values by the name of the slider; those of a box to tick are False, True.
+        sliders: Values by the name of the slider; a box to tick has False and True.
         start: The setting to begin with, in the order of the arguments of ``frame``;
             by default the first one.
 
