@@ -32,6 +32,7 @@ from literate_rl.learners.ppg_learner import make_phasic_policy
 from literate_rl.learners.ppo import PPO, PPOConfig
 from literate_rl.maths.fast import gru_scan
 from literate_rl.nets.cells import Memory, gru_step, lstm_step
+from literate_rl.nets.hybrid_policy import HybridActions
 from literate_rl.nets.recurrent import RecurrentEncodingNetwork, make_recurrent_policy
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import load
@@ -310,6 +311,12 @@ def test_all_learners_take_all_actions(name, world, tmp_path):
     for x, y in zip(policy.parameters(), agent.policy.parameters(), strict=True):
         assert torch.equal(x, y)
     assert np.array_equal(evaluate(policy, env, 3), evaluate(agent.policy, env, 3))
+
+
+def test_a_mask_may_be_an_array():
+    mask = HybridActions.from_space(HYBRID).mask.numpy()
+    policy = make_recurrent_policy(ROW, HYBRID, mask=mask)
+    assert policy.recipe[1]["mask"] == mask.tolist()
 
 
 @pytest.mark.parametrize("name", MORE)

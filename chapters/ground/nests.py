@@ -346,7 +346,8 @@ def remembered(make: Make) -> Make:
         for name, x in given.arguments.items():
             parameter = signature.parameters[name]
             later = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-            if later and x == parameter.default:
+            # An array equals nothing as a whole, and no default is one.
+            if later and not isinstance(x, np.ndarray) and x == parameter.default:
                 continue
             if name in MODELS:
                 arguments.setdefault("models", {})[name] = name_of_model(x)

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/nests.py (edit there); digest 72f93a95dbca7406
+# Generated from chapters/ground/nests.py (edit there); digest 6889b845d0293146
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -274,7 +274,8 @@ def remembered(make: Make) -> Make:
         for name, x in given.arguments.items():
             parameter = signature.parameters[name]
             later = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-            if later and x == parameter.default:
+            # An array equals nothing as a whole, and no default is one.
+            if later and not isinstance(x, np.ndarray) and x == parameter.default:
                 continue
             if name in MODELS:
                 arguments.setdefault("models", {})[name] = name_of_model(x)
