@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import re
 import shutil
 import sys
 import zlib
@@ -120,7 +121,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"(Any(Space)?|Callable|Mapping|NDArray|Space|Tree|.*ArrayLike)"),
     ("py:class", r"(np|numpy)\..*"),
-    ("py:class", r"(collections\.abc|typing|gymnasium|gym)\..*"),
+    ("py:class", r"(abc|collections\.abc|typing|gymnasium|gym)\..*"),
     ("py:.*", r"(optional|.*TypeVar.*)"),
     # Words of our signatures; `ground/signatures` explains them.
     ("py:class", r"(.*'|Annotated.*|Float|Int|Integer|Bool|Ge|Gt|Le|Lt|ndarray)"),
@@ -194,6 +195,10 @@ def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
     if chapter not in HOMES:
         return None
     page = f"chapters/{chapter.replace('.', '/')}"
+    # A class that is kept under another name, or comes from elsewhere, has no such line.
+    defined = rf"^ *(async )?(def|class) {info['fullname'].rpartition('.')[2]}\b"
+    if not re.search(defined, (ROOT / f"{page}.py").read_text("utf-8"), re.MULTILINE):
+        return None
     # An API page lies as deep below docs/api as its chapter lies below chapters.
     up = "../" * (page.count("/") + 1)
     return f"{up}{page}.html#def-{info['fullname']}"

@@ -87,7 +87,10 @@ class Witness:
 
     def __init__(self, learner: RemoteLearner, deed: str, rng: random.Random) -> None:
         self.learner, self.deed = learner, deed
-        self.wait, self.victim = 1.5 * rng.random(), rng.randrange(learner.actors)
+        self.wait, self.victim = (
+            1.5 * rng.random(),
+            rng.randrange(learner.config.actors),
+        )
         self.pids: set[int] = set()
         self.hit: list[int] = []
         self.counts: list[int] = []
@@ -151,7 +154,7 @@ class Witness:
             self.hit
             and census.replaced
             and not set(self.hit) & set(self.look())
-            and census.at_work == self.learner.actors
+            and census.at_work == self.learner.config.actors
         )
 
     def size(self) -> int:

@@ -34,7 +34,7 @@ import torch._dynamo  # optimisers import it when the first one is made
 from torch import Tensor
 
 from benchmarks import chaos_worlds
-from literate_rl.apps import cli
+from literate_rl.apps import cli, commands
 from literate_rl.runs.runs import load_checkpoint, save_checkpoint
 
 Row = dict[str, Any]
@@ -106,7 +106,7 @@ class Child:
             for name, limit in limits.items():
                 kind = getattr(resource, name)
                 resource.setrlimit(kind, (limit, limit))
-            cli.main(words)
+            commands.main(words)
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1

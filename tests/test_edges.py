@@ -237,20 +237,19 @@ def rich(box, pay):
     return gym.wrappers.TransformReward(Apart(box, 0.0), lambda _: pay)
 
 
-PAID = [(x, False, "scale_reward") for x in ("PPO", "PPG", "A2C")]
-PAID += [(x, False, "reward_scale") for x in ("A3C", "IMPALA", "SAC")]
-PAID += [(x, True, "reward_scale") for x in ("DDPG", "HDDPG", "TD3", "SAC")]
+PAID = [(x, False) for x in ("PPO", "PPG", "A2C", "A3C", "IMPALA", "SAC")]
+PAID += [(x, True) for x in ("DDPG", "HDDPG", "TD3", "SAC")]
 CASES = [(*x, pay) for x in PAID for pay in (1e19, 1e38)]
-CASES += [("Rainbow", False, "reward_scale", 1e38)]
+CASES += [("Rainbow", False, 1e38)]
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "box", "way", "pay"),
+    ("algorithm", "box", "pay"),
     CASES,
 )
 @pytest.mark.filterwarnings("ignore:no episode ended")
-def test_rewards_that_are_too_large_are_to_blame(algorithm, box, way, pay):
+def test_rewards_that_are_too_large_are_to_blame(algorithm, box, pay):
     with pytest.raises(NotFiniteError) as raised:
         train(algorithm, partial(rich, box, pay), total_steps=2_000, progress=False)
     (note,) = [x for x in raised.value.__notes__ if "near step" in x]
-    assert note.endswith(f"third of learning_rate, or smaller rewards, with {way}")
+    assert note.endswith("or smaller rewards (scale_reward or reward_scale)")

@@ -134,7 +134,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     try:
         import_module(module).main(options)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a simulator's panic is no Exception
         if sys.flags.dev_mode:
             raise
         from literate_rl.data.held import in_one_line  # it imports PyTorch

@@ -209,7 +209,7 @@ td3_settings = settings_of(TD3Config, SETTINGS)
 hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 # %% tags=["export", "hide-input"]
-register(
+_ = register(
     replace(
         ROW,
         name="HDDPG",
@@ -220,7 +220,7 @@ register(
         chapter="td3",
     )
 )
-register(
+_ = register(
     replace(
         ROW,
         name="TD3",

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/commands.py (edit there); digest 820ba1b87dd8cf1b
+# Generated from chapters/apps/commands.py (edit there); digest 5c357d2cf32d5aa2
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     try:
         import_module(module).main(options)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a simulator's panic is no Exception
         if sys.flags.dev_mode:
             raise
         from literate_rl.data.held import in_one_line  # it imports PyTorch

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/td3.py (edit there); digest ec38d5e2d806350e
+# Generated from chapters/learners/td3.py (edit there); digest d10418fac38e71aa
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ td3_settings = settings_of(TD3Config, SETTINGS)
 hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 
-register(
+_ = register(
     replace(
         ROW,
         name="HDDPG",
@@ -170,7 +170,7 @@ register(
         chapter="td3",
     )
 )
-register(
+_ = register(
     replace(
         ROW,
         name="TD3",
