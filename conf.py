@@ -195,7 +195,7 @@ def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
     if chapter not in HOMES:
         return None
     page = f"chapters/{chapter.replace('.', '/')}"
-    # A class that is kept under another name, or comes from elsewhere, has no such line.
+    # A class that is kept under another name, or made elsewhere, has no such line.
     defined = rf"^ *(async )?(def|class) {info['fullname'].rpartition('.')[2]}\b"
     if not re.search(defined, (ROOT / f"{page}.py").read_text("utf-8"), re.MULTILINE):
         return None
