@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -464,8 +464,8 @@ def look(directory: str | Path, *, largest_reward: float | None = None) -> str:
     if left_out := [rule.name for rule in RULES if rule.name not in judged]:
         told = "Not looked for, as the run does not tell or is too short: "
         lines += [wrapped(f"{told}{'; '.join(left_out)}.")]
-    values, soft = (x in record.columns for x in ("losses/q_value", "charts/alpha"))
-    if values and not soft and record.largest_reward is None:
+    known = replace(record, largest_reward=1.0)
+    if any(can_judge(rule, known) for rule in RULES if rule.name in left_out):
         lines += ["Add --largest-reward R, that of one step, to have values judged."]
     return "\n".join(lines)
 

@@ -10,8 +10,8 @@
 # # What an environment answers
 #
 # **How does one find a bug in somebody else's environment?** It pays with a word, returns four things or shows a
-# number outside of its space. NumPy hides some of this, and Python complains about the rest far away from
-# where it went wrong. Here each answer is looked at, and the error names the environment, the copy and the step.
+# number outside of its space, and Python complains far away from where it went wrong. Here each answer is
+# looked at, and the error names the environment, the copy and the step.
 #
 # Nobody has to read this page to follow the book.
 

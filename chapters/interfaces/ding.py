@@ -428,9 +428,9 @@ class IMPALAPolicy:
         # Some environments give rewards of the shape (1,).
         shape = batch["reward"].shape[:2]
         batch["reward"] = batch["reward"].reshape(shape).float()
-        for flag in ("done", "truncated"):
-            given = batch.get(flag, torch.zeros_like(batch["reward"]))
-            batch[flag] = given.reshape(shape).bool()
+        batch["done"] = batch["done"].reshape(shape).bool()
+        never = torch.zeros_like(batch["done"])
+        batch["truncated"] = batch.get("truncated", never).reshape(shape).bool()
         weight = batch.get("weight", torch.ones_like(batch["reward"]))
         if self.cfg.priority_IS_weight:
             # One number for each sample weighs all of its steps.

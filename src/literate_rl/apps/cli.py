@@ -1,4 +1,4 @@
-# Generated from chapters/apps/cli.py (edit there); digest 68281cfe42a63426
+# Generated from chapters/apps/cli.py (edit there); digest c6d35cefefbbe589
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from literate_rl.apps.training import (
     read_mask,
     settings_like,
 )
+from literate_rl.data.makers import from_file, in_file
 from literate_rl.ground.nests import MODELS
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.rows import ALGORITHMS, ONCE
@@ -199,7 +200,10 @@ def report(word: str, training: Training, watch: bool) -> None:
         print(f"watch it:      literate-rl {word} {training.again()} --watch")
     models = [f"{name}=..." for name in run.settings.get("models") or {}]
     arguments = ", ".join([repr(str(run.directory)), *models])
-    print(f"load it:       literate_rl.load({arguments})")
+    # One of the user's own has to be known first.
+    module = from_file(word).partition(":")[0] if in_file(word) or ":" in word else ""
+    first = f"import {module}; " if module else ""
+    print(f"load it:       {first}literate_rl.load({arguments})")
 
 
 @randomness_kept()

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest ea6795d34e8b5bad
+# Generated from chapters/apps/training.py (edit there); digest a2681090e0a52466
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorWrapper,
+)
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
@@ -236,8 +241,10 @@ def train(
     if resume is None:
         agent.clear_up()
     if progress:
-        ways = "watch it with show(agent.policy, env), keep it with agent.save(folder)"
-        print(f"kept in {run.directory}" if resume else ways)
+        watch = "watch it with show(agent.policy, agent.env), "
+        watch = "" if isinstance(world, VectorEnv) else watch
+        kept = "keep it with agent.save(directory)"
+        print(watch + (f"kept in {run.directory}" if resume else kept))
     return agent
 
 
@@ -392,12 +399,20 @@ class Agent:
         """Remove the folder once nobody has the agent any more."""
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
+    def state(self, policy: PolicyLike) -> dict[str, Any]:
+        """Return what a copy with such a policy has, the folder's files among it."""
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        return {
+            **vars(self),
+            "learner": Taught(policy, self.learner.config, self.learner.step),
+            "folder": {str(x.relative_to(self.folder)): x.read_bytes() for x in files},
+        }
+
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs, with the content of the folder."""
-        taught = Taught(self.policy, self.learner.config, self.learner.step)
-        files = {path.name: path.read_bytes() for path in self.folder.iterdir()}
+        """Return what a pickled copy needs."""
+        state = self.state(self.policy)
         # As bytes it outlives this process, as tensors in shared memory do not.
-        state = {**vars(self), "learner": pickle.dumps(taught), "folder": files}
+        state["learner"] = pickle.dumps(state["learner"])
         try:
             pickle.dumps(self.env)
         except Exception:
@@ -408,15 +423,17 @@ class Agent:
         """Become a copy, with a folder of its own."""
         folder = Path(tempfile.mkdtemp(prefix="literate_rl_"))
         for name, content in state["folder"].items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        learner = pickle.loads(state["learner"])
+        learner = state["learner"]
+        learner = pickle.loads(learner) if isinstance(learner, bytes) else learner
         vars(self).update(state, learner=learner, folder=folder)
         self.clear_up()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
         """Return a copy in the same ``env``."""
-        twin: Agent = pickle.loads(pickle.dumps(self))
-        twin.env = self.env
+        twin, state = Agent.__new__(Agent), self.state(copy.deepcopy(self.policy, memo))
+        twin.__setstate__(state | {"history": copy.deepcopy(self.history, memo)})
         return twin
 
     def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
@@ -565,7 +582,9 @@ def check_recipe(row: Row, policy: Any) -> None:
         if same:
             twin.load_state_dict(policy.state_dict())
             obs = batch_space(twin.observation_space, 32).sample()
-            same = str(twin.predict(obs)) == str(policy.predict(obs))
+            # A policy may remember what it was asked: a copy answers.
+            given = copy.deepcopy(policy)
+            same = str(twin.predict(obs)) == str(given.predict(obs))
     check_that(same, f"{words}, but that of {name}: {how}")
 
 
@@ -740,11 +759,15 @@ def with_statistics(env: Any) -> Iterator[str]:
     """Yield the names of wrappers that keep statistics."""
     for layer in layers(env):
         # Gymnasium's class, and those of others, which have its name.
-        kinds = {type(kept).__name__ for kept in vars(layer).values()}
-        if "RunningMeanStd" in kinds and getattr(layer, "update_running_mean", True):
+        kinds = (kind for kept in vars(layer).values() for kind in type(kept).__mro__)
+        running = "RunningMeanStd" in (kind.__name__ for kind in kinds)
+        if running and getattr(layer, "update_running_mean", True):
             yield type(layer).__name__
-    if isinstance(env.unwrapped, SyncVectorEnv):
-        yield from with_statistics(env.unwrapped.envs[0])
+    if isinstance(inner := env.unwrapped, SyncVectorEnv):
+        yield from with_statistics(inner.envs[0])
+    elif isinstance(inner, AsyncVectorEnv):
+        with closing(inner.env_fns[0]()) as one:
+            yield from with_statistics(one)
 
 
 def looked_at_many(envs: Vectors, config: Any) -> tuple[View, Build]:

@@ -1,4 +1,4 @@
-# Generated from chapters/interfaces/ding.py (edit there); digest 25a9a977fd0d0a7f
+# Generated from chapters/interfaces/ding.py (edit there); digest 0356fcbac53d9a38
 """DI-engine: IMPALA behind the interface of its ``IMPALAPolicy``."""
 
 from __future__ import annotations
@@ -304,9 +304,9 @@ class IMPALAPolicy:
         # Some environments give rewards of the shape (1,).
         shape = batch["reward"].shape[:2]
         batch["reward"] = batch["reward"].reshape(shape).float()
-        for flag in ("done", "truncated"):
-            given = batch.get(flag, torch.zeros_like(batch["reward"]))
-            batch[flag] = given.reshape(shape).bool()
+        batch["done"] = batch["done"].reshape(shape).bool()
+        never = torch.zeros_like(batch["done"])
+        batch["truncated"] = batch.get("truncated", never).reshape(shape).bool()
         weight = batch.get("weight", torch.ones_like(batch["reward"]))
         if self.cfg.priority_IS_weight:
             # One number for each sample weighs all of its steps.
