@@ -86,7 +86,7 @@ def test_dir_lists_all_public_names_before_their_first_use():
     assert names_of_modules().keys() <= listed
 
 
-@pytest.mark.parametrize("name", ["__path__of", "_private", "torch"])
+@pytest.mark.parametrize("name", ["__path__of", "_private", "torch", "plot", "Bool"])
 def test_nothing_else_is_reachable(name):
     assert not hasattr(literate_rl, name)
 
