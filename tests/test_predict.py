@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from check import ROOT
 from elsewhere import ELSEWHERE, elsewhere
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
@@ -310,7 +309,7 @@ while not done:
 @pytest.mark.parametrize("options", [0, 2])
 def test_the_six_lines_of_the_pages_play(options):
     for page in ("README.md", "docs/your_environment.md", "docs/faq.md"):
-        assert f"{LOOP}```" in (ROOT / page).read_text("utf-8")
+        assert f"{LOOP}```" in (Path(__file__).parents[1] / page).read_text("utf-8")
     env = World(ROW, spaces.Discrete(2, start=5), options)
     exec(LOOP, {"agent": make_policy(ROW, env.action_space), "env": env})
     assert env.time == 5

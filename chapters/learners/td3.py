@@ -209,28 +209,12 @@ td3_settings = settings_of(TD3Config, SETTINGS)
 hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 # %% tags=["export", "hide-input"]
-_ = register(
-    replace(
-        ROW,
-        name="HDDPG",
-        purpose="DDPG that learns less from bad news",
-        config=HDDPGConfig,
-        learner=HDDPG,
-        settings=hddpg_settings,
-        chapter="td3",
-    )
-)
-_ = register(
-    replace(
-        ROW,
-        name="TD3",
-        purpose="DDPG with doubts about its critics",
-        config=TD3Config,
-        learner=TD3,
-        settings=td3_settings,
-        chapter="td3",
-    )
-)
+for name, purpose, config, learner, settings in (
+    ("HDDPG", "DDPG that learns less from bad news", HDDPGConfig, HDDPG, hddpg_settings),
+    ("TD3", "DDPG with doubts about its critics", TD3Config, TD3, td3_settings),
+):
+    row = replace(ROW, name=name, purpose=purpose, chapter="td3")
+    register(replace(row, config=config, learner=learner, settings=settings))
 
 # %% [markdown]
 # ## References

@@ -1,4 +1,4 @@
-# Generated from chapters/learners/td3.py (edit there); digest d10418fac38e71aa
+# Generated from chapters/learners/td3.py (edit there); digest e3b752c1df0ad9b6
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -159,25 +159,9 @@ td3_settings = settings_of(TD3Config, SETTINGS)
 hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 
-_ = register(
-    replace(
-        ROW,
-        name="HDDPG",
-        purpose="DDPG that learns less from bad news",
-        config=HDDPGConfig,
-        learner=HDDPG,
-        settings=hddpg_settings,
-        chapter="td3",
-    )
-)
-_ = register(
-    replace(
-        ROW,
-        name="TD3",
-        purpose="DDPG with doubts about its critics",
-        config=TD3Config,
-        learner=TD3,
-        settings=td3_settings,
-        chapter="td3",
-    )
-)
+for name, purpose, config, learner, settings in (
+    ("HDDPG", "DDPG that learns less from bad news", HDDPGConfig, HDDPG, hddpg_settings),
+    ("TD3", "DDPG with doubts about its critics", TD3Config, TD3, td3_settings),
+):
+    row = replace(ROW, name=name, purpose=purpose, chapter="td3")
+    register(replace(row, config=config, learner=learner, settings=settings))
