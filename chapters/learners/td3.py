@@ -209,11 +209,11 @@ td3_settings = settings_of(TD3Config, SETTINGS)
 hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 # %% tags=["export", "hide-input"]
-for name, purpose, config, learner, settings in (
-    ("HDDPG", "DDPG that learns less from bad news", HDDPGConfig, HDDPG, hddpg_settings),
-    ("TD3", "DDPG with doubts about its critics", TD3Config, TD3, td3_settings),
+for name, config, learner, settings, words in (
+    ("HDDPG", HDDPGConfig, HDDPG, hddpg_settings, "that learns less from bad news"),
+    ("TD3", TD3Config, TD3, td3_settings, "with doubts about its critics"),
 ):
-    row = replace(ROW, name=name, purpose=purpose, chapter="td3")
+    row = replace(ROW, name=name, purpose=f"DDPG {words}", chapter="td3")
     register(replace(row, config=config, learner=learner, settings=settings))
 
 # %% [markdown]

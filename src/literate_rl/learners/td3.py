@@ -1,4 +1,4 @@
-# Generated from chapters/learners/td3.py (edit there); digest e3b752c1df0ad9b6
+# Generated from chapters/learners/td3.py (edit there); digest 442e393be0728708
 """TD3 and HDDPG: critics that promise less, and one that promises more."""
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ td3_settings = settings_of(TD3Config, SETTINGS)
 hddpg_settings = settings_of(HDDPGConfig, SETTINGS)
 
 
-for name, purpose, config, learner, settings in (
-    ("HDDPG", "DDPG that learns less from bad news", HDDPGConfig, HDDPG, hddpg_settings),
-    ("TD3", "DDPG with doubts about its critics", TD3Config, TD3, td3_settings),
+for name, config, learner, settings, words in (
+    ("HDDPG", HDDPGConfig, HDDPG, hddpg_settings, "that learns less from bad news"),
+    ("TD3", TD3Config, TD3, td3_settings, "with doubts about its critics"),
 ):
-    row = replace(ROW, name=name, purpose=purpose, chapter="td3")
+    row = replace(ROW, name=name, purpose=f"DDPG {words}", chapter="td3")
     register(replace(row, config=config, learner=learner, settings=settings))
