@@ -3,8 +3,9 @@
 ``python -m benchmarks.minatar_learning`` works as ``benchmarks.learning`` does, where
 MinAtar is installed (``pip install '.[minatar]'``). All networks are that of the
 MinAtar paper: a convolution of 16 filters and a layer of 128. PPO has the policy of
-``make_policy``, on Breakout also one that is built by hand. Nothing was tuned: all games
-have the settings of Breakout. Those of DQN and Rainbow were chosen among seven on seed 100; ``docs/results.md`` lists them.
+``make_policy``, on Breakout also one that is built by hand; all games have the settings
+of Breakout, which were not tuned. The settings of DQN and Rainbow were chosen among
+seven on seed 100; ``docs/results.md`` lists them.
 """
 
 from __future__ import annotations
