@@ -1083,6 +1083,8 @@ def load(
     """
     path = found(path)
     name = "best.pt" if best else "checkpoint.pt"
+    if best and not (path / name).is_file():
+        raise FileNotFoundError(f"{path} has no {name}: train it with eval_interval")
     state = load_checkpoint(path / name if best or path.is_dir() else path)
     try:
         name, arguments = state["policy"]["recipe"]

@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest fa4a7c7769d10f66
+# Generated from chapters/runs/runs.py (edit there); digest cf19efdd4a43bdac
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -790,6 +790,8 @@ def load(
     """
     path = found(path)
     name = "best.pt" if best else "checkpoint.pt"
+    if best and not (path / name).is_file():
+        raise FileNotFoundError(f"{path} has no {name}: train it with eval_interval")
     state = load_checkpoint(path / name if best or path.is_dir() else path)
     try:
         name, arguments = state["policy"]["recipe"]
