@@ -406,10 +406,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "total_steps": 400_000, "num_envs": 16, "num_epochs": 8, "num_minibatches": 8,
         "learning_rate": 2e-3, "gamma": 0.995, "scale_reward": True,
     },
-    "MinAtar/Breakout-v1": {
+} | {
+    f"MinAtar/{game}-v1": {
         "total_steps": 1_001_472, "num_envs": 16, "num_minibatches": 8,
         "learning_rate": 1e-3,
-    },
+    }
+    for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 }  # fmt: skip
 
 

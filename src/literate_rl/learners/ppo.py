@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppo.py (edit there); digest 648295a4255ca9d5
+# Generated from chapters/learners/ppo.py (edit there); digest 42e281f6d5a3413e
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -344,10 +344,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "total_steps": 400_000, "num_envs": 16, "num_epochs": 8, "num_minibatches": 8,
         "learning_rate": 2e-3, "gamma": 0.995, "scale_reward": True,
     },
-    "MinAtar/Breakout-v1": {
+} | {
+    f"MinAtar/{game}-v1": {
         "total_steps": 1_001_472, "num_envs": 16, "num_minibatches": 8,
         "learning_rate": 1e-3,
-    },
+    }
+    for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
 }  # fmt: skip
 
 
