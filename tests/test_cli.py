@@ -16,12 +16,10 @@ from typing import Any
 
 import imageio_ffmpeg
 import pytest
-from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from processes import Child
 
 from benchmarks.chaos_runs import difference, flat, table
-from benchmarks.spaces import SEEN, Sampled
 from literate_rl.apps.cli import Command
 from literate_rl.apps.commands import main
 from literate_rl.apps.training import ALGORITHMS
@@ -38,7 +36,7 @@ pytestmark = pytest.mark.xdist_group("cli")
 # Small enough to be run again and again, with all that has a state: the optimiser, both
 # normalisers, the order of the minibatches, and environments in the middle of episodes.
 ITERATION = 32  # steps
-STEPS = 64 * ITERATION
+STEPS = 32 * ITERATION
 TINY = (
     "--seed=3 --num-envs=2 --num-steps=16 --checkpoint-interval=2 --num-epochs=2 "
     f"--num-minibatches=2 --normalize-obs --scale-reward --total-steps={STEPS}"
@@ -152,13 +150,11 @@ def test_a_run_leaves_its_files_and_says_where(whole):
 def test_a_killed_run_comes_to_the_same_end(whole, here):
     """A real process; test_chaos kills many more, of all algorithms, without starts."""
     words = ["ppo", "--name=a", *TINY]
-    for rows in (1, 25):
-        code, *_ = run(here, *words, stop=signal.SIGKILL, rows=rows)
-        assert code == -signal.SIGKILL
-        assert load_checkpoint("runs/a/checkpoint.pt")["step"] < STEPS
-        words = ["ppo", "--resume=runs/a"]
+    code, *_ = run(here, *words, stop=signal.SIGKILL, rows=9)
+    assert code == -signal.SIGKILL
+    assert load_checkpoint("runs/a/checkpoint.pt")["step"] < STEPS
     # What a run has may be typed again.
-    main([*words, "--env=CartPole-v1", *TINY])
+    main(["ppo", "--resume=runs/a", "--env=CartPole-v1", *TINY])
     names = [name for name, _ in flat(load_checkpoint("runs/a/checkpoint.pt"))]
     assert any("square_avg" in name or "exp_avg_sq" in name for name in names)
     assert any("generator" in name for name in names)
@@ -219,17 +215,13 @@ REFUSED = {
     "ppo --resume runs/missing": "no checkpoint runs/missing/checkpoint.pt",
     "ppo --resume runs/taken": "is damaged or no checkpoint",
     "ppo --name ..": "name must",
-    f"ppo --name {'x' * 300}": "File name too long",
     "ppo --env nowhere:A-v0": "env 'nowhere:A-v0' cannot be made: No module",
     "ppo --env test_cli:Unseen --watch": "has no render mode 'rgb_array'",
     "ppo --device cuda": "device must",
     "ppo --env Pendulum-v1 --gamma 2": "gamma must",
-    "rainbowapex --alpha=0.2": "no option --alpha (is it --priority-exponent?)",
-    "ppo --alpha 0.2": "Unrecognized",
     "ppo --lr 0.1": "no option --lr (is it --learning-rate?)",
     "a2c --mask 10 2x": "mask must",
     "a2c --wrappers FrameStack": "is it FrameStackObservation?",
-    "dqn --qnet test_cli:Missing": "test_cli:Missing must be module:name",
     "dqn --qnet test_cli:wide": "q_value must have shape",
 }
 
@@ -309,7 +301,7 @@ def test_a_run_that_fails_before_it_has_learned_leaves_nothing(here, monkeypatch
 EVIL = "from pathlib import Path; Path('opened').write_text('by the sender')"
 
 
-@pytest.mark.parametrize("where", ["evil", "runs.b.evil", "./evil"])
+@pytest.mark.parametrize("where", ["evil", "runs.b.evil"])
 @pytest.mark.parametrize("what", ["env", "qnet", "wrappers"])
 def test_a_foreign_folder_imports_nothing_that_was_not_named(copied, where, what):
     Path("evil.py").write_text(EVIL)
@@ -356,13 +348,9 @@ def test_a_foreign_folder_joins_no_cluster_that_was_not_named(here):
         ({"num_envs": "4"}, "", "settings.json: num_envs must be an integer, got str"),
         ({"no_such": 1}, "", "unexpected keyword argument 'no_such'"),
         ({}, "--total-steps=1", f"the run has --total-steps {STEPS}, not 1"),
-        # A default is named like any other value.
-        *[({}, f"--num_steps {x}", f"--num-steps 16, not {x}") for x in (8, 32)],
+        ({}, "--num_steps 8", "--num-steps 16, not 8"),
         ({}, "--name other", "keeps its name: leave out 'other'"),
-        ({}, "--no-normalize-obs", "--normalize-obs True, not"),
-        ({}, "--mask 10 01", "--mask None, not"),
         ({}, "--wrappers ClipReward(0,1)", "--wrappers none, not"),
-        ({}, "--encoder rooms:Room", "--encoder none, not rooms:Room"),
     ],
 )
 def test_what_a_resumed_run_cannot_be_is_refused(copied, config, words, message):
@@ -417,9 +405,6 @@ import gymnasium as gym
 class {room}(gym.Wrapper):
     def __init__(self, render_mode=None):
         super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
-
-def helper():
-    pass
 """
 
 
@@ -427,7 +412,7 @@ def test_an_environment_may_be_named_by_its_file(here, capsys):
     Path("inner").mkdir()
     Path("inner/rooms.py").write_text(ROOMS.format(room="Room"))
     inside = "inner/rooms.py:Room"
-    forms = {"inner/rooms.py": inside, "rooms:Room": "rooms:Room", inside: inside}
+    forms = {"inner/rooms.py": inside, "rooms:Room": "rooms:Room"}
     for number, (form, stored) in enumerate(forms.items()):
         run = f"runs/n{number}"
         main(["ppo", "--name", f"n{number}", "--env", form, *SHORT[2:]])
@@ -435,45 +420,5 @@ def test_an_environment_may_be_named_by_its_file(here, capsys):
         out = capsys.readouterr().out
         main(shlex.split(re.search("watch it: +literate-rl (.*) --watch", out)[1]))
         capsys.readouterr()
-        for other in forms:
-            assert evaluate(load(run), load_env(run, other), 1).shape == (1,)
+        assert evaluate(load(run), load_env(run, form), 1).shape == (1,)
         assert f"again --env {stored}" in refusal(["ppo", "--resume", run])
-
-
-def test_a_file_that_leaves_it_open_is_answered_with_what_to_type(here):
-    Path("two.py").write_text(ROOMS.format(room="A") + ROOMS.format(room="B"))
-    Path("none.py").write_text("def helper(): pass")
-    Path("json.py").write_text(ROOMS.format(room="A"))
-    for env, words in {
-        "two.py": "2 environments, so name two.py:A or two.py:B",
-        "none.py": "no environments, so name a class or function in it",
-        "json.py:A": "json is the name of another module: rename ",
-    }.items():
-        assert words in refusal(["ppo", "--env", env])
-
-
-def untold():
-    actions = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,))))
-    return Sampled(SEEN["picture"], actions)
-
-
-def around(env: Any) -> Any:
-    return env
-
-
-def test_a_function_with_wrappers_and_a_mask(here, capsys):
-    typed = ["--env", "test_cli:untold", "--wrappers"]
-    typed += ["FrameStackObservation(2)", "test_cli:around"]
-    told = ["--mask", "10", "01", "00"]
-    main(["a2c", "--name=a", "--total-steps=20", *typed, *told])
-    resume = ["a2c", "--resume", "runs/a"]
-    again = f"literate-rl {shlex.join(resume + typed)} --watch\n"
-    assert again in capsys.readouterr().out
-    assert load("runs/a").actions.mask.int().tolist() == [[1, 0], [0, 1], [0, 0]]
-    for words, message in (
-        (typed[:2], "hand over again --wrappers"),
-        ([*typed, "--mask", "11", "11", "11"], "the run has --mask '[[1, 0]"),
-    ):
-        assert message in refusal([*resume, *words])
-    main([*resume, *typed, "--total-steps=200"])
-    assert steps_of("runs/a")[-1] >= 200
