@@ -6,11 +6,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.data.episodes import (
@@ -21,36 +19,17 @@ from literate_rl.data.episodes import (
     plain_actions,
     resets_later,
 )
-from literate_rl.data.held import check_seen
 
 
 def cartpole():
     return gym.make("CartPole-v1")
 
 
-class Recipe(nn.Module):
-    """A policy that says what it has learned from."""
-
-    def __init__(self, **arguments):
-        super().__init__()
-        self.recipe = ("", arguments)
-
-
-REFUSED = {
-    r"act must return shape \(2,\), got \(2, 1\)": lambda: plain_actions(
-        make_envs(cartpole, 2), torch.zeros(2, 1)
-    ),
-    "envs must be a VectorEnv, got TimeLimit": lambda: check_num_envs(cartpole(), 1),
-    "must show 5 numbers, .* got 4: with wrapp": lambda: check_seen(
-        Recipe(observation_space=spaces.Box(-1, 1, (5,))), make_envs(cartpole)
-    ),
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_what_does_not_fit_the_loop_is_named(words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        REFUSED[words]()
+def test_what_does_not_fit_the_loop_is_named():
+    with pytest.raises(ValueError, match=r"act must return shape \(2,\), got \(2, 1\)"):
+        plain_actions(make_envs(cartpole, 2), torch.zeros(2, 1))
+    with pytest.raises(TypeError, match="envs must be a VectorEnv, got TimeLimit"):
+        check_num_envs(cartpole(), 1)
 
 
 def test_env_seeds_of_neighbours_have_nothing_in_common():

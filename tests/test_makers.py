@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +15,6 @@ from literate_rl.data.makers import (
     env_maker,
     make_one,
     make_wrapped,
-    name_of_maker,
     read_wrapper,
 )
 from literate_rl.runs.runs import flat_env
@@ -76,22 +74,6 @@ def test_the_first_wrapper_is_the_innermost_and_processes_get_it():
     assert made.render_mode == "rgb_array"
     kinds = [type(made), type(made.env), type(made.env.env)]
     assert kinds == [Shaped, gym.wrappers.TimeAwareObservation, Held]
-
-
-ENVS = gym.make_vec("CartPole-v1", 2, vectorization_mode="sync")
-
-
-@pytest.mark.parametrize(
-    ("thing", "name"),
-    [
-        (gym.wrappers.ClipAction, "ClipAction"),
-        (lambda: None, "<lambda of test_makers>"),
-        (partial(Shaped), "<partial of test_makers:Shaped>"),
-        (ENVS, "<SyncVectorEnv of CartPole-v1>"),
-    ],
-)
-def test_what_cannot_be_imported_by_its_name_has_one_in_brackets(thing, name):
-    assert name_of_maker(thing).startswith(name)
 
 
 MINE = """

@@ -353,18 +353,6 @@ def test_predict_remembers_until_reset():
         policy.predict(np.zeros((2, 3), np.float32))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("DQN", {"recurrent": "gru"}, "no setting 'recurrent'"),
-        ("PPO", {"recurrent": "gru", "num_envs": 2, "num_minibatches": 3}, "at most 2"),
-    ],
-)
-def test_what_cannot_remember_says_so(name, options, words):
-    with pytest.raises((TypeError, ValueError), match=words):
-        train(name, "CartPole-v1", progress=False, total_steps=10, **options)
-
-
 def test_a_maze_is_solved_by_who_remembers_its_sign():
     env, signs = TMaze(3), set()
     for seed in range(6):

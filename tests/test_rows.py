@@ -279,7 +279,6 @@ def test_a_row_says_what_is_wrong_with_it(own):
     for changes, words in (
         ({"learner": None}, "a row must have a learner or actors, got none"),
         ({"actions": "discrete"}, r"actions must be of \('all kinds', .*'discrete'"),
-        ({"forms": ("atc",)}, "forms must be of .*'atc'"),
         ({"config": DQNConfig()}, "config must be a class below RunConfig"),
     ):
         with pytest.raises(ValueError, match=words):

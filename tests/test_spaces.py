@@ -65,12 +65,9 @@ def refused(name, seen, done, **models):
 
 REFUSED = [
     ("dqn", "float32", "MultiDiscrete, table", "kind"),
-    ("ppo", "float32", "integers", "kind"),
     ("ppg", "float32", "MultiDiscrete, none", "shape"),
-    ("td3", "float32", "half bounded", "bounds"),
     ("sac", "float32", "equal bounds", "bounds"),
     ("impala", "float32", "hybrid, no mask", "mask"),
-    ("dqn", "Text beside a picture", "Discrete", "numbers"),
     ("ddpg", "Graph", "Box", "numbers"),
 ]
 

@@ -629,6 +629,9 @@ def test_wrappers_are_stored_and_go_where_the_run_goes(tmp_path):
     assert (returns % 2 == 0).all()
     with pytest.raises(ValueError, match=r"must show 15 numbers, .* got 4"):
         evaluate(policy, CARTPOLE)
+    # Gymnasium's own need not be named again.
+    named = brief("a2c", CARTPOLE, wrappers=AROUND[::2]).save(tmp_path / "named")
+    assert (evaluate(load(named), load_env(named), 1) > 0).all()
     goes_on = partial(train, "PPO", CARTPOLE, resume=saved, progress=False)
     with pytest.raises(ValueError, match="the run has wrappers"):
         goes_on(wrappers=AROUND[:2])
