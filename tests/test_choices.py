@@ -16,6 +16,7 @@ from torch.distributions import Categorical, kl_divergence
 
 from benchmarks.spaces import Sampled
 from literate_rl.data.agents import Collector, make_envs
+from literate_rl.ground.nests import SpaceError
 from literate_rl.nets.choices import ChoiceActions
 from literate_rl.nets.parts import CategoricalActions
 from literate_rl.nets.policies import make_actions, make_policy
@@ -102,7 +103,7 @@ def test_what_does_not_fit_is_named():
         pair.choose(row[:, :3], 0.0)
     with pytest.raises(ValueError, match="leave a legal action"):
         pair.legal(row, (torch.arange(5) > 1).expand(4, 5))
-    with pytest.raises(TypeError, match="got MultiDiscrete"):
+    with pytest.raises(SpaceError, match="got MultiDiscrete"):
         ChoiceActions(spaces.MultiDiscrete([]))
 
 
