@@ -19,10 +19,8 @@ from torch.distributions import (
     Categorical,
     Independent,
     Normal,
-    TransformedDistribution,
     kl_divergence,
 )
-from torch.distributions.transforms import TanhTransform
 
 from literate_rl.ground.nests import ends
 from literate_rl.interfaces.alf import (
@@ -41,7 +39,6 @@ from literate_rl.learners.ppg import PPGAuxPhaseLossInfo
 from literate_rl.learners.ppg_learner import PPGConfig
 from literate_rl.nets.disjoint_network import DisjointPolicyValueNetwork
 from literate_rl.nets.hybrid_action import HybridDistribution
-from literate_rl.nets.recurrent import RecurrentEncodingNetwork
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))
@@ -90,6 +87,12 @@ def network_with(read: Any, action: spaces.Space = PAIR) -> DisjointPolicyValueN
     ("thing", "documented"),
     [
         (
+            DisjointPolicyValueNetwork,
+            "observation_spec action_spec encoding_network_ctor "
+            "is_sharing_encoder=False discrete_projection_net_ctor "
+            "continuous_projection_net_ctor name=DisjointPolicyValueNetwork",
+        ),
+        (
             PPGTrainInfo,
             "action_distribution=() action=() log_prob=() value=() aux=() step_type=() "
             "discount=() reward=() reward_weights=() rollout_action_distribution=() "
@@ -122,9 +125,7 @@ def network_with(read: Any, action: spaces.Space = PAIR) -> DisjointPolicyValueN
         ),
     ],
 )
-def test_documented_names_come_first_with_their_defaults(
-    thing: Any, documented: str
-) -> None:
+def test_documented_names_come_first_with_their_defaults(thing, documented):
     parameters = inspect.signature(thing).parameters.values()
     for word, parameter in zip(documented.split(), parameters, strict=False):
         name, _, default = word.partition("=")
@@ -140,7 +141,7 @@ def step_of(observation: Any) -> TimeStep:
 
 
 @pytest.mark.parametrize("action", [THREE, PAIR, HYBRID])
-def test_a_pass_returns_actions_and_information(action: spaces.Space) -> None:
+def test_a_pass_returns_actions_and_information(action):
     net, step = network_with(None, action), step_of(torch.randn(5, 4))
     drawn, _, info = ppg_network_forward(net, step)
     leaves = zip(ends(info.action_distribution), ends(drawn), strict=True)
@@ -152,7 +153,7 @@ def test_a_pass_returns_actions_and_information(action: spaces.Space) -> None:
 
 @pytest.mark.equation("greedy-mixture")
 @pytest.mark.parametrize("q", [0.0, 0.3, 1.0])
-def test_the_greedy_mixture_is_drawn_row_by_row(q: float) -> None:
+def test_the_greedy_mixture_is_drawn_row_by_row(q):
     net = network_with(None, spaces.Tuple((THREE, PAIR)))
     nn.init.normal_(net.heads.projections[0].logits.bias)
     inputs = step_of(torch.zeros(50_000, 4))
@@ -229,7 +230,7 @@ def random_info(seed: int, steps: int, batch: int, *rewards: int) -> PPGTrainInf
 )
 def test_the_loss_is_its_definition_with_its_gradient(
     seed, steps, rewards, gamma, listed, lambda_, weight
-) -> None:
+):
     """Of one reward, or the mean over several; one discount may stand for all."""
     info, count = random_info(seed, steps, 3, *rewards), sum(rewards)
     gammas = gamma[:count] if listed and rewards else gamma[:1] * max(count, 1)
@@ -271,9 +272,7 @@ def test_the_loss_is_its_definition_with_its_gradient(
 @pytest.mark.equation("nested-divergence")
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**31), batch=st.integers(1, 4))
-def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(
-    seed: int, batch: int
-) -> None:
+def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(seed, batch):
     torch.manual_seed(seed)
     sizes = [2, 1, 2]
     mask = torch.eye(3).int().repeat_interleave(torch.tensor(sizes), 1).tolist()
@@ -297,7 +296,7 @@ def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(
 
 
 @pytest.mark.erratum("discounts-without-values")
-def test_a_tensor_is_not_multiplied_by_a_list_of_discounts() -> None:
+def test_a_tensor_is_not_multiplied_by_a_list_of_discounts():
     discount, value = torch.ones(4, 3, 1), torch.zeros(4, 3)
     with pytest.raises(TypeError):
         discount * [0.9, 0.99]
@@ -310,35 +309,19 @@ def of(*batch: int) -> Categorical:
     return Categorical(logits=torch.zeros(*batch, 3).double())
 
 
-NEW, OLD = "action_distribution", "rollout_action_distribution"
-# Much of this would be stretched in silence, and learned from: rewards, discounts, and
-# what does not fit.
-REFUSED: list[Any] = [
-    ((), [0.9, 1.5], {}),
-    ((2,), [0.9], {}),
-    ((2,), 0.9, {"value": torch.ones(3, 2)}),
-    ((), 0.9, {"rollout_next_value": torch.ones(3, 2, 2).double()}),
-    ((), 0.9, {"discount": torch.full((3, 2), 0.5)}),
-    *(((), 0.9, {x: of(1, 2)}) for x in (NEW, OLD)),
-    ((), 0.9, {NEW: of(1, 2), OLD: of(1, 2)}),
-]
-
-
-@pytest.mark.parametrize(("rewards", "gamma", "change"), REFUSED)
-def test_what_does_not_fit_is_refused(rewards, gamma, change) -> None:
-    info = random_info(0, 3, 2, *rewards)
+def test_what_does_not_fit_is_refused():
+    """Much of this would be stretched in silence, and learned from."""
+    info = random_info(0, 3, 2)
     PPGAuxPhaseLoss()(info)
+    for change in (
+        {"rollout_next_value": torch.ones(3, 2, 2).double()},
+        {"discount": torch.full((3, 2), 0.5)},
+        {"action_distribution": of(1, 2)},
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            PPGAuxPhaseLoss()(info._replace(**change))
     with pytest.raises((TypeError, ValueError)):
-        PPGAuxPhaseLoss(gamma=gamma)(info._replace(**change))
-
-
-@pytest.mark.parametrize("read", [tempered, normal, beta])
-def test_no_gradient_flows_into_an_old_policy(read: Any) -> None:
-    row, other = torch.randn(2, 3, 2, 4, dtype=torch.float64).requires_grad_()
-    ours, expected = (f(read(row), read(other)) for f in (divergence, kl_divergence))
-    torch.testing.assert_close(ours, expected)
-    assert divergence(read(other), read(row)).requires_grad
-    assert not divergence(read(row), read(other.detach())).requires_grad
+        PPGAuxPhaseLoss(gamma=[0.9])(random_info(0, 3, 2, 2))
 
 
 # --- The auxiliary phase --------------------------------------------------------------
@@ -371,8 +354,8 @@ def auxiliary(
 @pytest.mark.parametrize("reference", ["snapshot", "rollout"])
 @pytest.mark.parametrize(("read", "action"), POLICIES)
 def test_a_phase_moves_every_part_and_holds_the_policy_to_itself(
-    read: Any, action: spaces.Space, reference: Any
-) -> None:
+    read, action, reference
+):
     config = PPGConfig(aux_learning_rate=1e-2, kl_reference=reference)
     net = network_with(read, action)
     aux = auxiliary(action, 8, dual_actor_value_network=net, config=config)
@@ -388,9 +371,7 @@ def test_a_phase_moves_every_part_and_holds_the_policy_to_itself(
 
 
 @pytest.mark.parametrize(("read", "action"), POLICIES)
-def test_a_step_judges_the_action_that_was_done_by_the_policy_of_now(
-    read: Any, action: spaces.Space
-) -> None:
+def test_a_step_judges_the_action_that_was_done_by_the_policy_of_now(read, action):
     aux = auxiliary(action, dual_actor_value_network=network_with(read, action))
     obs, seen = experience(aux.network)
     aux.observe_for_aux_replay((obs, seen))
@@ -408,7 +389,7 @@ def test_a_step_judges_the_action_that_was_done_by_the_policy_of_now(
     assert all(grad.abs().max() < 1e-4 for grad in grads)
 
 
-def test_each_epoch_learns_all_targets_with_the_error_that_was_handed_over() -> None:
+def test_each_epoch_learns_all_targets_with_the_error_that_was_handed_over():
     """As in ALF it gets the target first."""
     seen: list[Tensor] = []
 
@@ -431,23 +412,9 @@ def test_each_epoch_learns_all_targets_with_the_error_that_was_handed_over() -> 
     assert columns == sorted(expected.T.tolist() * 4)
 
 
-def test_what_is_only_looked_at_is_in_evaluation_mode() -> None:
-    aux, seen = auxiliary(), set()
-    exps = [experience(aux.network) for _ in range(8)]
-    aux.network.heads.policy_encoder.register_forward_pre_hook(
-        lambda part, _: seen.add((part.training, torch.is_grad_enabled()))
-    )
-    for exp in exps:
-        aux.observe_for_aux_replay(exp)
-    assert seen == {(False, False)}
-    aux.train_iter()
-    assert seen == {(False, False), (True, True)}
-    assert aux.training is True
-
-
 @pytest.mark.erratum("clone-of-the-rollout")
 @pytest.mark.parametrize("reference", ["snapshot", "rollout"])
-def test_the_clone_starts_where_it_is_told(reference: Any) -> None:
+def test_the_clone_starts_where_it_is_told(reference):
     aux = auxiliary(config=PPGConfig(kl_reference=reference), steps=8)
     # As if the policy phase had moved it.
     nn.init.normal_(aux.network.heads.projections[0].logits.weight)
@@ -455,23 +422,16 @@ def test_the_clone_starts_where_it_is_told(reference: Any) -> None:
     assert (start > 0.1) if reference == "rollout" else (abs(start) < 1e-6)
 
 
-SQUASHED = TransformedDistribution(normal(torch.zeros(3, 4)), [TanhTransform()])
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        {"reward": None},
+        {"reward": torch.full((3,), math.nan)},
         {"observation": torch.ones(3, 2)},
         {"next_value": torch.zeros(3, 1)},
         {"action_distribution": of(3, 5)},
-        {"action_distribution": SQUASHED},
-        {"reward": torch.full((3,), math.nan)},
-        {"reward": torch.ones(3).long()},
-        {"discount": torch.full((3,), 0.5)},
     ],
 )
-def test_experience_that_cannot_be_learned_from_is_not_stored(change: Any) -> None:
+def test_experience_that_cannot_be_learned_from_is_not_stored(change):
     aux, wrong = auxiliary(), (TypeError, ValueError, AttributeError)
     good = experience(aux.network)
     bad = change.pop("observation", good[0]), good[1]._replace(**change)
@@ -485,21 +445,7 @@ def test_experience_that_cannot_be_learned_from_is_not_stored(change: Any) -> No
     assert len(aux.buffer) == 1
 
 
-def test_a_network_with_memory_is_refused() -> None:
-    """The auxiliary phase passes the steps of a chunk all at once."""
-    net = DisjointPolicyValueNetwork(BOX, THREE, RecurrentEncodingNetwork)
-    with pytest.raises(ValueError, match="encoders without memory"):
-        auxiliary(dual_actor_value_network=net, steps=1)
-
-
-def test_the_loss_has_the_discount_and_the_weights_of_the_settings() -> None:
-    config = PPGConfig(gamma=0.9, lambda_=0.8, clone_weight=2.0)
-    for told, wanted in ((None, (0.999, 0.95, 1.0)), (config, (0.9, 0.8, 2.0))):
-        loss = auxiliary(config=told).loss
-        assert (loss.gamma, loss.td_lambda, loss.weight) == wanted
-
-
-def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained() -> None:
+def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained():
     options = PPGAuxOptions(enabled=False, mini_batch_length=4)
     aux = auxiliary(aux_options=options, steps=4)
     assert aux.buffer == []
@@ -508,7 +454,7 @@ def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("length", [8, 2])
-def test_chunks_have_the_targets_of_their_rollouts(length: int, known: bool) -> None:
+def test_chunks_have_the_targets_of_their_rollouts(length, known):
     """Of what a pass returns, for two rewards with discounts of their own."""
     aux = auxiliary(
         reward_spec=spaces.Box(-np.inf, np.inf, (2,)),

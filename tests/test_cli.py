@@ -11,17 +11,17 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import imageio_ffmpeg
 import pytest
-from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from processes import Child
 
 from benchmarks.chaos_runs import difference, flat, table
-from benchmarks.spaces import SEEN, Sampled
 from literate_rl.apps.cli import Command
 from literate_rl.apps.commands import main
 from literate_rl.apps.training import ALGORITHMS
@@ -46,27 +46,24 @@ TINY = (
 SHORT = ["ppo", "--name=a", *TINY, "--total-steps=64"]
 
 
-def run(place: Path, *words: str, stop: int = 0, rows: int = 0) -> tuple[int, str, str]:
-    """Run a command in a process without a screen, in which one thread works.
+def run(place: Path, *words: str, stop: int = 0) -> tuple[int, str, str]:
+    """Run a command in a process in which one thread works.
 
     Args:
         place: Where.
         words: The command.
         stop: A signal that it gets, once the table of its run has some rows.
-        rows: How many.
     """
-    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-    kept = {name: x for name, x in os.environ.items() if name not in hidden}
     with Child(
         [sys.executable, "-m", "literate_rl", *words],
         cwd=place,
-        env=kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         path, started = place / "runs/a/metrics.csv", time.monotonic()
-        while stop and not (path.exists() and path.read_bytes().count(b"\n") > rows):
+        while stop and not (path.exists() and path.read_bytes().count(b"\n") > 5):
             assert time.monotonic() - started < 120
             assert process.poll() is None
             time.sleep(0.002)
@@ -114,11 +111,14 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run on CartPole that nobody disturbed, with a film of its agent."""
+    """A run on CartPole that nobody disturbed, with a film, without a screen."""
     place = tmp_path_factory.mktemp("whole")
-    code, *said = run(place, "ppo", "--env=CartPole-v1", "--name=a", "--watch", *TINY)
-    assert code == 0, said
-    (place / "said.json").write_text(json.dumps(said))
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
+        patch.chdir(place)
+        for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+            patch.delenv(name, raising=False)
+        main(["ppo", "--env=CartPole-v1", "--name=a", "--watch", *TINY])
+    (place / "said.txt").write_text(said.getvalue())
     return place / "runs/a"
 
 
@@ -134,10 +134,9 @@ def copied(whole, here):
 def test_a_run_leaves_its_files_and_says_where(whole):
     assert [*whole.glob("events.out.tfevents.*")]
     assert not [*whole.glob("*.new")]
-    out, err = json.loads((whole.parents[1] / "said.json").read_text())
+    out = (whole.parents[1] / "said.txt").read_text()
     for line in ("directory: runs/a\n", "runs/a/checkpoint.pt\n", "runs/a/video.mp4\n"):
         assert line in out
-    assert f"{STEPS}/{STEPS}" in err
     settings = json.loads((whole / "settings.json").read_text())
     # What was not named is what suits the environment, not the dataclass's default.
     assert (settings["config"]["seed"], settings["config"]["gamma"]) == (3, 0.98)
@@ -152,28 +151,34 @@ def test_a_run_leaves_its_files_and_says_where(whole):
 def test_a_killed_run_comes_to_the_same_end(whole, here):
     """A real process; test_chaos kills many more, of all algorithms, without starts."""
     words = ["ppo", "--name=a", *TINY]
-    for rows in (1, 25):
-        code, *_ = run(here, *words, stop=signal.SIGKILL, rows=rows)
-        assert code == -signal.SIGKILL
-        assert load_checkpoint("runs/a/checkpoint.pt")["step"] < STEPS
-        words = ["ppo", "--resume=runs/a"]
+    code, *_ = run(here, *words, stop=signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert load_checkpoint("runs/a/checkpoint.pt")["step"] < STEPS
     # What a run has may be typed again.
-    main([*words, "--env=CartPole-v1", *TINY])
+    main(["ppo", "--resume=runs/a", "--env=CartPole-v1", *TINY])
     names = [name for name, _ in flat(load_checkpoint("runs/a/checkpoint.pt"))]
     assert any("square_avg" in name or "exp_avg_sq" in name for name in names)
     assert any("generator" in name for name in names)
     assert difference(Path("runs/a"), whole) == ""
 
 
-def test_an_interrupt_saves_and_says_how_to_go_on(here):
+def test_an_interrupt_saves_and_says_how_to_go_on(here, ctrl_c, capsys, monkeypatch):
+    """In this process; test_processes presses it in a terminal's."""
     (here / "mine.py").write_text("")
-    words = ["ppo", "--env=mine:CartPole-v1", "--name=a", *TINY]
-    code, out, err = run(here, *words, stop=signal.SIGINT, rows=10)
-    assert code == 0
-    assert "Traceback" not in err
+    iterate = PPO.iterate
+
+    def pressed(learner):
+        if learner.step == 4 * ITERATION:
+            signal.raise_signal(signal.SIGINT)
+        return iterate(learner)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PPO, "iterate", pressed)
+        main(["ppo", "--env=mine:CartPole-v1", "--name=a", *TINY])
+    out = capsys.readouterr().out
     step = load_checkpoint("runs/a/checkpoint.pt")["step"]
     assert f"interrupted at step {step} of {STEPS}\n" in out
-    assert steps_of("runs/a")[-1] == step < STEPS
+    assert steps_of("runs/a")[-1] == step == 5 * ITERATION
     again = "--resume runs/a --env mine:CartPole-v1"
     assert f"go on with {again}\n" in out
     main(["ppo", *again.split()])
@@ -219,17 +224,13 @@ REFUSED = {
     "ppo --resume runs/missing": "no checkpoint runs/missing/checkpoint.pt",
     "ppo --resume runs/taken": "is damaged or no checkpoint",
     "ppo --name ..": "name must",
-    f"ppo --name {'x' * 300}": "File name too long",
     "ppo --env nowhere:A-v0": "env 'nowhere:A-v0' cannot be made: No module",
     "ppo --env test_cli:Unseen --watch": "has no render mode 'rgb_array'",
     "ppo --device cuda": "device must",
     "ppo --env Pendulum-v1 --gamma 2": "gamma must",
-    "rainbowapex --alpha=0.2": "no option --alpha (is it --priority-exponent?)",
-    "ppo --alpha 0.2": "Unrecognized",
     "ppo --lr 0.1": "no option --lr (is it --learning-rate?)",
     "a2c --mask 10 2x": "mask must",
     "a2c --wrappers FrameStack": "is it FrameStackObservation?",
-    "dqn --qnet test_cli:Missing": "test_cli:Missing must be module:name",
     "dqn --qnet test_cli:wide": "q_value must have shape",
 }
 
@@ -356,13 +357,9 @@ def test_a_foreign_folder_joins_no_cluster_that_was_not_named(here):
         ({"num_envs": "4"}, "", "settings.json: num_envs must be an integer, got str"),
         ({"no_such": 1}, "", "unexpected keyword argument 'no_such'"),
         ({}, "--total-steps=1", f"the run has --total-steps {STEPS}, not 1"),
-        # A default is named like any other value.
-        *[({}, f"--num_steps {x}", f"--num-steps 16, not {x}") for x in (8, 32)],
+        ({}, "--num_steps 8", "--num-steps 16, not 8"),
         ({}, "--name other", "keeps its name: leave out 'other'"),
-        ({}, "--no-normalize-obs", "--normalize-obs True, not"),
-        ({}, "--mask 10 01", "--mask None, not"),
         ({}, "--wrappers ClipReward(0,1)", "--wrappers none, not"),
-        ({}, "--encoder rooms:Room", "--encoder none, not rooms:Room"),
     ],
 )
 def test_what_a_resumed_run_cannot_be_is_refused(copied, config, words, message):
@@ -398,7 +395,7 @@ class Drawing(CategoricalActor):
     ],
 )
 def test_models_of_ones_own_are_named_again(here, capsys, algorithm, named, how):
-    main([algorithm, "--name=a", *named.split(), "--total-steps=1000"])
+    main([algorithm, "--name=a", *named.split(), "--total-steps=300"])
     out, resume = capsys.readouterr().out, [algorithm, "--resume", "runs/a"]
     assert f"return of 20 episodes {how}" in out
     assert f"literate-rl {' '.join(resume)} {named} --watch\n" in out
@@ -407,8 +404,8 @@ def test_models_of_ones_own_are_named_again(here, capsys, algorithm, named, how)
     assert f"again {named[:12]}" in refusal(resume)
     other = refusal([*resume, *re.sub(":\\S+", ":wide", named).split()])
     assert f"the run has {named.split(' --')[0]}, not " in other
-    main([*resume, *named.split(), "--total-steps=2000"])
-    assert steps_of("runs/a")[-1] >= 2000
+    main([*resume, *named.split(), "--total-steps=600"])
+    assert steps_of("runs/a")[-1] >= 600
 
 
 ROOMS = """
@@ -417,9 +414,6 @@ import gymnasium as gym
 class {room}(gym.Wrapper):
     def __init__(self, render_mode=None):
         super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
-
-def helper():
-    pass
 """
 
 
@@ -427,7 +421,7 @@ def test_an_environment_may_be_named_by_its_file(here, capsys):
     Path("inner").mkdir()
     Path("inner/rooms.py").write_text(ROOMS.format(room="Room"))
     inside = "inner/rooms.py:Room"
-    forms = {"inner/rooms.py": inside, "rooms:Room": "rooms:Room", inside: inside}
+    forms = {"inner/rooms.py": inside, "rooms:Room": "rooms:Room"}
     for number, (form, stored) in enumerate(forms.items()):
         run = f"runs/n{number}"
         main(["ppo", "--name", f"n{number}", "--env", form, *SHORT[2:]])
@@ -435,45 +429,5 @@ def test_an_environment_may_be_named_by_its_file(here, capsys):
         out = capsys.readouterr().out
         main(shlex.split(re.search("watch it: +literate-rl (.*) --watch", out)[1]))
         capsys.readouterr()
-        for other in forms:
-            assert evaluate(load(run), load_env(run, other), 1).shape == (1,)
+        assert evaluate(load(run), load_env(run, form), 1).shape == (1,)
         assert f"again --env {stored}" in refusal(["ppo", "--resume", run])
-
-
-def test_a_file_that_leaves_it_open_is_answered_with_what_to_type(here):
-    Path("two.py").write_text(ROOMS.format(room="A") + ROOMS.format(room="B"))
-    Path("none.py").write_text("def helper(): pass")
-    Path("json.py").write_text(ROOMS.format(room="A"))
-    for env, words in {
-        "two.py": "2 environments, so name two.py:A or two.py:B",
-        "none.py": "no environments, so name a class or function in it",
-        "json.py:A": "json is the name of another module: rename ",
-    }.items():
-        assert words in refusal(["ppo", "--env", env])
-
-
-def untold():
-    actions = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,))))
-    return Sampled(SEEN["picture"], actions)
-
-
-def around(env: Any) -> Any:
-    return env
-
-
-def test_a_function_with_wrappers_and_a_mask(here, capsys):
-    typed = ["--env", "test_cli:untold", "--wrappers"]
-    typed += ["FrameStackObservation(2)", "test_cli:around"]
-    told = ["--mask", "10", "01", "00"]
-    main(["a2c", "--name=a", "--total-steps=20", *typed, *told])
-    resume = ["a2c", "--resume", "runs/a"]
-    again = f"literate-rl {shlex.join(resume + typed)} --watch\n"
-    assert again in capsys.readouterr().out
-    assert load("runs/a").actions.mask.int().tolist() == [[1, 0], [0, 1], [0, 0]]
-    for words, message in (
-        (typed[:2], "hand over again --wrappers"),
-        ([*typed, "--mask", "11", "11", "11"], "the run has --mask '[[1, 0]"),
-    ):
-        assert message in refusal([*resume, *words])
-    main([*resume, *typed, "--total-steps=200"])
-    assert steps_of("runs/a")[-1] >= 200

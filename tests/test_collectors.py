@@ -160,21 +160,13 @@ def test_a_mode_is_held_to_its_promise():
         collector.collect(lambda obs: obs, 9)
 
 
-@pytest.mark.parametrize("where", ["reward", "next_obs"])
-def test_numbers_that_are_not_finite_are_found(where):
-    around = gym.wrappers.TransformReward, gym.wrappers.TransformObservation
-    bad = partial(np.multiply, np.nan)
-
+def test_numbers_that_are_not_finite_are_found():
     def make():
-        env = gym.make("Pendulum-v1")
-        if where == "reward":
-            return around[0](env, bad)
-        return around[1](env, bad, env.observation_space)
+        return gym.wrappers.TransformReward(gym.make("Pendulum-v1"), lambda x: np.nan)
 
     collector = Collector(make_envs(make, 2))
     collector.reset(seed=0)
-    collector.obs[:] = 0
-    with pytest.raises(ValueError, match=rf"{where} of environment 0 is nan at step 0"):
+    with pytest.raises(ValueError, match="reward of environment 0 is nan at step 0"):
         collector.collect(lambda obs: obs @ WEIGHT, 1)
 
 

@@ -112,10 +112,8 @@ def test_a_symptom_is_so_many_of_ten_iterations(name, tmp_path):
         ),
         # The entropy of a density may pass zero, and go far below it.
         ({ENTROPY: [*range(5, -15, -1)]}, []),
-        ({EXPLAINED: [-0.5] * 6 + [0.5] * 14}, []),
         ({LOSS: 1e5}, []),
         ({LOSS: 1e5, KL: 1e-5}, ["the value loss is huge"]),
-        ({RETURN: [20.0, 22.0] + [20.1] * 18}, []),
         # Iterations in which no episode ended have nothing to tell.
         ({RETURN: [20.0, 22.0] + [math.nan, 9.0] * 9}, ["the return falls"]),
     ],
@@ -129,7 +127,6 @@ def test_what_is_a_symptom_and_what_is_none(columns, shown, tmp_path):
     ("env", "config", "reward", "bound"),
     [
         ("CartPole-v1", {"gamma": 0.9, "reward_scale": 0.1}, None, 1.0),
-        ("Pendulum-v1", {"gamma": 0.9}, None, 0.0),
         ("MountainCar-v0", {"gamma": 0.9}, None, -1.0),
         ("Other-v0", {"gamma": 0.5}, 3.0, 6.0),
         ("Other-v0", {"gamma": 0.9}, None, math.nan),
@@ -145,14 +142,6 @@ def test_the_largest_value(env, config, reward, bound, tmp_path):
         assert found == pytest.approx(bound, nan_ok=True)
         told = names(run, largest_reward=reward) != []
         assert told == (share > 0.1 and not math.isnan(bound) and bound != 0)
-
-
-def test_values_with_a_bonus_or_changed_rewards_are_not_judged(tmp_path):
-    assert names(write_run(tmp_path, {VALUE: 1e6, "charts/alpha": 0.2})) == []
-    source = write_run(tmp_path, {VALUE: 1e6}) / "settings.json"
-    source.write_text(source.read_text().replace("{", '{"wrappers": ["W"], ', 1))
-    assert names(tmp_path) == []
-    assert names(tmp_path, largest_reward=1.0) != []
 
 
 @given(
@@ -171,20 +160,10 @@ def test_most_of_ten_is_what_counting_gives(values, total):
 # --- Files and words ------------------------------------------------------------------
 
 
-def test_a_half_written_line_does_not_count(tmp_path):
-    run = write_run(tmp_path, WELL)
-    before = look(run)
-    with (run / "metrics.csv").open("a") as file:
-        file.write("2100,20.0,1.0,0.6,9")
-    assert look(run) == before
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no whole row yet: wait"),
         ("step,a\n100,", "no whole row yet: wait"),
-        ("step,a,b\n1,1,1\n2,1,1\n300,1\n", "row 2|3"),
         ("step,a,b\n1,1,1\n2,1,1\nx,1,2\n", "row 2|3"),
     ],
 )
@@ -195,28 +174,14 @@ def test_what_is_no_run_is_refused(text, words, tmp_path):
         diagnose(run)
 
 
-@pytest.mark.parametrize(
-    "text", ["{}", '{"config": null}', '{"config": {"gamma": ""}}']
-)
-def test_what_a_run_does_not_say_yet_is_no_obstacle(text, tmp_path):
+def test_what_a_run_does_not_say_yet_is_no_obstacle(tmp_path):
     run = write_run(tmp_path, {**WELL, KL: 0.5})
-    (run / "settings.json").write_text(text)
+    (run / "settings.json").write_text("{}")
     lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
     for number in (2, 3):
-        (run / "metrics.csv").write_text("".join(lines[: number + 1]))
-        assert len(names(run)) == (number == 3), "three iterations are enough"
-
-
-def test_the_text_says_what_was_seen_where_and_what_to_do(tmp_path):
-    run = write_run(tmp_path, {**WELL, KL: [0.5] * 4 + [0.01] * 16})
-    text, (symptom,) = look(run), diagnose(run)
-    head, *lines = text.splitlines()
-    assert head == f"{run}: ppo on CartPole-v1, 2,000 of 2,000 steps, 20 iterations"
-    assert max(map(len, lines)) <= 80, "a terminal"
-    text = " ".join(text.split())
-    for words in (symptom.seen, symptom.meaning, symptom.change, symptom.link):
-        assert words in text
-    assert "from step 100 to 400" in text
+        # Three iterations are enough, and a half written line is none.
+        (run / "metrics.csv").write_text("".join(lines[: number + 1]) + "2100,20.0,1")
+        assert len(names(run)) == (number == 3)
 
 
 def test_the_command_line_looks_and_asks_for_the_largest_reward(tmp_path, capsys):

@@ -1,58 +1,35 @@
 """The guards of the loop, one by one; ``test_agents`` holds them in the loop itself."""
 
-from enum import Enum
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from literate_rl.data.agents import Collector, make_envs
 from literate_rl.data.episodes import (
     EpisodeCounter,
-    check_experience,
     check_final,
     check_num_envs,
     env_seed,
     plain_actions,
     resets_later,
 )
-from literate_rl.data.held import check_seen
 
 
 def cartpole():
     return gym.make("CartPole-v1")
 
 
-class Recipe(nn.Module):
-    """A policy that says what it has learned from."""
-
-    def __init__(self, **arguments):
-        super().__init__()
-        self.recipe = ("", arguments)
-
-
-REFUSED = {
-    r"act must return shape \(2,\), got \(2, 1\)": lambda: plain_actions(
-        make_envs(cartpole, 2), torch.zeros(2, 1)
-    ),
-    "envs must be a VectorEnv, got TimeLimit": lambda: check_num_envs(cartpole(), 1),
-    "must show 5 numbers, .* got 4: with wrapp": lambda: check_seen(
-        Recipe(observation_space=spaces.Box(-1, 1, (5,))), make_envs(cartpole)
-    ),
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_what_does_not_fit_the_loop_is_named(words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        REFUSED[words]()
+def test_what_does_not_fit_the_loop_is_named():
+    with pytest.raises(ValueError, match=r"act must return shape \(2,\), got \(2, 1\)"):
+        plain_actions(make_envs(cartpole, 2), torch.zeros(2, 1))
+    with pytest.raises(TypeError, match="envs must be a VectorEnv, got TimeLimit"):
+        check_num_envs(cartpole(), 1)
 
 
 def test_env_seeds_of_neighbours_have_nothing_in_common():
@@ -60,16 +37,6 @@ def test_env_seeds_of_neighbours_have_nothing_in_common():
     assert all(0 <= seed < 2**32 for seed in seeds)
     # A vector environment gives copy k the seed `seed + k`: those must not meet either.
     assert np.diff(sorted(seeds)).min() > 64
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_number_that_is_not_finite_is_found_at_its_step(value):
-    obs, reward = np.zeros((4, 3, 2)), np.zeros((4, 3))
-    check_experience(100, obs=obs, reward=reward)
-    obs[2, 1, 0] = value
-    where = rf"obs of environment 1 is {value} at step 106 \(row 2 of the rollout\)"
-    with pytest.raises(ValueError, match=where):
-        check_experience(100, reward=reward, obs=obs)
 
 
 @given(st.integers(0, 999), st.lists(st.integers(1, 6), min_size=1, max_size=4))
@@ -110,18 +77,14 @@ def copies(mode):
     return SyncVectorEnv([cartpole], autoreset_mode=mode)
 
 
-# Its members are as another import of it would have them.
-OTHER = Enum("AutoresetMode", {mode.name: mode.value for mode in AutoresetMode})
 NEXT, SAME = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
-DISABLED = AutoresetMode.DISABLED
 
 
 @pytest.mark.parametrize(
     ("envs", "later"),
     [
         *((Wrapping(copies(NEXT)), True), (copies(SAME), False)),
-        (gym.make_vec("CartPole-v1", vectorization_mode="vector_entry_point"), True),
-        *((Silent(x), True) for x in (OTHER.NEXT_STEP, "NextStep", "NEXT_STEP")),
+        *((Silent(x), True) for x in ("NextStep", "NEXT_STEP")),
         (Silent("SameStep"), False),
         # An object knows better than its class, whose metadata another may have set.
         (Silent(NEXT, autoreset_mode=SAME), False),
@@ -134,8 +97,8 @@ def test_the_mode_of_an_environment_is_its_own(envs, later):
 @pytest.mark.parametrize(
     ("envs", "got"),
     [
-        *((Wrapping(Silent()), "None"), (Silent(True), "True")),
-        *((copies(DISABLED), "DISABLED"), (Silent(OTHER.DISABLED), "DISABLED")),
+        (Wrapping(Silent()), "None"),
+        (copies(AutoresetMode.DISABLED), "DISABLED"),
     ],
 )
 def test_a_mode_that_cannot_be_served_is_named(envs, got):

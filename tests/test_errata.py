@@ -6,7 +6,6 @@ Every test writes the mistake out in a few lines of its own and shows what it do
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -28,41 +27,19 @@ def grid(low: float, high: float) -> tuple[torch.Tensor, float]:
 
 # --- The page -------------------------------------------------------------------------
 
-PAGE = (Path(__file__).parents[1] / "docs" / "errata.md").read_text("utf-8")
-ENTRIES = {
-    text.partition("\n")[0]: text
-    for text in re.split(r"^#{2,3} ", PAGE, flags=re.MULTILINE)
-    if "{errata-tests}" in text
-}
-PINNED = r"https://github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{40}/\S+?"
-LINE = PINNED + r"#L\d+(-L\d+)?\)"
-THREAD = r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+"
 
-
-def test_the_start_page_says_how_many_they_are() -> None:
-    start = (Path(__file__).parents[1] / "index.md").read_text("utf-8")
-    assert f"{len(ENTRIES)} mistakes" in start
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_an_erratum_says_where_it_stands_and_how_it_was_checked(entry: str) -> None:
-    text = ENTRIES[entry]
-    assert re.search(LINE, text) or re.search(THREAD, text), "a line or a thread"
-    assert re.search(r"\*(Read|Run|Reported):\*", text), "read, run or reported"
-    if "*Read:*" in text:
-        assert re.search(PINNED, text), "what was read is linked at its commit"
-    if "*Reported:*" in text:
-        assert re.search(THREAD, text), "a report has its thread"
-    # A link to a branch would change under the reader.
-    assert not re.search(r"/blob/(main|master|dev)/", text)
-    assert not re.search(r"#\d{2,}(?!\d*\])", text.replace("#L", "")), "no bare number"
+def test_the_start_page_says_how_many_they_are():
+    docs = Path(__file__).parents[1] / "docs"
+    number = (docs / "errata.md").read_text("utf-8").count("\n```{errata-tests}")
+    start = (docs.parent / "index.md").read_text("utf-8")
+    assert f"{number} mistakes" in start
 
 
 # --- Estimates along a trajectory -----------------------------------------------------
 
 
 @pytest.mark.erratum("gae-overwrites-its-input")
-def test_in_place_mask_corrupts_values_that_share_memory() -> None:
+def test_in_place_mask_corrupts_values_that_share_memory():
     values = torch.arange(1.0, 7.0)
     value, next_value = values[:-1], values[1:]
     done = torch.tensor([0.0, 0, 1, 0, 0])
@@ -75,7 +52,7 @@ def test_in_place_mask_corrupts_values_that_share_memory() -> None:
 
 @pytest.mark.erratum("squashed-twice")
 @pytest.mark.parametrize("scale", [1.0, 2.0])
-def test_a_given_action_must_be_unsquashed_before_it_is_judged(scale: float) -> None:
+def test_a_given_action_must_be_unsquashed_before_it_is_judged(scale):
     """The mean score of a policy under itself is zero; Machin's actor misses it."""
     mu, sigma = 0.8, 0.8
     u, step = grid(mu - 8 * sigma, mu + 8 * sigma)
@@ -92,7 +69,7 @@ def test_a_given_action_must_be_unsquashed_before_it_is_judged(scale: float) -> 
 
 
 @pytest.mark.erratum("saturated-jacobian")
-def test_small_constant_saturates_the_jacobian() -> None:
+def test_small_constant_saturates_the_jacobian():
     u = torch.tensor([10.0, 20.0])
     saturated = torch.log(1 - u.tanh().square() + 1e-6)
     stable = 2 * (math.log(2) - u - F.softplus(-2 * u))
@@ -101,7 +78,7 @@ def test_small_constant_saturates_the_jacobian() -> None:
 
 
 @pytest.mark.erratum("entropy-before-the-squash")
-def test_entropy_of_the_unsquashed_normal_grows_for_ever() -> None:
+def test_entropy_of_the_unsquashed_normal_grows_for_ever():
     entropies = []
     for sigma in (1.0, 3.0, 10.0):
         base = Normal(torch.tensor(0.0).double(), torch.tensor(sigma).double())
@@ -116,14 +93,14 @@ def test_entropy_of_the_unsquashed_normal_grows_for_ever() -> None:
 
 
 @pytest.mark.erratum("categorical-without-rsample")
-def test_categorical_actions_cannot_be_reparameterised() -> None:
+def test_categorical_actions_cannot_be_reparameterised():
     dist = Categorical(logits=torch.zeros(3, requires_grad=True))
     assert not dist.has_rsample
     assert not dist.sample().requires_grad
 
 
 @pytest.mark.erratum("entropy-not-summed")
-def test_entropy_of_a_vector_is_the_sum_of_its_parts() -> None:
+def test_entropy_of_a_vector_is_the_sum_of_its_parts():
     entropy = Normal(torch.zeros(4, 3), torch.ones(4, 3)).entropy()
     assert entropy.shape == (4, 3)
     noise = MultivariateNormal(torch.zeros(4, 3), torch.eye(3))
@@ -131,7 +108,7 @@ def test_entropy_of_a_vector_is_the_sum_of_its_parts() -> None:
 
 
 @pytest.mark.erratum("inverse-cut-off")
-def test_a_clamped_inverse_spoils_what_a_saturated_policy_thinks() -> None:
+def test_a_clamped_inverse_spoils_what_a_saturated_policy_thinks():
     mu, sigma = torch.tensor(9.0).double(), torch.tensor(0.3).double()
     u = torch.linspace(8.0, 10.0, 21).double()
     # In float64 there are digits enough, and only the clamp does harm.
@@ -142,7 +119,7 @@ def test_a_clamped_inverse_spoils_what_a_saturated_policy_thinks() -> None:
 
 
 @pytest.mark.erratum("width-left-out")
-def test_without_the_width_of_the_box_a_density_has_another_mass() -> None:
+def test_without_the_width_of_the_box_a_density_has_another_mass():
     half_width, sigma = 3.0, 0.5
     action, step = grid(-half_width + 1e-9, half_width - 1e-9)
     u = torch.atanh(action / half_width)
@@ -154,7 +131,7 @@ def test_without_the_width_of_the_box_a_density_has_another_mass() -> None:
 
 
 @pytest.mark.erratum("first-bounds-for-all")
-def test_bounds_of_the_first_number_are_no_bounds_for_the_second() -> None:
+def test_bounds_of_the_first_number_are_no_bounds_for_the_second():
     low, high = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0])
     target = torch.tensor([[0.5, 1.7], [0.5, -1.2]])
     by_the_first = target.clamp(low[0].item(), high[0].item())
@@ -173,7 +150,7 @@ def gradient_of_wrong_atom(log) -> float:
 
 
 @pytest.mark.erratum("c51-cannot-unlearn")
-def test_a_probability_that_is_held_has_no_gradient() -> None:
+def test_a_probability_that_is_held_has_no_gradient():
     low, high = 1e-5, 1 - 1e-5
     assert gradient_of_wrong_atom(lambda z: z.softmax(-1).clamp(low, high).log()) == 0
     for small, left in ((1e-8, 0.968), (1e-6, 0.234)):
@@ -183,7 +160,7 @@ def test_a_probability_that_is_held_has_no_gradient() -> None:
 
 
 @pytest.mark.erratum("c51-mass-lost")
-def test_a_piece_on_an_atom_gets_weight_zero_from_both_sides() -> None:
+def test_a_piece_on_an_atom_gets_weight_zero_from_both_sides():
     def mass(value: float, low: float, high: float) -> float:
         atoms, margin = 51, 1e-6
         held = torch.tensor(value).clamp(low + margin, high - margin)
@@ -199,7 +176,7 @@ def test_a_piece_on_an_atom_gets_weight_zero_from_both_sides() -> None:
 
 
 @pytest.mark.erratum("noise-of-full-rank")
-def test_factorised_noise_has_rank_one_and_another_deviation_of_biases() -> None:
+def test_factorised_noise_has_rank_one_and_another_deviation_of_biases():
     each = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     assert torch.linalg.matrix_rank(torch.outer(each[0], each[1])) == 1
     assert torch.linalg.matrix_rank(each) == 8
@@ -208,7 +185,7 @@ def test_factorised_noise_has_rank_one_and_another_deviation_of_biases() -> None
 
 
 @pytest.mark.erratum("one-noise-for-two")
-def test_what_the_noise_flatters_is_chosen_and_overrated() -> None:
+def test_what_the_noise_flatters_is_chosen_and_overrated():
     """Actions of equal worth, 0: the value of the best must be 0."""
     generator = torch.Generator().manual_seed(0)
     one, other = torch.randn(2, 10_000, 4, generator=generator)
@@ -221,7 +198,7 @@ def test_what_the_noise_flatters_is_chosen_and_overrated() -> None:
 
 
 @pytest.mark.erratum("steps-no-window-trains")
-def test_burn_in_and_the_last_steps_of_a_window_are_never_trained() -> None:
+def test_burn_in_and_the_last_steps_of_a_window_are_never_trained():
     """Only the last of 250 steps pays; the windows begin at 0, 100 and 150."""
     steps, size, burn_in, n, discount = 250, 100, 20, 5, 0.99
     windows = [range(start, start + size) for start in (0, 100, steps - size)]
@@ -241,7 +218,7 @@ def test_burn_in_and_the_last_steps_of_a_window_are_never_trained() -> None:
 
 
 @pytest.mark.erratum("epoch-without-data")
-def test_a_shift_of_windows_as_long_as_the_rollout_leaves_none() -> None:
+def test_a_shift_of_windows_as_long_as_the_rollout_leaves_none():
     processes, frames = 2, 8
 
     def shifted(window: int) -> list[int]:
@@ -254,7 +231,7 @@ def test_a_shift_of_windows_as_long_as_the_rollout_leaves_none() -> None:
 
 
 @pytest.mark.erratum("state-read-too-late")
-def test_a_generator_reads_what_was_written_since() -> None:
+def test_a_generator_reads_what_was_written_since():
     def shared() -> list[tuple[torch.Tensor, ...]]:
         return [(torch.ones(1, 1, 4), torch.ones(1, 1, 4)) for _ in range(2)]
 
@@ -268,7 +245,7 @@ def test_a_generator_reads_what_was_written_since() -> None:
 
 
 @pytest.mark.erratum("observation-read-twice")
-def test_a_value_that_moves_the_memory_changes_the_next_rollout() -> None:
+def test_a_value_that_moves_the_memory_changes_the_next_rollout():
     torch.manual_seed(0)
     policy = make_recurrent_policy(Box(-1.0, 1.0, (3,)), Discrete(2))
     state = policy.start(1)
@@ -284,7 +261,7 @@ def test_a_value_that_moves_the_memory_changes_the_next_rollout() -> None:
 
 
 @pytest.mark.erratum("value-before-the-last-step")
-def test_the_value_before_the_limit_counts_its_own_reward_again() -> None:
+def test_the_value_before_the_limit_counts_its_own_reward_again():
     """The step before the limit pays 1 and leads to where nothing is paid."""
     discount, behind = 0.9, 0.0
     value = 0.0

@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from test_evaluation import Undecided
+from worlds import LIST, ROW, ZEROS, Answers
 
 from literate_rl.apps.training import train
 from literate_rl.data.agents import make_envs
@@ -21,26 +22,6 @@ from literate_rl.runs.runs import record_video
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.chaos_worlds import FAULTS, UNSEEN, Breaking
-
-TWO, LIST = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
-ZEROS = np.zeros(2, np.float32)
-
-
-class Answers(gym.Env):
-    """Answers what it was told to, or raises it."""
-
-    action_space = LIST
-
-    def __init__(self, space=TWO, start=(ZEROS, {}), answer=None):
-        self.observation_space, self.start, self.answer = space, start, answer
-
-    def reset(self, **_):
-        return self.start
-
-    def step(self, action):
-        if isinstance(self.answer, BaseException):
-            raise self.answer
-        return self.answer
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - UNSEEN))
@@ -71,7 +52,7 @@ class EndError(BaseException):
 class Raising(gym.Env):
     """Raises something in one of its methods, after a few steps."""
 
-    observation_space, action_space = TWO, LIST
+    observation_space, action_space = ROW, LIST
     metadata = {"render_modes": ["rgb_array"]}
 
     def __init__(self, error, where, render_mode=None):
@@ -100,7 +81,7 @@ class Raising(gym.Env):
         self.fail("close")
 
 
-ERRORS = [EnoughError("x"), EndError("x"), OSError(2, "x"), StopIteration(3)]
+ERRORS = [EnoughError("x"), EndError("x"), StopIteration(3)]
 SHORT = {"total_steps": 256, "progress": False}
 CALLS = {
     "train": lambda make, _: train("PPO", make, **SHORT),
@@ -111,7 +92,7 @@ CALLS = {
 }
 METHODS = "make", "reset", "step", "close"
 RAISED = [(x, y, z) for x in CALLS for y in METHODS for z in ERRORS]
-RAISED += [("film", "render", error) for error in ERRORS[:3]]
+RAISED += [("film", "render", error) for error in ERRORS[:2]]
 
 
 @pytest.mark.parametrize(("call", "where", "error"), RAISED)
@@ -130,7 +111,7 @@ def test_an_exception_of_an_environment_arrives_as_itself(call, where, error, tm
         assert {"in step 4 of its episode", "in copy 0"} <= {*others}
 
 
-@pytest.mark.parametrize("error", [SystemExit(), SystemExit(0), GeneratorExit("x")])
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit("x")])
 def test_an_environment_that_leaves_python_is_an_error(error):
     with pytest.raises(ValueError, match="env 'Answers' failed in step: "):
         Held(Answers(answer=error)).step(0)
@@ -146,38 +127,35 @@ def test_ctrl_c_in_an_environment_is_ctrl_c():
 
 
 BYTES, SMALL = spaces.Box(0, 255, (2,), np.uint8), spaces.Box(-5, 5, (2,), np.int8)
-FOUR, NAMED = spaces.Discrete(4), spaces.Dict(a=TWO)
-PAIR = spaces.Tuple([TWO, LIST])
+NAMED = spaces.Dict(a=ROW)
+PAIR = spaces.Tuple([ROW, LIST])
 
 
 @pytest.mark.parametrize(
     ("space", "obs", "message"),
     [
-        *((FOUR, x, rf"obs must be in Discrete\(4\), got {x}") for x in (7, -1)),
         (PAIR, (ZEROS, 2), r"obs\[1\]"),
-        *((BYTES, np.full(2, x), "obs must hold uint8") for x in (0.9, np.nan, -1)),
-        (SMALL, np.array([1, 200], np.uint8), "obs must hold int8 .*, got 200"),
+        *((BYTES, np.full(2, x), "obs must hold uint8") for x in (0.9, -1)),
         (spaces.Dict(a=SMALL), {"a": [0.6, -0.7]}, r"obs\['a'\] must hold int8"),
     ],
 )
 def test_an_observation_outside_of_its_space_is_named(space, obs, message):
     with pytest.raises(ValueError, match=f"^env 'Answers' failed in reset: {message}"):
-        Held(Answers(space, (obs, {}))).reset()
+        Held(Answers(space, start=(obs, {}))).reset()
 
 
 @pytest.mark.parametrize(
     ("space", "around"),
     [
-        (TWO, lambda x: x),
         (spaces.Tuple([NAMED]), lambda x: ({"a": x},)),
-        (spaces.Tuple([TWO] * 2), lambda x: [x, x]),
+        (spaces.Tuple([ROW] * 2), lambda x: [x, x]),
     ],
 )
 def test_what_an_environment_hands_out_is_copied(space, around):
     count = np.zeros(2, np.float32)
     infos = {"more": {"at": [count]}, "me": count.any}
     answer = around(count), 1.0, False, False, infos
-    env = Held(Answers(space, (around(count), infos), answer))
+    env = Held(Answers(space, LIST, (around(count), infos), answer))
     first, start = env.reset()
     count += 1
     second, _, _, _, later = env.step(0)

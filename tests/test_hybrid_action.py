@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
@@ -32,7 +31,6 @@ from literate_rl.maths.fast import UNIT_ENTROPY, hybrid_terms, log_softmax
 from literate_rl.nets.hybrid_action import (
     HybridDistribution,
     HybridPolicyNetwork,
-    as_tree,
     draw,
     mask_args,
     sample_hybrid_action,
@@ -42,17 +40,6 @@ from literate_rl.nets.hybrid_action import (
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
-
-
-def test_a_tree_is_that_of_the_library(monkeypatch):
-    """And no tensor is written out as text, which takes thousands of µs."""
-    a, b = torch.ones(3, 2), torch.zeros(3)
-    leaves = {"action_type": a, "action_args": {"mu": a, "sigma": b}}
-    slow = ttorch.as_tensor(leaves)
-    monkeypatch.setattr(Tensor, "__repr__", None)
-    tree = as_tree(leaves)
-    assert type(tree) is type(tree.action_args) is ttorch.Tensor
-    assert (tree == slow).all()
 
 
 # --- The network --------------------------------------------------------------------
@@ -77,17 +64,6 @@ def test_the_network_has_two_layers_two_linear_heads_and_free_deviations():
     heads = network.action_type_head, network.action_args_mu
     wanted = [*(head(features) for head in heads), omega.exp().expand(6, 5, 4)]
     torch.testing.assert_close(leaves_of(network(x)), wanted)
-
-
-def test_gradients_flow_only_along_the_graph():
-    network = HybridPolicyNetwork(10, SHAPE)
-    for output, head in enumerate(("type_head", "args_mu", "args_log_sigma")):
-        network.zero_grad()
-        leaves_of(network(torch.rand(6, 10)))[output].square().sum().backward()
-        parameters = dict(network.named_parameters())
-        reached = {name for name, p in parameters.items() if p.grad is not None}
-        wanted = f"action_{head}", *(["encoder"] if output < 2 else [])
-        assert reached == {name for name in parameters if name.startswith(wanted)}
 
 
 # --- Sampling -----------------------------------------------------------------------
@@ -267,15 +243,6 @@ def test_what_does_not_count_does_not_harm_a_divergence():
     assert finite_grads(divergence.sum(), other)
 
 
-def test_a_type_taken_away_has_no_chance_and_is_missed_without_bounds():
-    other = logit_of([[0.0, -torch.inf]], [[0.0]], [[1.0]])
-    logit = logit_of([[0.0, 0.0]], [[0.0]], [[1.0]])
-    policy, another = (HybridDistribution(x, [[1], [1]]) for x in (logit, other))
-    assert policy.kl(another).item() == torch.inf
-    assert another.kl(policy).item() == pytest.approx(math.log(2.0))
-    assert another.log_prob(action_of([1], torch.zeros(1, 1))).item() == -torch.inf
-
-
 def test_a_finite_density_has_a_finite_gradient_at_all_deviations():
     def parts_of(mu, sigma, action):
         logit = logit_of(torch.zeros(1, 1), mu.view(1, 1), sigma.view(1, 1))
@@ -347,9 +314,8 @@ sys.modules["treetensor"] = sys.modules["treevalue"] = None
 import literate_rl.interfaces.alf, literate_rl.interfaces.ding
 from literate_rl import train
 from literate_rl.nets.hybrid_action import as_tree
-for fast in ("plain", "auto"):
-    train("PPO", "literate_rl/Moving-v0", total_steps=256, num_envs=2, num_steps=64,
-          fast=fast, progress=False)
+train("PPO", "literate_rl/Moving-v0", total_steps=64, num_envs=2, num_steps=32,
+      progress=False)
 try:
     as_tree({})
 except ImportError as error:
@@ -383,45 +349,17 @@ def test_both_kinds_of_masks_work_together():
 # --- Bad input ----------------------------------------------------------------------
 
 
-def good():
-    return logit_of(torch.zeros(2, 3), torch.zeros(2, 4), torch.ones(2, 4))
-
-
-def policy_with(place, number):
-    logit = good()
-    leaves_of(logit)[place][1] = number
-    return sample_hybrid_action(logit)
-
-
-def one():
-    return HybridDistribution(good(), MASK)
-
-
-NOTHING = torch.zeros(2, 4)
-REFUSED = {
-    "obs_shape must": lambda: HybridPolicyNetwork(0, SHAPE),
-    "x must": lambda: HybridPolicyNetwork(10, SHAPE)(torch.rand(10)),
-    "shape (3, 4), got (4, 3)": lambda: HybridDistribution(good(), MASK.T),
-    "zeros and ones": lambda: HybridDistribution(good(), MASK.int() * 2),
-    "in 0..2, got 0..3": lambda: one().log_prob(action_of([0, 3], NOTHING)),
-    "in 0..2, got -1..1": lambda: one().log_prob(action_of([-1, 1], NOTHING)),
-    # One action is not spread over a batch.
-    "action_args": lambda: one().log_prob(action_of([0], NOTHING[:1])),
+def test_what_does_not_fit_is_named():
+    zeros = torch.zeros(2, 4)
+    type_logit = torch.tensor([[0.0, 0.0, 0.0], [-torch.inf] * 3])
+    with pytest.raises(ValueError, match="the softmax of"):
+        sample_hybrid_action(logit_of(type_logit, zeros, zeros + 1))
+    logit = logit_of(torch.zeros(2, 3), zeros, zeros + 1)
+    with pytest.raises(ValueError, match=r"shape \(3, 4\), got \(4, 3\)"):
+        HybridDistribution(logit, MASK.T)
+    policy = HybridDistribution(logit, MASK)
+    with pytest.raises(ValueError, match=r"in 0\.\.2, got 0\.\.3"):
+        policy.log_prob(action_of([0, 3], zeros))
     # Type 0 uses argument 1.
-    "action.action_args must be finite": lambda: one().log_prob(
-        action_of([0, 1], NOTHING * torch.nan)
-    ),
-    "the softmax of": lambda: policy_with(0, -torch.inf),
-    "logit.action_args.mu must be finite": lambda: policy_with(1, torch.nan),
-    "sigma must be finite": lambda: policy_with(2, 0.0),
-    "other.mask must": lambda: one().kl(HybridDistribution(good(), ~MASK)),
-    "other_mu must": lambda: one().kl(
-        HybridDistribution(random_logit(3, MASK, 0, torch.float32), MASK)
-    ),
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_what_does_not_fit_is_named(words):
-    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
-        REFUSED[words]()
+    with pytest.raises(ValueError, match=r"action\.action_args must be finite"):
+        policy.log_prob(action_of([0, 1], zeros * torch.nan))

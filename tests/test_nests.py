@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import namedtuple
 from typing import Any
@@ -18,7 +17,6 @@ from literate_rl.ground.nests import (
     Spec,
     as_space,
     ends,
-    first_row,
     flat,
     leaves,
     map_nest,
@@ -76,19 +74,8 @@ def batch_of(samples: list[Any], space: spaces.Space) -> Any:
 # --- Leaves ---------------------------------------------------------------------------
 
 
-@given(NEST)
-def test_leaves_come_in_the_order_of_what_stands_at_them(space: spaces.Space) -> None:
-    found, values = list(leaves(space)), ends_of(space, space.sample())
-    assert len(found) == len(values)
-    for leaf, value in zip(found, values, strict=True):
-        assert not isinstance(leaf, spaces.Tuple | spaces.Dict)
-        assert leaf.contains(np.asarray(value))
-
-
 @given(NEST, st.integers(1, 3))
-def test_a_nest_that_is_taken_apart_can_be_put_together(
-    space: spaces.Space, size: int
-) -> None:
+def test_a_nest_that_is_taken_apart_can_be_put_together(space, size):
     nest = batch_of([space.sample() for _ in range(size)], space)
     parts = list(unpack(space, nest, "nest"))
     for other in (ends_of(space, nest), ends(nest)):
@@ -103,9 +90,7 @@ TWO = spaces.Tuple((spaces.Discrete(2), spaces.Dict({"far": spaces.Box(0, 1, (3,
     ("nest", "error", "message"),
     [
         (torch.zeros(1), ValueError, r"x must have \[0, 1\], got Tensor"),
-        ((torch.zeros(1),), ValueError, r"x must have \[0, 1\], got \[0\]"),
         ((torch.zeros(1), {"near": 1}), ValueError, r"x\[1\] must have \['far'\]"),
-        (([0], {"far": torch.zeros(3)}), TypeError, r"x\[0\] must be a tensor, got li"),
         (
             (torch.zeros(1), {"far": torch.zeros(1, 2)}),
             ValueError,
@@ -113,7 +98,7 @@ TWO = spaces.Tuple((spaces.Discrete(2), spaces.Dict({"far": spaces.Box(0, 1, (3,
         ),
     ],
 )
-def test_a_nest_of_another_form_is_named(nest: Any, error: Any, message: str) -> None:
+def test_a_nest_of_another_form_is_named(nest, error, message):
     with pytest.raises(error, match=message):
         list(unpack(TWO, nest, "x"))
 
@@ -121,27 +106,9 @@ def test_a_nest_of_another_form_is_named(nest: Any, error: Any, message: str) ->
 # --- Nests of tensors -----------------------------------------------------------------
 
 Pair = namedtuple("Pair", ["left", "right"])
-TREE = st.recursive(
-    st.integers(-9, 9),
-    lambda child: st.one_of(
-        st.lists(child, max_size=3).map(tuple),
-        st.dictionaries(st.sampled_from("zyx"), child),
-        st.builds(Pair, child, child),
-    ),
-    max_leaves=8,
-)
 
 
-@given(TREE)
-def test_a_function_goes_to_each_end_and_the_form_stays(tree: Any) -> None:
-    assert str(map_nest(lambda x: x, tree)) == str(tree)
-    counter = itertools.count()
-    numbered = map_nest(lambda _: next(counter), tree)
-    # Both walk in the same order.
-    assert list(ends(numbered)) == list(range(len(list(ends(tree)))))
-
-
-def test_named_tuples_keep_their_names_and_dictionaries_are_met_by_key() -> None:
+def test_named_tuples_keep_their_names_and_dictionaries_are_met_by_key():
     tree = Pair(1, {"a": (2,), "b": Pair(3, ())})
     other = Pair(10, {"b": Pair(30, ()), "a": (20,)})
     total = map_nest(lambda x, y: x + y, tree, other)
@@ -156,9 +123,7 @@ def test_named_tuples_keep_their_names_and_dictionaries_are_met_by_key() -> None
 
 
 @given(NEST, st.integers(1, 3), st.booleans())
-def test_a_flat_observation_is_that_of_gymnasium(
-    space: spaces.Space, size: int, with_time: bool
-) -> None:
+def test_a_flat_observation_is_that_of_gymnasium(space, size, with_time):
     samples = [space.sample() for _ in range(size)]
     nest = batch_of(samples, space)
     rows = flat(space, map_nest(lambda x: x[None], nest) if with_time else nest)
@@ -169,7 +134,7 @@ def test_a_flat_observation_is_that_of_gymnasium(
 
 
 @pytest.mark.parametrize("value", [[-2], [2], [0, 3]])
-def test_a_discrete_observation_out_of_range_is_named(value: list[int]) -> None:
+def test_a_discrete_observation_out_of_range_is_named(value):
     space = spaces.Discrete(3, start=-1)
     assert flat(space, torch.tensor([-1, 1])).tolist() == [[1, 0, 0], [0, 0, 1]]
     message = "observation must be whole and from -1 to 1, got tensor"
@@ -184,15 +149,8 @@ def takes(spec: Spec) -> None:
     """A function whose signature asks for a specification."""
 
 
-@given(NEST, st.sampled_from([spaces.MultiBinary(2), spaces.Text(3)]))
-def test_nests_of_boxes_and_discrete_spaces_pass(space: Any, other: Any) -> None:
-    takes(spec=space)
-    with pytest.raises(TypeError, match=r"spec must be a nest .*, got .*(Multi|Text)"):
-        takes(spec=spaces.Tuple((space, other)))
-
-
 @pytest.mark.parametrize("empty", [spaces.Tuple(()), spaces.Dict({})])
-def test_a_nest_without_leaves_is_named(empty: spaces.Space) -> None:
+def test_a_nest_without_leaves_is_named(empty):
     with pytest.raises(TypeError, match=r"spec must be .* at least one leaf"):
         takes(spec=empty)
 
@@ -210,7 +168,7 @@ MANY = [
 
 @given(nests_of(DISCRETE | BOX | st.sampled_from(MANY)))
 @example(spaces.Tuple(MANY))
-def test_a_space_comes_back_from_plain_values(space: spaces.Space) -> None:
+def test_a_space_comes_back_from_plain_values(space):
     again = through_a_file(space)
     assert again == space
     # The order counts, and a Dict space compares without it.
@@ -226,7 +184,7 @@ def through_a_file(space: spaces.Space) -> spaces.Space:
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_bounds_that_mean_none_come_back_as_they_are(kind: Any) -> None:
+def test_bounds_that_mean_none_come_back_as_they_are(kind):
     most = np.finfo(kind).max
     space = spaces.Box(kind([-most, -np.inf, 0]), kind([most, 3, np.inf]), dtype=kind)
     again = through_a_file(space)
@@ -235,10 +193,3 @@ def test_bounds_that_mean_none_come_back_as_they_are(kind: Any) -> None:
     for bound, found in zip((again.low, again.high), wanted, strict=True):
         assert open_ended(bound).tolist() == found
         assert open_ended(bound).dtype == kind
-
-
-def test_the_first_row_is_taken_everywhere() -> None:
-    box, number = spaces.Box(0, 9, (2,)), spaces.Box(0, 9, ())
-    space = spaces.Tuple((box, number, spaces.Discrete(3)))
-    nest = np.arange(6).reshape(3, 2), np.ones(3), np.array([2, 0, 0])
-    assert repr(first_row(space, nest)) == "(array([0, 1]), array(1.), 2)"

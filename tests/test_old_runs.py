@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import gymnasium as gym
 import old_runs
 import pytest
 import torch
@@ -28,20 +27,21 @@ from literate_rl import (
     save_checkpoint,
     seed_everything,
 )
-from literate_rl.apps import training
-from literate_rl.apps.cli import main
+from literate_rl.apps import cli, training
 
 RUNS = Path(__file__).with_name("runs")
 ANSWERS = json.loads((RUNS / "answers.json").read_text())
+# These keep what others here keep.
+ALIKE = "dqn own_dqn ddpg own_ddpg own_sac own_impala own_ppo rainbowapex ddpgapex"
 # These have smaller networks than the command line would give them.
 BUILT = {"ppo": PPO, "hybrid_ppo": PPO, "ppg": PPGAlgorithm, "impala": IMPALA}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Wait for no disk, and let nobody swing a pendulum for 200 steps."""
+    """Wait for no disk, and evaluate nobody."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
-    monkeypatch.setattr(gym.spec("Pendulum-v1"), "max_episode_steps", 20)
+    monkeypatch.setattr(cli, "report", lambda *told: None)
 
 
 def settings_of(name):
@@ -70,7 +70,7 @@ def go_on(name, directory):
             fit(learner, run, progress=False)
     else:
         own = [f"--{model}={where}" for model, where in settings["models"].items()]
-        main([algorithm, f"--resume={directory}", *own])
+        cli.main([algorithm, f"--resume={directory}", *own])
     return loaded(name, directory).state_dict()
 
 
@@ -145,6 +145,8 @@ def test_an_old_run_is_resumed_and_needs_all_that_was_kept(name, tmp_path):
     for row in table[kept:]:
         assert all(x for key, x in row.items() if key.startswith("losses/"))
 
+    if name in ALIKE.split():
+        return
     # If the buffer, say, were ignored, another one would lead to the same end.
     # Asked so, it needs no name of today's learners.
     learner = load_checkpoint(RUNS / name / "checkpoint.pt")["learner"]

@@ -18,7 +18,6 @@ from elsewhere import ELSEWHERE, elsewhere
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from test_training import brief, vectors
-from torch import nn
 
 from literate_rl import evaluate, load, load_checkpoint, save_checkpoint, train
 from literate_rl.nets.policies import make_policy
@@ -81,24 +80,19 @@ NAMED = spaces.Dict(how=SMALL, what=spaces.Discrete(2, start=3), far=LARGE)
 # Beside them is how many options there are.
 ACTIONS = {
     "Discrete with a start": (spaces.Discrete(3, start=-7), 3),
-    "MultiDiscrete": (spaces.MultiDiscrete([3, 4], start=[10, 20]), 7),
     "MultiDiscrete of two dimensions": (
         spaces.MultiDiscrete(np.array([[2, 3], [4, 2]], np.int32), np.int32),
         11,
     ),
-    "MultiBinary of two dimensions": (spaces.MultiBinary((2, 2)), 8),
     "choices in a Dict": (spaces.Dict(b=TWO, a=spaces.Discrete(3, start=5)), 5),
     "float32": (SMALL, 0),
     "float64": (LARGE, 0),
-    "float16": (spaces.Box(-2, 2, (2,), np.float16), 0),
     "hybrid": (HYBRID, 2),
     "hybrid, by name": (NAMED, 2),
 }
 SEEN = {
     "float64": spaces.Box(-1, 1, (2, 2), np.float64),
-    "whole numbers": spaces.Box(-9, 9, (1,), np.int64),
     "a picture": PICTURE,
-    "Discrete": spaces.Discrete(5, start=2),
     "MultiDiscrete": spaces.MultiDiscrete([2, 3], np.int8, start=[1, 0]),
     "Dict": spaces.Dict(z=ROW, a=spaces.Discrete(4, start=1), m=spaces.Box(0, 1, ())),
     "nests": spaces.Dict(
@@ -143,15 +137,9 @@ def test_observations_come_as_the_environment_shows_them(kind, algorithm, tmp_pa
     assert agent.predict(obs) == loaded.predict(obs) == wanted
 
 
-def test_act_has_the_units_of_the_policy_and_predict_those_of_the_world():
-    agent = brief("ppo", partial(World, ROW, SMALL))
-    own = agent.act({"state": torch.zeros(1, 3)}).numpy()[0]
-    assert np.allclose(agent.predict(np.zeros(3)), 5 + 5 * own)
-
-
 # --- Masks ----------------------------------------------------------------------------
 
-MASKED = "ppo ppg impala a2c dqn rainbow sac a3c dqnapex rainbowapex"
+MASKED = "ppo impala sac a3c rainbowapex"
 
 
 @pytest.mark.parametrize(
@@ -180,11 +168,11 @@ def test_who_has_learned_with_masks_asks_for_one_once(algorithm, around, tmp_pat
 def test_masks_come_in_the_forms_that_environments_give():
     policy, obs = make_policy(ROW, spaces.MultiDiscrete([2, 3])), np.zeros((2, 3))
     row, parts = [0, 1, 0, 0, 1], (np.array([0, 1]), np.array([0, 0, 1]))
-    for mask in (row, np.array(row, bool), torch.tensor(row), parts):
+    for mask in (row, torch.tensor(row), parts):
         assert policy.predict(obs[0], mask).tolist() == [1, 2]
     # Where an episode is over, nothing may be legal.
     assert policy.predict(obs, np.array([row, [0] * 5]))[0].tolist() == [1, 2]
-    for wrong in ([0, 1, 0], [2] * 5, [0] * 5, [row] * 2):
+    for wrong in ([0, 1, 0], [0] * 5):
         with pytest.raises((ValueError, TypeError), match="mask must"):
             policy.predict(obs[0], wrong)
     with pytest.raises(ValueError, match="mask must be None"):
@@ -194,15 +182,14 @@ def test_masks_come_in_the_forms_that_environments_give():
 # --- Worlds ---------------------------------------------------------------------------
 
 
-def test_wrappers_count_and_so_do_vector_environments(tmp_path):
+def test_wrappers_count_and_so_do_vector_environments():
     agent = brief("ppo", World, wrappers=["FrameStackObservation(4)"])
     plays(agent, lambda: gym.wrappers.FrameStackObservation(World(), 4))
     make = partial(World, NESTED, spaces.Discrete(2, start=4))
-    for kind in (SyncVectorEnv, AsyncVectorEnv):
-        envs = kind([make] * 2)
-        agent = brief("ppo", envs)
-        envs.close()
-        plays(kept(agent, tmp_path / kind.__name__), make)
+    envs = AsyncVectorEnv([make] * 2)
+    agent = brief("ppo", envs)
+    envs.close()
+    plays(agent, make)
 
 
 NESTED = spaces.Dict(a=ROW, b=TWO)
@@ -212,11 +199,8 @@ NESTED = spaces.Dict(a=ROW, b=TWO)
     ("seen", "obs", "words"),
     [
         (ROW, [0.0, 0.0], r"obs must have shape \(3,\), got \(2,\)"),
-        (ROW, [[0.0, 0.0]] * 2, r"obs\[0\] must have shape"),
-        (ROW, [[0.0], [0.0, 0.0]], "obs must hold numbers"),
         (ROW, [0.0, 0.0, np.nan], "obs must be finite"),
         (ROW, World().reset(), "obs must hold numbers"),
-        (NESTED, {"a": np.zeros(3)}, r"obs must have \['a', 'b'\]"),
         (NESTED, {"a": np.zeros(3), "b": 2}, r"obs\['b'\] must be in"),
         (NESTED, {"a": np.zeros((2, 3)), "b": [0]}, "as many rows"),
         (PICTURE, np.full(PICTURE.shape, 0.5), "must hold uint8"),
@@ -229,39 +213,12 @@ def test_a_wrong_observation_is_named(seen, obs, words):
         policy.predict(obs)
 
 
-def test_numbers_come_in_any_form():
-    policy = make_policy(ROW, spaces.Box(-2, 2, (1,), np.float32))
-    array, leaf = np.array([1, 0, 1]), torch.ones(3, requires_grad=True)
-    forms = [1, 0, 1], (1.0, 0.0, 1.0), array, leaf * torch.tensor(array).float()
-    (one,) = {repr(policy.predict(obs)) for obs in forms}
-    assert "float32" in one
-
-
-def test_a_call_leaves_no_trace():
-    agent = brief("dqn", World, qnet=nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.9)))
-    policy: Any = agent.policy.train()
-    before = torch.get_rng_state()
-    actions = {agent.predict(np.ones(3)) for _ in range(20)}
-    assert len(actions) == 1, "nothing is dropped"
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(part.training for part in policy.modules())
-
-
 def test_it_acts_where_the_policy_is():
     policy, mask = make_policy(ROW, spaces.Discrete(3, start=1)), [[0, 0, 1]] * 2
     with elsewhere():
         policy.to(ELSEWHERE)
         for greedy in (True, False):
             assert policy.predict(np.zeros((2, 3)), mask, greedy).tolist() == [3, 3]
-
-
-def test_what_is_drawn_comes_from_pytorchs_generator():
-    policy, obs, drawn = make_policy(ROW, TWO), np.zeros((200, 3)), []
-    for _ in range(2):
-        torch.manual_seed(3)
-        drawn.append(policy.predict(obs, greedy=False))
-    assert np.array_equal(*drawn)
-    assert 50 < drawn[0].sum() < 150, "it has not learned"
 
 
 # --- Runs from before -----------------------------------------------------------------
@@ -322,7 +279,7 @@ def pickled(thing: Any) -> Any:
     return pickle.loads(pickle.dumps(thing))
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "a3c"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a3c"])
 @pytest.mark.parametrize("how", [copy.deepcopy, copy.copy, pickled])
 def test_a_copy_outlives_its_agent(how, algorithm, tmp_path):
     agent, obs = brief(algorithm, World), np.zeros((3, 3))
@@ -340,14 +297,3 @@ def test_a_copy_outlives_its_agent(how, algorithm, tmp_path):
     place = twin.folder
     del twin, each
     assert not place.exists()
-
-
-def test_what_cannot_be_pickled_is_named_or_left_out():
-    agent = brief("ppo", lambda: World())
-    assert copy.deepcopy(agent).env is agent.env
-    assert pickled(agent).env is None
-    model = nn.Linear(3, 2)
-    model.hook = lambda: None
-    agent = brief("dqn", World, qnet=model)
-    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
-        pickle.dumps(agent)

@@ -112,14 +112,12 @@ def test_they_are_put_back_when_it_ends_early(error, monkeypatch):
 def kept(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
     train("PPO", CARTPOLE, **SHORT).save(place / "ours")
-    train("DQN", CARTPOLE, qnet=Dropping(), **SHORT).save(place / "own")
     return place
 
 
 CALLS = {
     "load": lambda kept, _: load(kept / "ours"),
-    "load an agent of the package": lambda *_: load("cartpole-ppg"),
-    "load a model": lambda kept, _: load(kept / "own", qnet=Dropping()),
+    "predict": lambda kept, _: load(kept / "ours").predict(np.zeros(4)),
     "resume": lambda kept, _: train("PPO", CARTPOLE, resume=kept / "ours"),
     "train a model": lambda *_: train("DQN", CARTPOLE, qnet=Dropping(), **SHORT),
     "evaluate": lambda kept, _: evaluate(load(kept / "ours"), gamble, 2),
@@ -155,19 +153,6 @@ def test_a_learner_of_ones_own_is_seeded_by_oneself():
     assert luck() == first
 
 
-def test_a_gpu_that_sleeps_waits_for_the_seed_of_its_user(
-    monkeypatch,
-):
-    seeds = []
-    monkeypatch.setattr("torch.cuda.manual_seed_all", seeds.append)
-    monkeypatch.setattr("torch.cuda.is_initialized", lambda: False)
-    torch.manual_seed(7)
-    train("PPO", CARTPOLE, seed=3, **SHORT)
-    assert seeds == [7, 3, 7]
-    load("cartpole-ppg")
-    assert seeds == [7, 3, 7], "nobody has seeded anything"
-
-
 @pytest.mark.gpu
 def test_a_gpu_in_use_draws_on():
     torch.rand(1, device="cuda")
@@ -179,11 +164,10 @@ def test_a_gpu_in_use_draws_on():
 # --- Blocks without gradients ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "impala"])
-def test_training_does_not_mind_a_block_without_gradients(algorithm, block):
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_training_does_not_mind_a_block_without_gradients(algorithm):
     outside = train(algorithm, CARTPOLE, **SHORT).policy
-    with block():
+    with torch.inference_mode():
         inside = train(algorithm, CARTPOLE, **SHORT).policy
         assert not torch.is_grad_enabled()
     for x, y in zip(inside.parameters(), outside.parameters(), strict=True):

@@ -7,7 +7,6 @@ That every rule is broken by a model that breaks nothing else stands in
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ ATOMS = rules.has_shape("dist[batch_size, action_num, atom_num]", 0)
         (rules.in_bounds, lambda x: 2 * x.tanh(), r"\[:, 1\] must lie in -1 to 3"),
     ],
 )
-def test_what_a_rule_finds_and_advises(rule: Any, bend: Any, words: str) -> None:
+def test_what_a_rule_finds_and_advises(rule, bend, words):
     class Bent(nn.Linear):
         def forward(self, state: Tensor) -> Tensor:
             return bend(super().forward(state))

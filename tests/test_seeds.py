@@ -11,7 +11,6 @@ import re
 import textwrap
 import warnings
 from collections import namedtuple
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from literate_rl import (
     HybridPolicyNetwork,
     IMPALAPolicy,
     PPGAuxAlgorithm,
-    PPGAuxOptions,
     PPGAuxPhaseLoss,
     PPGRolloutInfo,
     PPGTrainInfo,
@@ -67,31 +65,16 @@ PLACES = {
 
 
 @pytest.mark.parametrize("module", PLACES)
-def test_each_name_can_be_taken_from_the_top(module: str) -> None:
+def test_each_name_can_be_taken_from_the_top(module):
     home = importlib.import_module(f"literate_rl.{module}")
     for name in PLACES[module].split():
         assert name in home.__all__
         assert getattr(literate_rl, name) is getattr(home, name)
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PLACES if page != "contract_models" and "." not in page]
-)
-def test_it_stands_in_the_book_beside_its_equations(page: str) -> None:
-    """Models to try contracts on and other libraries' interfaces stand behind it."""
-    book = (ROOT / "index.md").read_text("utf-8").partition("Side roads")[0]
-    assert f"chapters/{page}\n" in book
-    cells = (ROOT / f"chapters/{page}.py").read_text("utf-8").split("\n# %%")
-    exported = [cell for cell in cells if '"export"' in cell.partition("\n")[0]]
-    for name in PLACES[page].split():
-        defined = rf"^(class|def) {name}\b|^{name}\b.* = "
-        assert re.search(defined, "\n".join(exported), re.MULTILINE), name
-    assert any("best_device()" in cell for cell in cells), "on a GPU where there is one"
-
-
 @pytest.mark.parametrize("clip_ratio", [0.1, 0.2, 0.3])
 @pytest.mark.parametrize("dual_clip", [None, 3.0])
-def test_ppo(clip_ratio: float, dual_clip: float | None) -> None:
+def test_ppo(clip_ratio, dual_clip):
     """PPOxFamily's test of the policy error (its own dual clip of 0.5 is invalid)."""
     B, N = 4, 32  # noqa: N806 (the names of the original)
     logit_new = torch.randn(B, N).requires_grad_(True)
@@ -107,14 +90,7 @@ def test_ppo(clip_ratio: float, dual_clip: float | None) -> None:
     assert isinstance(logit_new.grad, torch.Tensor)
 
 
-def test_ppo_with_the_invalid_dual_clip_of_the_original() -> None:
-    logit = torch.randn(4, 32)
-    data = ppo_policy_data(logit, logit, torch.zeros(4).long(), torch.rand(4), None)
-    with pytest.raises(ValueError, match="dual_clip must be greater than 1"):
-        ppo_policy_error(data, clip_ratio=0.2, dual_clip=0.5)
-
-
-def test_sample_hybrid_action() -> None:
+def test_sample_hybrid_action():
     """PPOxFamily's test of the hybrid policy."""
     B, obs_shape = 4, 10  # noqa: N806 (the names of the original)
     action_shape = {"action_type_shape": 3, "action_args_shape": 3}
@@ -137,15 +113,8 @@ def test_sample_hybrid_action() -> None:
     assert selected_action.action_type.shape == (2,)
 
 
-def test_disjoint_network_as_documented() -> None:
+def test_disjoint_network_as_documented():
     """The constructor and the forward pass as ALF's documentation describes them."""
-    names = "observation_spec action_spec encoding_network_ctor is_sharing_encoder "
-    names += "discrete_projection_net_ctor continuous_projection_net_ctor name"
-    parameters = inspect.signature(DisjointPolicyValueNetwork).parameters
-    documented = [p for p in parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD]
-    assert [p.name for p in documented] == names.split()
-    assert parameters["is_sharing_encoder"].default is False
-    assert parameters["name"].default == "DisjointPolicyValueNetwork"
     network = DisjointPolicyValueNetwork(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
     output, state = network.forward(torch.randn(4, 3), ())
     assert len(output) == len(state) == 3
@@ -153,15 +122,8 @@ def test_disjoint_network_as_documented() -> None:
     assert output[2] == ()
 
 
-def test_ppg_as_documented() -> None:
+def test_ppg_as_documented():
     """The path from a rollout to the loss as ALF's documentation describes it."""
-    assert PPGAuxOptions._fields == (
-        "enabled",
-        "interval",
-        "mini_batch_length",
-        "mini_batch_size",
-        "num_updates_per_train_iter",
-    )
     box, two = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
     network = DisjointPolicyValueNetwork(box, two)
     algorithm = PPGAuxAlgorithm(box, two, dual_actor_value_network=network)
@@ -181,7 +143,7 @@ def test_ppg_as_documented() -> None:
     assert torch.equal(loss_info.loss, PPGAuxPhaseLoss()(step.info).loss)
 
 
-def test_vtrace_discrete_action() -> None:
+def test_vtrace_discrete_action():
     """DI-engine's test of the discrete losses; the sum as it stands there."""
     T, B, N = 4, 8, 16  # noqa: N806 (the names of the original)
     value = torch.randn(T + 1, B).requires_grad_(True)
@@ -199,7 +161,7 @@ def test_vtrace_discrete_action() -> None:
     assert isinstance(value.grad, torch.Tensor)
 
 
-def test_vtrace_continuous_action() -> None:
+def test_vtrace_continuous_action():
     """DI-engine's test of the continuous losses; the sum as it stands there."""
     T, B, N = 4, 8, 16  # noqa: N806 (the names of the original)
     value = torch.randn(T + 1, B).requires_grad_(True)
@@ -219,17 +181,7 @@ def test_vtrace_continuous_action() -> None:
     assert all(isinstance(x.grad, torch.Tensor) for x in (mu, sigma, value))
 
 
-def test_impala_has_the_documented_methods() -> None:
-    """All that its page lists."""
-    learn = "init_learn data_preprocess_learn forward_learn reshape_data "
-    learn += "monitor_vars_learn"
-    collect = "init_collect forward_collect get_train_sample process_transition"
-    others = "default_model init_eval forward_eval"
-    for name in f"{learn} {collect} {others}".split():
-        assert inspect.isfunction(getattr(IMPALAPolicy, name))
-
-
-def test_impala_as_documented() -> None:
+def test_impala_as_documented():
     """The configuration and the three modes as DI-engine's documentation has them."""
     config = {
         "type": "impala",
@@ -313,26 +265,13 @@ def examples_of_the_contract_page() -> dict[str, str]:
     return quotes
 
 
-def test_every_family_of_the_contract_page_has_its_contract() -> None:
-    assert set(FAMILIES.split()) | {"Dueling"} == set(literate_rl.CONTRACTS)
-
-
-def test_families_that_this_book_trains() -> None:
+def test_every_family_of_the_contract_page_has_its_contract_and_is_trained():
     assert {name.lower() for name in FAMILIES.split()} <= set(ALGORITHMS)
-    for plain in ("dqn", "ddpg"):
-        given, wanted = (
-            ALGORITHMS[name].settings("CartPole-v1") for name in (plain, f"{plain}per")
-        )
-        assert (given.priority_exponent, wanted.priority_exponent) == (0.0, 0.6)
-        assert replace(given, priority_exponent=0.6) == wanted
-
-
-def test_all_twelve_examples_are_on_the_page() -> None:
-    assert list(examples_of_the_contract_page()) == list(EXAMPLES)
+    assert {*FAMILIES.split(), "Dueling"} == set(literate_rl.CONTRACTS)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_of_the_contract_page(name: str) -> None:
+def test_an_example_of_the_contract_page(name):
     text, outcome = examples_of_the_contract_page()[name], EXAMPLES[name]
     if outcome == "indented":
         first, _, methods = text.partition("\n")

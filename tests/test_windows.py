@@ -105,7 +105,7 @@ def test_windows_are_those_of_lists(seed, num_envs, length, num_steps, alpha, ph
     assert (buffer.windows(batch.place.numpy(), num_steps, 0.9).weight == 1).all()
 
 
-def test_all_stored_steps_are_drawn_alike() -> None:
+def test_all_stored_steps_are_drawn_alike():
     """Also where phantom rows have left the rings unequally full."""
     rings, rng = Rings(60), np.random.default_rng(3)
     _, (step, _) = rings.push(make_rollout(rng, 18, 3, phantoms=True))
@@ -158,7 +158,7 @@ def rings_of(terminated, truncated):
 
 @pytest.mark.erratum("steps-never-a-start")
 @pytest.mark.parametrize("num_steps", [2, 3, 5])
-def test_a_queue_never_starts_at_the_last_steps(num_steps) -> None:
+def test_a_queue_never_starts_at_the_last_steps(num_steps):
     ends = [step == 5 for step in range(12)]
     starts = {start for start, _ in queue_windows(ends, num_steps)}
     assert starts.isdisjoint(range(6 - num_steps + 1, 6))
@@ -171,7 +171,7 @@ def test_a_queue_never_starts_at_the_last_steps(num_steps) -> None:
 
 
 @pytest.mark.erratum("window-in-two-episodes")
-def test_a_queue_mixes_episodes_at_a_time_limit() -> None:
+def test_a_queue_mixes_episodes_at_a_time_limit():
     cut, never = [step == 3 for step in range(8)], [False] * 8
     mixed = [(a, b) for a, b in queue_windows(never, 3) if a <= 3 < b]
     assert mixed == [(2, 4), (3, 5)]
@@ -182,7 +182,7 @@ def test_a_queue_mixes_episodes_at_a_time_limit() -> None:
 
 
 @pytest.mark.erratum("power-of-a-shorter-window")
-def test_a_fixed_power_moves_the_value_of_a_shorter_window() -> None:
+def test_a_fixed_power_moves_the_value_of_a_shorter_window():
     """Where each step pays 1 - gamma the value is 1 everywhere, from any window."""
     gamma, pay = 0.9, 0.1
     for steps, right in ((1, True), (2, True), (3, True), (2, False)):

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from worlds import LIST, ROW, ZEROS, Answers
 
 from literate_rl import evaluate, train
 from literate_rl.data.agents import make_envs
@@ -18,33 +19,9 @@ PAGE = (Path(__file__).parents[1] / "docs/your_environment.md").read_text("utf-8
 QUOTED = re.findall(
     r"^\| `(.*?)` \|", PAGE.partition("\n## What a refusal means\n")[2], re.M
 )
-ROW, LIST = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
-ZEROS = np.zeros(2, np.float32)
 
 
-class World(gym.Env):
-    """An environment with one thing that is not as it should be."""
-
-    def __init__(
-        self,
-        space=ROW,
-        actions=LIST,
-        start=(ZEROS, {}),
-        answer=(ZEROS, 1.0, True, False, {}),
-    ):
-        self.observation_space, self.action_space = space, actions
-        self.start, self.answer = start, answer
-
-    def reset(self, *, seed=None, options=None):
-        return self.start
-
-    def step(self, action):
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-class Masked(World):
+class Masked(Answers):
     """An environment with masks in a method."""
 
     def action_masks(self):
@@ -53,7 +30,7 @@ class Masked(World):
 
 def trained(algorithm="PPO", **world):
     """Train in a world that is registered for it."""
-    gym.register("Odd-v0", entry_point=World, kwargs=world)
+    gym.register("Odd-v0", entry_point=Answers, kwargs=world)
     try:
         train(algorithm, "Odd-v0", total_steps=256, progress=False)
     finally:
@@ -62,7 +39,7 @@ def trained(algorithm="PPO", **world):
 
 def stepped(**world):
     """Take a step in a world that has no name, so that no wrapper sees it first."""
-    envs = make_envs(lambda: World(**world), 1)
+    envs = make_envs(lambda: Answers(**world), 1)
     envs.reset()
     envs.step(np.zeros(1, int))
 
@@ -78,7 +55,7 @@ BOTH = spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (2,))))
 TEXT = spaces.Dict(row=ROW, words=spaces.Sequence(spaces.Discrete(2)))
 OLD = ZEROS, 1.0, False, {}
 LATE = ZEROS, 0.0, False, False, {"action_mask": np.ones(2, np.int8)}
-ONE = World()
+ONE = Answers()
 
 
 def masked(mask):
@@ -89,10 +66,10 @@ def masked(mask):
 # A call, or the world in which PPO trains.
 REFUSALS = {
     "env … cannot be made": lambda: train("PPO", "Rome-v0"),
-    "env must be an id": lambda: train("PPO", World(), progress=False),
+    "env must be an id": lambda: train("PPO", Answers(), progress=False),
     "env must make a new": lambda: make_envs(lambda: ONE, 2),
     "env … must have a Space": lambda: train(
-        "PPO", lambda: World(space=None), progress=False
+        "PPO", lambda: Answers(space=None), progress=False
     ),
     "env … failed in reset: it must": lambda: stepped(start=ZEROS),
     "env … failed in step: it must": lambda: stepped(answer=OLD),
@@ -123,7 +100,7 @@ REFUSALS = {
     "env …: … of … episodes had": endless,
     "no episode ended within": lambda: train(
         "PPO",
-        lambda: World(answer=(ZEROS, 1.0, False, False, {})),
+        lambda: Answers(answer=(ZEROS, 1.0, False, False, {})),
         num_steps=8,
         total_steps=128,
         checkpoint_interval=1,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,9 @@ from gymnasium.wrappers import NormalizeObservation
 from torch import Tensor, nn
 
 from literate_rl.data.agents import make_envs
+
+ROW, LIST = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+ZEROS = np.zeros(2, np.float32)
 
 
 class Counting(gym.Env[Any, Any]):
@@ -72,19 +74,30 @@ class Counting(gym.Env[Any, Any]):
         return self.obs(), float(self.count), ended, cut, {}
 
 
-class Deadly(Counting):
-    """Takes its process with it before the first step."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def counting(copies: int = 2, **arguments: Any) -> SyncVectorEnv:
     return make_envs(partial(Counting, **arguments), copies)
 
 
-def deadly() -> SyncVectorEnv:
-    return make_envs(Deadly, 1)
+class Answers(gym.Env[Any, Any]):
+    """Answers what it was told to, or raises it; usually its episode has one step."""
+
+    def __init__(
+        self,
+        space: Any = ROW,
+        actions: Any = LIST,
+        start: Any = (ZEROS, {}),
+        answer: Any = (ZEROS, 1.0, True, False, {}),
+    ) -> None:
+        self.observation_space, self.action_space = space, actions
+        self.start, self.answer = start, answer
+
+    def reset(self, **_: Any) -> Any:
+        return self.start
+
+    def step(self, action: Any) -> Any:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
 
 
 class Tower(gym.Env[dict[str, Any], Any]):
