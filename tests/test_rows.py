@@ -195,7 +195,9 @@ def test_evaluations_change_nothing_and_keep_the_best_policy(tmp_path):
     with (kept / "metrics.csv").open() as file:
         cells = [row["charts/eval_return"] for row in csv.DictReader(file)]
     assert [x == "" for x in cells] == [True, False] * 6
-    with pytest.raises(FileNotFoundError, match=r"no best\.pt: train it with eval_interval"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no best\.pt: train it with eval_interval"
+    ):
         load(plain.save(tmp_path / "plain"), best=True)
 
 
