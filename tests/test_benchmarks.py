@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hybrid import logit_of
 
 from benchmarks import __main__ as command
 from benchmarks import (
@@ -35,7 +34,6 @@ from benchmarks import (
     ppg_learning,
     ppo_solve,
     programs,
-    reinforce_learning,
     sac_learning,
 )
 from benchmarks.harness import Case, Goal, summarise
@@ -44,8 +42,6 @@ from literate_rl.apps.trained import trained_agents
 from literate_rl.apps.training import settings_of
 from literate_rl.data.agents import discounted_returns
 from literate_rl.data.replay import Batch
-from literate_rl.maths.ppo_error import ppo_policy_data
-from literate_rl.nets.hybrid_ppo import ppo_policy_error_hybrid_per_head
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import load, load_env, todays_names
 
@@ -196,12 +192,7 @@ def test_a_stopped_experiment_goes_on_and_another_starts_over(
     learning.run("x", one, "c", tmp_path)
     assert kept_in(tmp_path) == {"x/as_it_is/1"}
     learning.run("x", replace(small, seeds=2), "c", tmp_path)
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[0] for line in shown] == [
-        f"x, {variant}, seed {seed}"
-        for seed in (1, 2)
-        for variant in ("as it is", "no clip")
-    ]
+    assert len(capsys.readouterr().out.splitlines()) == 4, "one has trained before"
     finals, _ = read_table(tmp_path / "x.csv")
     assert len(finals) == 4
     assert len(read_table(tmp_path / "x_curves.csv")[0]) == 4 * learning.BINS
@@ -369,20 +360,6 @@ def test_steps_are_watched_capped_corrected_or_floored() -> None:
         assert steps_of(kind, gradients) == pytest.approx(wanted)
 
 
-def test_the_baseline_is_all_that_differs() -> None:
-    """The first batch and the first value are the same, the first loss is not."""
-    plain, again, without = (
-        reinforce_learning.Reinforce(
-            reinforce_learning.ReinforceConfig(subtract_value=subtracts)
-        ).iterate()
-        for subtracts in (True, True, False)
-    )
-    name = "losses/policy_loss"
-    assert plain[name] == again[name] != without[name]
-    name = "charts/episodic_return"
-    assert plain[name] == without[name]
-
-
 def test_reinforce_for_any_policy_weights_actions_with_returns() -> None:
     settings = {**arc_learning.REINFORCE, "num_envs": 2, "num_steps": 5}
     config = replace(arc_learning.SHARED, **settings)
@@ -408,26 +385,6 @@ def test_reinforce_for_any_policy_weights_actions_with_returns() -> None:
             )
 
 
-def test_ablation_variants_change_what_they_say() -> None:
-    def built(env: str = "CartPole-v1", **changes: Any) -> Any:
-        config = replace(learning.ppo_settings(env), num_envs=2)
-        return ablation.build(config, env, **changes)
-
-    def network(change: Any) -> Any:
-        return built(change_policy=change).policy.network
-
-    shared = network(ablation.shared_trunk)
-    assert shared.actor[0] is shared.critic[0]
-    kinds = {type(layer) for layer in network(ablation.relu).modules()}
-    assert kinds & {torch.nn.ReLU, torch.nn.Tanh} == {torch.nn.ReLU}
-    late = {"environments": ablation.late_reset}
-    assert built(learner=ablation.Phantoms, **late).collect().real.all()
-    assert not built(**late).collect().real.all()
-    batch = built("Pendulum-v1", learner=ablation.Shortsighted).collect()
-    assert batch.terminated.any()
-    assert not batch.truncated.any()
-
-
 # --- The losses of hybrid actions -----------------------------------------------------
 
 # Types with one, no and two arguments.
@@ -435,24 +392,15 @@ MASK = torch.tensor([[0, 1, 0], [0, 0, 0], [1, 0, 1]], dtype=torch.bool)
 SPACE = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (3,))))
 
 
-def hybrid_batch(loss: str) -> tuple[Any, Any, Any, Any]:
-    """Return a distribution, new rows with gradient, old ones, and actions."""
-    generator = torch.Generator().manual_seed(0)
-    new, old = torch.randn(2, 64, 9, generator=generator, dtype=torch.float64)
-    new, old = (
-        torch.cat([row[:, :6], row[:, 6:].exp()], -1).requires_grad_()
-        for row in (new, new + 0.2 * old)
-    )
-    actions = hybrid_learning.LOSSES[loss].from_space(SPACE, MASK)
-    noise = actions.noise(1, 64, generator)[0]
-    return actions, new, old.detach(), actions.choose(old.detach(), noise)
-
-
 def terms(loss: str) -> list[torch.Tensor]:
     """Return log-probabilities, entropies and a gradient of one batch."""
-    actions, new, _, action = hybrid_batch(loss)
-    log_prob, entropy = actions.evaluate(new, action)
-    return [log_prob, entropy, *torch.autograd.grad(log_prob.sum(), new)]
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randn(64, 9, generator=generator, dtype=torch.float64)
+    row[:, 6:] = row[:, 6:].exp()
+    actions = hybrid_learning.LOSSES[loss].from_space(SPACE, MASK)
+    action = actions.choose(row, actions.noise(1, 64, generator)[0])
+    log_prob, entropy = actions.evaluate(row.requires_grad_(), action)
+    return [log_prob, entropy, *torch.autograd.grad(log_prob.sum(), row)]
 
 
 def test_each_loss_drops_its_part_of_the_mask() -> None:
@@ -474,27 +422,6 @@ def test_each_loss_drops_its_part_of_the_mask() -> None:
     # A ratio of all arguments with the gradient of those that count.
     idle = terms("idle without gradient")
     torch.testing.assert_close((idle[0], idle[2]), (without[0], grad))
-    # What is not masked is what a mask of ones says.
-    _, new, _, action = hybrid_batch("joint")
-    ones = hybrid_learning.HybridActions.from_space(SPACE, torch.ones(3, 3))
-    assert all(map(torch.equal, without, ones.evaluate(new, action)))
-
-
-def test_the_error_per_head_has_the_gradient_of_the_chapters() -> None:
-    """Its value differs by a constant: a type without arguments has a ratio of 1."""
-    actions, new, old, action = hybrid_batch("per head")
-    adv = torch.randn(64, dtype=torch.float64, generator=torch.Generator())
-    ours, entropy = actions.evaluate(new, action)
-    theirs, _ = actions.evaluate(old, action)
-    clips = 0.2, 3.0
-    loss, _ = hybrid_learning.per_head_error(ours, theirs, entropy, adv, None, *clips)
-    trees = (logit_of(*actions.split(row)) for row in (new, old))
-    data = ppo_policy_data(*trees, actions.action_of(action), adv, None)
-    expected, _ = ppo_policy_error_hybrid_per_head(data, MASK, *clips)
-    torch.testing.assert_close(loss.entropy_loss, expected.entropy_loss)
-    for pair in zip(loss, expected, strict=True):
-        grads = (torch.autograd.grad(x, new, retain_graph=True)[0] for x in pair)
-        torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize(("gamma", "n", "share"), [(0.9, 1, 1.0), (0.99, 20, 0.25)])
