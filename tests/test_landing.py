@@ -12,8 +12,7 @@ import tangle
 from bs4 import BeautifulSoup, Tag
 from playwright.sync_api import Browser, expect
 from routes import read_routes
-from test_site import SITE, Visit, exported_cells, soup, visit_in
-from weave import split
+from test_site import SITE, Visit, soup, visit_in
 from which_agent import QUESTIONS, agents
 
 from benchmarks import films
@@ -130,18 +129,6 @@ def test_the_page_works_without_a_script(browser):
 
 
 # --- What stands on it ----------------------------------------------------------------
-
-
-def test_the_code_of_the_specimen_is_that_of_its_chapter():
-    [box] = start().select(".specimen")
-    shown = "\n".join(pre.get_text() for pre in box.select("pre")).split("\n")
-    [link] = box.select(".specimen-source a")
-    page, _, function = str(link["href"]).partition("#def-")
-    [cell] = [x for x in exported_cells(page) if f"def {function}(" in x]
-    lines = cell.split("\n")
-    code = [lines[number] for row in split(cell) for number in row.lines]
-    assert [x for x in shown if x.strip()] == [x for x in code if x.strip()]
-    assert "tested by" in box.select_one(".equation-ties").get_text()
 
 
 def test_each_chapter_has_a_card_with_a_picture():
