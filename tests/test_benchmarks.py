@@ -53,7 +53,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "apex": {"ACTORS": (1, 2), "ROLLOUTS": 2},
     "c51_projection": {"SIZES": {32: 2.5, 128: 2.5}},
     "ppg_aux": {"COPIES": 8},
-    "replay": {"ENTRIES": 5_000, "BATCHES": (32, 256), "SIZES": (1_000, 16_000)},
+    "replay": {"ENTRIES": 1_000, "BATCHES": (32,), "SIZES": (1_000,)},
     "vtrace": {"SIZES": ((128, 64),)},
     "devices": {
         "WIDTHS": {64: (64,)},
@@ -267,8 +267,8 @@ SHORT: dict[Any, dict[str, int]] = {
     **dict.fromkeys((ablation, arc_learning, hybrid_learning, ppg_learning), TINY),
     a2c_learning: {"num_envs": 2},
     impala_learning: {"num_envs": 2, "num_steps": 4, "batch_size": 2},
-    ddpg_learning: {"total_steps": 60, "learning_starts": 30, "iteration_steps": 30},
-    sac_learning: {"total_steps": 128, "learning_starts": 64, "iteration_steps": 64},
+    ddpg_learning: {"total_steps": 20, "learning_starts": 10, "iteration_steps": 10},
+    sac_learning: {"total_steps": 64, "learning_starts": 32, "iteration_steps": 32},
 }
 
 

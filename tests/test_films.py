@@ -1,4 +1,4 @@
-"""Films: which episodes are shown, and how their frames are set."""
+"""Films: which episodes are shown, and what a second run of them does."""
 
 from dataclasses import replace
 

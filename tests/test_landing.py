@@ -1,4 +1,4 @@
-"""The start page: films, an equation with its code, cards and counts."""
+"""The start page: films, cards, counts and routes, and which agent fits."""
 
 import re
 from collections.abc import Iterator

@@ -100,7 +100,7 @@ def test_a_copy_is_a_script_that_learns_anywhere(name, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "env"), OTHER_ENVS.items())
-def test_a_program_learns_in_another_environment(name, env):
+def test_a_program_trains_in_another_environment(name, env):
     """The first updates come after 1000 steps."""
     shelf.run_program(name, env=env, total_steps=1_040)
 
@@ -130,6 +130,7 @@ def test_copy_takes_a_hyphen_and_hands_its_options_on(capsys):
     main(["copy", "discrete-sac", "--env=Other-v0", "--seed=7", "--total-steps=123"])
     wanted = copied("discrete_sac", env="Other-v0", seed=7, total_steps=123)
     assert capsys.readouterr().out == wanted
+    assert "--env Other-v0 --seed 7 --total-steps 123" in wanted
 
 
 def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch):

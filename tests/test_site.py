@@ -590,7 +590,7 @@ def known() -> list[set[str]]:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_in_a_browser(reused, known, name):
     page, wrong = reused.go(name), []
-    for width in (1100, 1280, WIDE, NARROW) if name in WOVEN else (WIDE, NARROW):
+    for width in (1100, WIDE, NARROW) if name in WOVEN else (WIDE, NARROW):
         reused.set(width)
         wrong += asked_at(page, name, width)
     if name in CHAPTERS:
