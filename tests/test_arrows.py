@@ -3,11 +3,9 @@
 import ast
 import importlib
 import inspect
-import re
 from functools import cache
 from graphlib import TopologicalSorter
 
-import pytest
 import tangle
 from order import read_order
 from torch import nn
@@ -16,7 +14,6 @@ from literate_rl import floors
 
 ROOT = tangle.ROOT
 PAGES = [(ROOT / f"{page.docname}.py", page.kind) for page in read_order()]
-NAMES = {tangle.module_name(path): path for path, _ in PAGES}
 MODULES = [tangle.module_name(path) for path, kind in PAGES if kind != "evidence"]
 # A floor imports what is listed before it, and its own without a circle.
 FLOORS = {
@@ -101,13 +98,3 @@ def test_only_one_file_starts_what_stands_above():
 
 def test_no_module_imports_itself_through_others():
     TopologicalSorter({module: imported(module) for module in MODULES}).prepare()
-
-
-@pytest.mark.parametrize("chapter", NAMES.values(), ids=lambda path: path.stem)
-def test_imports_are_read_easily(chapter):
-    """From a module, by its full name."""
-    for cell in tangle.read(chapter).cells:
-        if cell.cell_type == "code":
-            assert not re.search(r"^ *(import literate_rl|from \.)", cell.source, re.M)
-            homes = re.findall(r"^ *from literate_rl\b\.?(\S*)", cell.source, re.M)
-            assert {*homes} <= {*MODULES}

@@ -15,13 +15,11 @@ def double(x):
     ("answer", "line"),
     [
         (double, "Right: all 2 cases agree."),
-        (lambda x: torch.tensor(2.0 * x), "Right: all 2 cases agree."),
         (lambda x: x + 1, "Not yet: answer(3) gave 4, expected 6."),
         (lambda x: ..., "Not yet: the answer is still empty."),
         (lambda x: None, "Not yet: answer(1) gave None, expected 2."),
         (lambda x: [2], "answer(1) gave [2], expected 2: shape [1], not []."),
         (lambda x: x / 0, "answer(1) raised ZeroDivisionError: division by zero"),
-        (lambda: 2, "answer(1) raised TypeError"),
     ],
 )
 def test_grade_prints_one_line(answer, line, capsys):
@@ -40,13 +38,8 @@ def test_grade_prints_one_line(answer, line, capsys):
         (torch.ones(3, 1), torch.ones(3), False),
         (torch.tensor(torch.nan), torch.tensor(torch.nan), True),
         ((1.0, [2.0]), (1.0, [2.0]), True),
-        (np.ones(2), [1.0, 1.0], True),
-        ([1, 3], [1, 2], False),
         ((1.0,), (1.0, 2.0), False),
-        ((1.0, ...), (1.0, 2.0), False),
-        ("b", "b", True),
         (np.array(["b"]), "b", False),
-        (True, False, False),
     ],
 )
 def test_grade_compares_values_and_shapes(got, wanted, right, capsys):
@@ -72,13 +65,9 @@ def test_a_verdict_names_the_first_entry_that_differs(capsys):
 
 
 def test_a_verdict_is_short_and_shows_a_difference(capsys):
-    words = ["word"] * 24
-    text = said(capsys, words, [*words, "more"])
-    assert len(text) < 190
-    assert text.endswith(" …: 24 results, not 25.")
     text = said(capsys, torch.zeros(9, 9), torch.zeros(9, 10))
+    assert len(text) < 190
     assert text.endswith(" …: shape [9, 9], not [9, 10].")
-    assert repr("word " * 50) in said(capsys, "word " * 50, "a"), "a text is told whole"
 
 
 def test_a_case_may_have_a_name(capsys):

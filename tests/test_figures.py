@@ -20,18 +20,15 @@ def drawn(
     *,
     width: float = 7,
     title: str = "",
-    bar: bool = False,
     share: bool = False,
 ) -> str:
     """Return a drawing with panels side by side, each with words on its left."""
     shape = {"figsize": (width, 2), "squeeze": False, "sharey": share}
     figure, axes = plt.subplots(1, columns, **shape)
     for panel in axes[0]:
-        shown = panel.imshow([[0, 1]])
+        panel.imshow([[0, 1]])
         if panel is axes[0, 0] or not share:
             panel.set_ylabel("return")
-    if bar:
-        figure.colorbar(shown)
     if title:
         figure.suptitle(title)
     figure.tight_layout()
@@ -52,7 +49,7 @@ def views_of(narrow: str) -> list[list[float]]:
     return found
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(2, 2), (3, 2), (4, 2), (6, 2)])
+@pytest.mark.parametrize(("columns", "rows"), [(2, 2), (3, 2), (6, 2)])
 def test_panels_stand_in_rows_that_fit(columns, rows):
     text = drawn(columns)
     width, height = size(ElementTree.fromstring(text))
@@ -67,12 +64,6 @@ def test_panels_stand_in_rows_that_fit(columns, rows):
     assert [0.0, *ends] == pytest.approx([*starts, width], abs=0.2)
     # Each stands on a place of its own.
     assert len({(x, y) for x, y, *_ in views}) == columns
-    # A frame and the words on its left are in one view.
-    frames = re.findall(
-        r'<g id="axes_\d+">\s*<g id="patch_\d+">\s*<path d="M (\S+)', text
-    )
-    for frame, start, end in zip(frames, starts, ends, strict=True):
-        assert start < float(frame) - 11 < end
 
 
 @pytest.mark.parametrize(
@@ -91,11 +82,7 @@ def test_a_row_begins_with_the_scale_that_it_shares():
     np.testing.assert_allclose(views_of(stacked(text)[0])[1:], row, atol=0.1)
 
 
-def test_the_colours_of_a_map_are_no_panel():
-    assert len(panels(ElementTree.fromstring(drawn(2, bar=True)))) == 2
-
-
-def test_a_page_keeps_room_for_each_form(tmp_path):
+def test_a_page_keeps_room_for_each_form_and_what_has_none_is_told(tmp_path):
     tag = '<img alt="a" src="../_images/it.svg" />\n'
     (tmp_path / "it.svg").write_text(drawn(2), "utf-8")
     html = for_all_screens(tag, tmp_path / "it.svg", tmp_path, tmp_path / "none")
@@ -104,38 +91,31 @@ def test_a_page_keeps_room_for_each_form(tmp_path):
     )
     assert re.search(r'<img width="672" height="192" alt="a" src="', html)
     assert (tmp_path / "it.phone.svg").exists()
-
-
-def test_what_has_no_form_for_phones_is_told(tmp_path):
     (tmp_path / "it.svg").write_text(drawn(2, title="for both"), "utf-8")
     with pytest.raises(ValueError, match="tied"):
         for_all_screens("", tmp_path / "it.svg", tmp_path, tmp_path / "none")
 
 
-def kernel(tmp_path, monkeypatch):
-    """Return how a kernel of the site prints a figure, and where it keeps the other."""
+def test_a_kernel_draws_one_wide_column_again_for_phones(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setattr(pylabtools, "print_figure", pylabtools.print_figure)
     folder = str(Path(figures.__file__).parent)
     PyFileConfigLoader("kernel_config.py", path=folder).load_config()
-    return pylabtools.print_figure, tmp_path / "cache/phones"
-
-
-def test_a_kernel_draws_one_column_again_for_phones(tmp_path, monkeypatch):
-    print_figure, phones = kernel(tmp_path, monkeypatch)
     figure, (axes, _) = plt.subplots(2, 1, figsize=(7, 3), sharex=True)
     axes.plot([1, 2], label="a line")
     axes.legend(fontsize=6)
-    file = tmp_path / "wide.svg"
-    file.write_text(print_figure(figure, "svg"), "utf-8")
-    plt.close(figure)
+    file, phones = tmp_path / "wide.svg", tmp_path / "cache/phones"
+    file.write_text(pylabtools.print_figure(figure, "svg"), "utf-8")
+    for columns, width in ((1, 4), (2, 7)):  # these are left as they are
+        other, _ = plt.subplots(1, columns, figsize=(width, 2))
+        pylabtools.print_figure(other, "svg")
+    plt.close("all")
     # By the name that the website gives the wide drawing.
     [phone] = phones.iterdir()
     name = hashlib.sha256("\n".join(file.read_text().splitlines()).encode())
     assert phone.stem == name.hexdigest()
-    width, height = size(ElementTree.parse(phone).getroot())
+    width, _ = size(ElementTree.parse(phone).getroot())
     assert FITS - 30 < width <= FITS
-    assert height > 2.5 * 72
     # No words are small, and the legend lies on nothing.
     assert axes.get_legend().get_texts()[0].get_fontsize() >= 10
     assert axes.get_legend().get_window_extent().y0 >= axes.bbox.y1
@@ -144,12 +124,3 @@ def test_a_kernel_draws_one_column_again_for_phones(tmp_path, monkeypatch):
     html = for_all_screens(tag, file.rename(tmp_path / phone.name), tmp_path, phones)
     assert f'width="{round(width * 4 / 3)}"' in html
     assert (tmp_path / "it.phone.svg").read_text() == phone.read_text()
-
-
-@pytest.mark.parametrize(("columns", "width"), [(1, 4), (2, 7)])
-def test_a_kernel_leaves_other_drawings(columns, width, tmp_path, monkeypatch):
-    print_figure, phones = kernel(tmp_path, monkeypatch)
-    figure, _ = plt.subplots(1, columns, figsize=(width, 2))
-    assert print_figure(figure, "svg").startswith("<?xml")
-    plt.close(figure)
-    assert not phones.exists()

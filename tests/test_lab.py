@@ -38,11 +38,15 @@ def answer(reward, value, next_value, terminated, truncated, gamma, lambda_):
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
-    """Return a book of one chapter, with the notebooks that ``make lab`` lays."""
+    """Return a book of one chapter, with two of the notebooks of ``make lab``."""
     (tmp_path / PAIR).parent.mkdir(parents=True)
     for name in ("pyproject.toml", "chapters/advantages.py", PAIR):
         shutil.copy(ROOT / name, tmp_path / name)
-    reader.lay(tmp_path / "notebooks", reader.reader_notebooks(reader.Book()))
+    book, folder = reader.Book(), tmp_path / "notebooks"
+    folder.mkdir()
+    for chapter in (HERE, NEXT):
+        made = reader.reader_notebook(book, chapter.docname)
+        nbformat.write(made, folder / chapter.notebook)
     return tmp_path
 
 
@@ -144,19 +148,16 @@ def equations_have_their_numbers(lab: Page) -> None:
 def a_dial_listens_to_the_keys(lab: Page) -> None:
     figure = lab.locator("figure.lr-picture").first
     slider, readout = figure.locator("input"), figure.locator("output")
-    before, said = int(slider.input_value()), readout.text_content()
+    said = readout.text_content()
     slider.focus()
     lab.keyboard.press("ArrowLeft")
-    assert int(slider.input_value()) == before - 1
     assert readout.text_content() != said
     lab.keyboard.press("ArrowRight")
-    assert int(slider.input_value()) == before
     assert readout.text_content() == said
 
 
 def an_exercise_is_solved_without_changing_the_book(lab: Page, book: Path) -> None:
     before = {path: path.read_bytes() for path in book.glob("chapters/**/*.*")}
-    assert len(before) == 2
     empty = "Not yet: the answer is still empty."
     unsolved = lab.get_by_text(empty).count()
     lab.locator(".jp-CodeCell .cm-content", has_text="return ...").first.click()

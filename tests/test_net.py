@@ -5,18 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from net import CASES, NAMES, RECORD, boil_down, compared, digest, play
+from net import CASES, NAMES, RECORD, boil_down, play
 
 from benchmarks import store
 from literate_rl.apps.training import ALGORITHMS
 
+# Where fast and plain forms come to the same numbers, one training stands for both.
+RECORDED = json.loads(RECORD.read_text())
+DIFFERENT = {json.dumps(RECORDED[name]): name for name in reversed(NAMES)}.values()
 
-@pytest.mark.parametrize("name", NAMES)
+
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_a_short_training_comes_to_what_was_recorded(name: str) -> None:
-    recorded, now = json.loads(RECORD.read_text())[name], play(name)
-    parts = compared(recorded, now)
-    assert {*recorded} <= {*parts}, "nothing is missing"
-    for part in parts:
+    recorded, now = RECORDED[name], play(name)
+    assert recorded.keys() <= now.keys()
+    for part in recorded:
         # Another processor rounds differently, and twenty updates carry that on.
         torch.testing.assert_close(
             torch.tensor(boil_down(now[part]), dtype=torch.float64),
@@ -27,24 +30,10 @@ def test_a_short_training_comes_to_what_was_recorded(name: str) -> None:
         )
 
 
-def test_metrics_that_one_side_does_not_have_are_left_out() -> None:
-    before, now = ["metric a", "metric b", "policy"], ["metric b", "metric c", "buffer"]
-    assert compared(before, now) == ["buffer", "metric b", "policy"]
-
-
 def test_every_algorithm_is_in_the_net() -> None:
     # The others are these with another setting.
     same = {"dqnper", "ddpgper"}
     assert {case.algorithm for case in CASES.values()} == ALGORITHMS.keys() - same
-
-
-def test_the_numbers_notice_a_change_of_one_weight() -> None:
-    weight = torch.zeros(3, 4)
-    before = boil_down([weight]), digest([weight])
-    weight[1, 2] = 0.01
-    after = boil_down([weight]), digest([weight])
-    assert before[0] != after[0]
-    assert before[1] != after[1]
 
 
 def test_runs_of_an_algorithm_that_computes_other_numbers_are_stale(

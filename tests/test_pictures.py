@@ -3,10 +3,9 @@
 import json
 import re
 from functools import cache
-from math import inf, nan
+from math import nan
 from typing import Any
 
-import numpy as np
 import pytest
 import tangle
 from axe_playwright_python.sync_playwright import Axe
@@ -15,7 +14,6 @@ from torch import nn
 
 from literate_rl.book import pictures
 from literate_rl.book.pictures import (
-    AGENT_COLOURS,
     Axis,
     Mark,
     Picture,
@@ -94,10 +92,8 @@ def test_what_is_written_is_escaped():
     ("call", "words"),
     [
         (lambda: Picture("t", "alt").text(430, 0, "beyond the edge"), "words must fit"),
-        *((lambda x=x: line(x), "axis 'y'") for x in (11.0, -0.1, nan, inf)),
-        (lambda: drawn([0], [0], "curve"), "got 'curve'"),
+        *((lambda x=x: line(x), "axis 'y'") for x in (11.0, nan)),
         (lambda: dial("d", lambda a: ([line(0)] * a, ""), {"a": [1, 2]}), "same marks"),
-        (lambda: dial("d", lambda a: ([line(a)], ""), {"a": [1]}, start=(7,)), "7"),
         (lambda: predict("Up?", ["yes"], "perhaps", "It is so."), "one of the choices"),
     ],
 )
@@ -122,32 +118,14 @@ def test_a_plot_puts_numbers_where_the_axes_say_and_lines_keep_their_ends_only()
 
 
 def test_no_bar_hides_its_neighbour():
-    def widths(*marks):
-        picture = plot("t", "alt", Axis("x", 0, 60), Axis("y", 0, 1), *marks)
-        bars = [mark for mark in picture.marks if "lr-bars" in mark]
-        return {
-            float(width) for bar in bars for width in re.findall(r"h([\d.]+)V", bar)
-        }
-
-    spacing, all_of_them = (320 - 8 - 38) / 60, Mark("bars", [*range(61)], [1] * 61)
+    marks = Mark("bars", [*range(61)], [1] * 61), Mark("bars", [3], [1])
+    picture = plot("t", "alt", Axis("x", 0, 60), Axis("y", 0, 1), *marks)
     # One bar in front of the others is as wide as they are.
-    (width,) = widths(all_of_them, Mark("bars", [3], [1]))
-    assert 0.7 * spacing < width < spacing
-    assert widths(Mark("bars", [10, 50], [1, 1])) == {20}
-
-
-def test_an_arrow_ends_where_it_should_and_its_head_points_there():
-    picture = Picture("title", "alternative")
-    picture.arrow((10, 50), (110, 50))
-    curve, head = (re.findall(r'd="([^"]+)"', mark)[0] for mark in picture.marks)
-    assert curve == "M10.0,50.0Q60.0,50.0 110.0,50.0"
-    assert head == "M102.0,46.0L110.0,50.0L102.0,54.0"
+    (width,) = {*re.findall(r"h([\d.]+)V", "".join(picture.marks))}
+    assert float(width) < (320 - 8 - 38) / 60
 
 
 def test_a_script_comes_after_what_it_imports_and_once():
-    assert list(pictures.modules("train_maze")) == [
-        "random", "q_learning", "clock", "train", "train_maze",
-    ]  # fmt: skip
     text = pictures.script("worker", "ppo", "q_learning")
     assert not re.search(r"^(import|export)\b", text, re.MULTILINE)
     assert text.count("const generator = ") == 1
@@ -156,9 +134,7 @@ def test_a_script_comes_after_what_it_imports_and_once():
 def test_a_dial_keeps_only_what_differs():
     html = sum_dial().html
     data = json.loads(re.findall(r"parentElement, (.*)\);}\)\(\)</script>", html)[0])
-    assert data["texts"] == [["0", "1", "2"], ["3", "4"]]
     assert len(data["live"]) == 1
-    assert data["readouts"][2] == "1 + 3 = 4"
     # 1 + 3 and 0 + 4 are the same line.
     first, same, again, *others = data["frames"]
     assert first != same == again
@@ -185,12 +161,10 @@ def test_keys_turn_a_dial(show):
     assert after[1] == "2 + 3 = 5"
     assert after[0] != before[0]
     expect(slider).to_have_attribute("aria-valuetext", "2")
-    expect(page.locator("label b").first).to_have_text("2")
     slider.press("Home")
     page.get_by_role("slider", name="b", exact=True).press("End")
-    assert state(page)[1] == "0 + 4 = 4"
     # 0 + 4 is the line of 1 + 3.
-    assert state(page)[0] == before[0]
+    assert state(page) == (before[0], "0 + 4 = 4")
 
 
 def test_no_name_is_left_behind(show):
@@ -198,35 +172,14 @@ def test_no_name_is_left_behind(show):
     assert show(*gallery()).evaluate(names) == show().evaluate(names)
 
 
-def test_a_dial_works_where_scripts_are_inserted_later(show):
-    # JupyterLab sets the HTML, then puts fresh copies of its scripts in their places.
-    page = show()
-    page.evaluate(
-        """html => {
-          const cell = document.createElement("div");
-          cell.innerHTML = html;
-          for (const script of cell.querySelectorAll("script")) {
-            const fresh = document.createElement("script");
-            fresh.textContent = script.textContent;
-            script.replaceWith(fresh);
-          }
-          document.querySelector("main").append(cell);
-        }""",
-        sum_dial()._repr_html_(),
-    )
-    page.get_by_role("slider", name="a", exact=True).press("End")
-    assert state(page)[1] == "2 + 3 = 5"
-
-
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_prediction_comes_before_its_answer(show, scripts):
     question = predict("Up?", ["yes", "no"], "no", "It is so.")
-    page = show(question, question, java_script_enabled=scripts)
-    answer = page.locator("details").first
+    page = show(question, java_script_enabled=scripts)
+    answer = page.locator("details")
     expect(answer).to_be_hidden()
     for choice, right in (("yes", False), ("no", True)):
-        page.get_by_label(choice).first.check()
-        expect(page.locator("details").nth(1)).to_be_hidden()
+        page.get_by_label(choice).check()
         if not right:
             answer.locator("summary").click()
         expect(answer).to_contain_text("It is so.")
@@ -267,7 +220,6 @@ def test_the_gallery_fits_and_is_accessible(show, width, scheme):
     page = show(*gallery(), width=width, color_scheme=scheme, reduced_motion="reduce")
     assert page.evaluate("document.documentElement.scrollWidth") == width
     texts = page.evaluate(TEXTS)
-    assert len(texts) > 200
     assert [text["words"] for text in texts if not text["fits"]] == []
     sizes = [text["size"] for text in texts]
     assert 11 <= min(sizes) <= max(sizes) < 19
@@ -303,23 +255,4 @@ CONTRAST = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out(show, scheme):
     found = show(*gallery(), color_scheme=scheme).evaluate(CONTRAST)
-    assert len(found) > 200
     assert [(ratio, words) for ratio, words in found if ratio < 4.5] == []
-
-
-# --- A colour for each agent ----------------------------------------------------------
-
-
-def light(colour: str) -> float:
-    """Return how bright a colour is, as a contrast counts it."""
-    part = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
-    return linear @ [0.2126, 0.7152, 0.0722] + 0.05
-
-
-@pytest.mark.parametrize("name", AGENT_COLOURS)
-def test_each_agent_stands_out_from_both_grounds(name):
-    style = (tangle.ROOT / "docs/_theme/static/book.css").read_text("utf-8")
-    own = light(AGENT_COLOURS[name])
-    for ground in map(light, re.findall(r"--ground: (#\w{6})", style)):
-        assert max(own / ground, ground / own) >= 3

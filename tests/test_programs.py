@@ -1,11 +1,9 @@
 """Programs: the page and the file are one; who copies a file has a working agent."""
 
-import ast
 import inspect
 import subprocess
 import sys
 from functools import partial
-from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -30,8 +28,7 @@ from literate_rl.data.replay import ReplayBuffer
 from literate_rl.learners import loop
 from literate_rl.runs.runs import stored_runs
 
-# Another environment of the same kind, for those whose actions are listed and those
-# whose are not.
+# Another environment of the same kind.
 OTHER_ENVS = {
     "ppo": "Acrobot-v1",
     "discrete_sac": "Acrobot-v1",
@@ -80,9 +77,7 @@ def test_a_program_is_written_and_kept_fresh(tmp_path):
     [
         (" total_steps=50000", "", "needs `total_steps"),
         ("env_id, seed,", "seed, env_id,", "has one line"),
-        ("import math\n", "import math\n" + "x = 1\n" * 90, "has at most 90 lines"),
     ],
-    ids=["steps", "line", "length"],
 )
 def test_what_is_no_program_is_said(tmp_path, old, new, said):
     root = new_root(tmp_path)
@@ -95,33 +90,19 @@ def test_what_is_no_program_is_said(tmp_path, old, new, said):
 # --- From the file to the reader ------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", program_names())
-def test_a_copy_learns_for_a_moment(name, tmp_path):
-    """In another directory, as a script; the first updates come after 1000 steps."""
-    envs = [None, *([OTHER_ENVS[name]] if name in OTHER_ENVS else [])]
-    for env in envs:
-        file = tmp_path / f"my_{name}.py"
-        file.write_text(
-            copied(name, total_steps=1_200, **({"env": env} if env else {}))
-        )
-        command = [sys.executable, "-W", "error::DeprecationWarning", str(file)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, timeout=300
-        )
-        assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize("name", ["ppo", "from_nothing"])
+def test_a_copy_is_a_script_that_learns_anywhere(name, tmp_path):
+    file = tmp_path / f"my_{name}.py"
+    file.write_text(copied(name, total_steps=1_040))
+    command = [sys.executable, "-W", "error::DeprecationWarning", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", program_names())
-def test_a_copy_is_a_whole_program(name):
-    tree = ast.parse(copied(name, env="Other-v0", seed=7, total_steps=123))
-    assert "--env Other-v0 --seed 7 --total-steps 123" in ast.get_docstring(tree)
-    defaults = [
-        (node.args[0].value, ast.literal_eval(node.keywords[-1].value))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "parser.add_argument"
-    ]
-    assert defaults == [("--env", "Other-v0"), ("--seed", 7), ("--total-steps", 123)]
+@pytest.mark.parametrize(("name", "env"), OTHER_ENVS.items())
+def test_a_program_trains_in_another_environment(name, env):
+    """The first updates come after 1000 steps."""
+    shelf.run_program(name, env=env, total_steps=1_040)
 
 
 def test_from_nothing_needs_nothing_of_this_book():
@@ -149,19 +130,16 @@ def test_copy_takes_a_hyphen_and_hands_its_options_on(capsys):
     main(["copy", "discrete-sac", "--env=Other-v0", "--seed=7", "--total-steps=123"])
     wanted = copied("discrete_sac", env="Other-v0", seed=7, total_steps=123)
     assert capsys.readouterr().out == wanted
+    assert "--env Other-v0 --seed 7 --total-steps 123" in wanted
 
 
 def test_run_program_returns_what_it_made_and_prints_nothing(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mine", "--env", "Nothing-v0"])
-    made = shelf.run_program("ppo", env="Acrobot-v1", seed=5, total_steps=600)
-    assert (made["env_id"], made["seed"], made["total_steps"]) == ("Acrobot-v1", 5, 600)
+    options = {"seed": 5, "total_steps": 600, "clip_ratio": 0.1}
+    made = shelf.run_program("ppo_error", env="Acrobot-v1", **options)
+    assert made.items() >= {"env_id": "Acrobot-v1", **options}.items()
     assert capsys.readouterr().out == ""
     assert sys.argv == ["mine", "--env", "Nothing-v0"]
-
-
-def test_run_program_takes_other_numbers():
-    made = shelf.run_program("ppo_error", total_steps=600, clip_ratio=0.1)
-    assert made["clip_ratio"] == 0.1
     with pytest.raises(ValueError, match="'ppo_error' has no setting 'clip'"):
         shelf.run_program("ppo_error", total_steps=600, clip=0.1)
 
@@ -199,32 +177,11 @@ def test_where_a_step_led_counts_nothing_after_a_termination(name, monkeypatch):
     assert all(map(partial(torch.allclose, atol=1e-3), once, again))
 
 
-@pytest.fixture(scope="module")
-def evaluate():
-    """Evaluate the actions of hybrid PPO; argument 0 is that of type 0, 1 that of 1."""
-    return shelf.run_program("hybrid_ppo", total_steps=1)["evaluate"]
-
-
-def loss_and_gradients(evaluate, monkeypatch, logit, mu, sigma, action):
-    leaves = [x.clone().requires_grad_() for x in (logit, mu, sigma)]
-    said = SimpleNamespace(
-        action_type=leaves[0],
-        action_args=SimpleNamespace(mu=leaves[1], sigma=leaves[2]),
-    )
-    monkeypatch.setitem(evaluate.__globals__, "actor", lambda obs: said)
-    log_prob, entropy = evaluate(None, action)
-    loss = (log_prob + 0.1 * entropy).sum()
-    return [loss, *torch.autograd.grad(loss, leaves)]
-
-
 @pytest.mark.parametrize(
-    ("place", "bad"),
-    [
-        *product(["mu", "action"], [torch.inf, torch.nan]),
-        *product(["sigma"], [1e-30, 1e30]),
-    ],
+    ("place", "bad"), [("mu", torch.nan), ("action", torch.inf), ("sigma", 1e-30)]
 )
-def test_an_argument_of_another_type_has_no_density(place, bad, evaluate, monkeypatch):
+def test_an_argument_of_another_type_has_no_density(place, bad):
+    """In hybrid PPO argument 0 is that of type 0, and argument 1 that of type 1."""
     parts = {
         "logit": torch.tensor([[0.3, 0.1, 0.5]]),
         "mu": torch.tensor([[0.2, 0.3]]),
@@ -232,10 +189,17 @@ def test_an_argument_of_another_type_has_no_density(place, bad, evaluate, monkey
         "action": torch.tensor([[0.0, 0.1, 0.2]]),
     }
     parts[place][:, -1] = bad
-    loss, *grads = loss_and_gradients(evaluate, monkeypatch, **parts)
-    assert loss.isfinite()
-    assert all(grad.isfinite().all() for grad in grads)
-    assert not grads[1][:, 1].any(), "nothing reaches its mean"
+    logit, mu, sigma = (parts[x].requires_grad_() for x in ("logit", "mu", "sigma"))
+    said = SimpleNamespace(
+        action_type=logit, action_args=SimpleNamespace(mu=mu, sigma=sigma)
+    )
+    evaluate = shelf.run_program("hybrid_ppo", total_steps=1)["evaluate"]
+    evaluate.__globals__["actor"] = lambda obs: said
+    loss = sum(evaluate(None, parts["action"]))
+    loss.backward()
+    for number in (loss, logit.grad, mu.grad, sigma.grad):
+        assert number.isfinite().all()
+    assert not mu.grad[:, 1].any(), "nothing reaches its mean"
 
 
 # --- Stored curves --------------------------------------------------------------------
@@ -252,12 +216,14 @@ def test_what_a_program_draws_is_noted_and_its_buffer_is_left_as_it_was():
 
 
 def test_a_stopped_benchmark_goes_on_and_a_changed_program_starts_over(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch
 ):
     def run_program(name, seed, total_steps):
+        trained.append(seed)
         episodes = [(100 * k, float(k + seed)) for k in range(1, 31)]
         return {"env_id": "E-v0", "total_steps": 3_000, "episodes": episodes}
 
+    trained = []
     monkeypatch.setattr(benchmark, "run_program", run_program)
     file = tmp_path / "x.py"
     monkeypatch.setattr(benchmark, "program_path", lambda name: file)
@@ -265,13 +231,9 @@ def test_a_stopped_benchmark_goes_on_and_a_changed_program_starts_over(
     benchmark.run("x", 1, tmp_path)
     file.write_text("# Another comment.\na = 1\n")
     benchmark.run("x", 2, tmp_path)
-    assert [line[:9] for line in capsys.readouterr().out.splitlines()] == [
-        "x, seed 1",
-        "x, seed 2",
-    ]
     (runs,) = stored_runs("program_x", tmp_path).values()
     assert runs.final.tolist() == [21.5, 22.5]
-    assert runs.curves.shape == (2, learning.BINS)
+    assert trained == [1, 2]
     file.write_text("a = 2\n")
     benchmark.run("x", 1, tmp_path)
     assert len(stored_runs("program_x", tmp_path)["x"].final) == 1
@@ -279,10 +241,7 @@ def test_a_stopped_benchmark_goes_on_and_a_changed_program_starts_over(
 
 @pytest.mark.parametrize("name", benchmark.SEEDS)
 def test_stored_curves_are_those_of_the_program_as_it_stands(name):
-    path = learning.LEARNING / f"program_{name}.csv"
-    if not path.exists():
-        pytest.skip(f"no curves yet: python -m benchmarks.programs {name}")
-    finals, origin = read_table(path)
+    finals, origin = read_table(learning.LEARNING / f"program_{name}.csv")
     program, _ = benchmark.CHANGED.get(name, (name, {}))
     assert origin["code"] == benchmark.fingerprint(program_path(program))
     assert len(finals) == benchmark.SEEDS[name]
@@ -291,21 +250,10 @@ def test_stored_curves_are_those_of_the_program_as_it_stands(name):
 # --- Code that is shown again ---------------------------------------------------------
 
 
-def test_source_is_the_code_of_the_module():
+def test_source_is_code_of_the_package():
     shown = source(loop.OffPolicy.iterate)
-    assert (shown.name, shown.module) == (
-        "OffPolicy.iterate",
-        "literate_rl.learners.loop",
-    )
-    assert repr(shown) == shown.code
-    assert shown.code.startswith("def iterate(")
+    assert repr(shown).startswith("def iterate(")
     for line in shown.code.splitlines():
         assert line.strip() in inspect.getsource(loop)
-    assert shown._repr_markdown_().startswith("```python\ndef iterate(")
-
-
-def test_only_code_of_the_package_is_shown():
-    with pytest.raises(
-        ValueError, match=r"only code of the package .* in test_programs"
-    ):
+    with pytest.raises(ValueError, match="only code of the package"):
         source(run)

@@ -141,16 +141,11 @@ FUNCTIONS = public_functions()
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_two_hundred_illegal_calls_are_refused(name: str) -> None:
     function, count = FUNCTIONS[name], 0
-    for seed in range(60):
-        random = Random(seed)
+    for random in map(Random, range(60)):
         if name in BUILT:
             count += assert_call_held(function, BUILT[name](random))
         else:
             count += assert_held(function, random, runs=1)
         if count >= 200:
-            return
-    pytest.fail(f"{count} illegal calls only")
-
-
-def test_no_built_call_is_for_a_function_that_is_gone() -> None:
-    assert BUILT.keys() <= FUNCTIONS.keys()
+            break
+    assert count >= 200

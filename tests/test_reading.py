@@ -30,19 +30,12 @@ def test_the_contents_open_where_there_is_no_room_for_them(fresh, width):
 
 def test_the_start_page_leads_back_to_the_place_of_reading(fresh):
     page = fresh.go(CHAPTER)
-    for section in ("line-by-line", "traps"):
-        page.locator(f"#{section}").evaluate("box => box.scrollIntoView()")
-        marked = page.locator("#contents .sections [aria-current=true]")
-        expect(marked).to_have_attribute("href", f"#{section}")
+    page.locator("#traps").evaluate("box => box.scrollIntoView()")
+    marked = page.locator("#contents .sections [aria-current=true]")
+    expect(marked).to_have_attribute("href", "#traps")
     fresh.go("index.html")
     page.locator(".continue a").click()
     expect(page).to_have_url(f"{fresh.address}/{CHAPTER}#traps")
-
-
-def test_the_page_for_wrong_addresses_leads_on(fresh):
-    page = fresh.go("404.html")
-    page.get_by_role("link", name="the start page").click()
-    expect(page).to_have_url(f"{fresh.address}/index.html")
 
 
 def test_long_code_is_cut_on_a_phone_until_one_asks(fresh):
@@ -51,9 +44,6 @@ def test_long_code_is_cut_on_a_phone_until_one_asks(fresh):
     box = page.locator(".cell.tag_program .highlight").first
     button = box.get_by_role("button", name=re.compile(r"Show all \d\d lines"))
     assert box.bounding_box()["height"] < 250
-    page.emulate_media(media="print")
-    assert box.bounding_box()["height"] > 800
-    page.emulate_media(media="screen")
     button.press("Enter")
     expect(button).to_have_count(0)
     assert box.bounding_box()["height"] > 800
@@ -109,9 +99,7 @@ def test_what_a_link_or_a_formula_means_is_shown_beside_it(window, target, reque
     [
         (r"\mathbb{E}_\pi[ G_t ]", {r"\mathbbE", "G"}),
         (r"\operatorname*{argmax}_a Q(s, a)", {"Q", "s", "a"}),
-        (r"{\operatorname{std} \hat A} + \max_j z_j", {r"\hatA", "z"}),
         (r"Z \overset{D}{=} r", {"Z", "r"}),
-        (r"\pi_{\text{old}}", {r"\pi"}),
     ],
 )
 def test_letters_of_a_command_are_no_symbols(formula, letters):
@@ -120,10 +108,9 @@ def test_letters_of_a_command_are_no_symbols(formula, letters):
     assert not {x for x in found if x.isalpha()} - letters
 
 
-@pytest.mark.parametrize(("term", "chapter"), [("advantage", "agents"), ("A2C", "a2c")])
-def test_the_glossary_leads_to_the_chapters(term, chapter):
-    entry = soup("docs/glossary.html").select_one(f"#term-{term}").find_next("dd")
-    assert f"../chapters/{chapter}.html" in [x["href"] for x in entry.select("a")]
+def test_the_glossary_leads_to_the_chapters():
+    entry = soup("docs/glossary.html").select_one("#term-A2C").find_next("dd")
+    assert "../chapters/a2c.html" in [x["href"] for x in entry.select("a")]
 
 
 # --- Paper, and pages without a script ------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def runs_of(name: str) -> Any:
 
 
 def test_each_stored_run_and_measurement_has_its_place_and_is_made_again() -> None:
-    """But for runs that a chapter draws, and what needs another library or days."""
+    """But for runs that a chapter draws."""
     speed = re.findall(r"```\{benchmark\} (.*)", PAGE)
     assert sorted(speed) == sorted(NAMES + PEER_NAMES + GPU_NAMES)
     shown = {*" ".join(re.findall(r"```\{(?:learning|ablation)\} (.*)", PAGE)).split()}
@@ -46,18 +45,6 @@ def test_each_stored_run_and_measurement_has_its_place_and_is_made_again() -> No
         *("encoders_breakout", "masks_taxi_without", "ppg_maze_tuning", "dqn_memory"),
         *("impala_lag_5", "impala_updates_1", "impala_updates_4"),
         *("moving_idle_2", "moving_idle_4", "moving_idle_cause"),
-    }
-    recipe = re.split(r"^\w+:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    [learn] = [part for part in recipe if "benchmarks.learning" in part]
-    made: set[str] = set()
-    for line in learn.replace("\\\n", " ").splitlines():
-        if found := re.search(r"-m (benchmarks\.\w+)(.*)", line):
-            module = import_module(found[1])
-            made.update(found[2].split() or getattr(module, "EXPERIMENTS", ()))
-    assert shown - made == {
-        *(f"{x}_cheetah{by}" for x in ("td3", "sac") for by in ("", "_peer")),
-        *("minatar_breakout", "minatar_dqn", "minatar_rainbow"),
-        *("platform", "ppg_starpilot", "recurrent_cartpole_peer"),
     }
 
 
@@ -89,7 +76,6 @@ def test_the_first_table_says_which_goals_are_missed() -> None:
      | 2   | reached <small>2 on average; 2 did</small>
      | 3.1 | <strong>missed</strong> <small>3.1 on average; 1 did</small>
    2 | 1.5 | reached <small>1.5 in 2 runs; 2 did</small>
-   2 | 3.1 | <strong>missed</strong> <small>3.1 in 2 runs; 1 did</small>
    3 | 2   | <strong>missed</strong> <small>2 in all 3; 2 did</small>
    1 |     |
 """)
@@ -102,67 +88,67 @@ def test_a_goal_asks_for_runs_or_for_their_mean(row) -> None:
 # --- Where runs end -------------------------------------------------------------------
 
 
-# What was to be reached, in how many of how many runs it was, and the worst of them.
+# What was to be reached, and in how many of how many runs it was.
 @each_row("""
-reinforce, minus the value | 499 | 17 | 20 | 388
-reinforce, no baseline | 500 | 7 | 20 | 111
-a2c, A2C | 240 | 15 | 20 | 101
-a2c, A2C | 491 | 10 | 20 | 101
-rainbow_cartpole, Rainbow | 475 | 10 | 10 | 483
-rainbow_parts, without n steps | 500 | 3 | 3 | 500
-ddpg_pendulum, DDPG | -200 | 9 | 10 | -288
-ddpg_pendulum, HDDPG | -200 | 10 | 10 | -147
-ddpg_pendulum, TD3 | -200 | 10 | 10 | -163
-ddpg_batches, DDPG | -200 | 10 | 10 | -164
-ddpg_batches, HDDPG | -200 | 9 | 10 | -371
-ddpg_batches, TD3 | -200 | 10 | 10 | -198
-sac_batches, SAC, batches of 256 | -200 | 9 | 10 | -257
-sac_pendulum, SAC | -200 | 10 | 10 | -147
-td3_switches, without delay | -200 | 5 | 5 | -151
-td3_switches, without smoothing | -200 | 5 | 5 | -151
-ddpg_corner, DDPG | 100 | 9 | 10 | 9
-sac_mountain, SAC | 91 | 10 | 10 | 92
-sac_mountain_parts, noise of one step | 0.001 | 0 | 10 | 0
-sac_mountain_parts, targets of one step | 91 | 9 | 10 | 66
-sac_cartpole, SAC | 500 | 8 | 10 | 435
-sac_cartpole_random, SAC | 480 | 10 | 10 | 490
-sac_cartpole_sure, SAC | 320 | 9 | 10 | 182
-sac_cartpole_sure, SAC | 460 | 9 | 10 | 182
-sac_cartpole_cool, SAC | 320 | 8 | 10 | 251
-sac_cartpole_hoard, SAC | 195 | 9 | 10 | 163
-lander, joint | 200 | 3 | 5 | 85
-lander_continuous, PPO | 200 | 2 | 5 | 127
-sac_cheetah, SAC | 1500 | 5 | 5 | 4104
+reinforce, minus the value | 499 | 17 | 20
+reinforce, no baseline | 500 | 7 | 20
+a2c, A2C | 240 | 15 | 20
+a2c, A2C | 491 | 10 | 20
+rainbow_cartpole, Rainbow | 475 | 10 | 10
+rainbow_parts, without n steps | 500 | 3 | 3
+ddpg_pendulum, DDPG | -200 | 9 | 10
+ddpg_pendulum, HDDPG | -200 | 10 | 10
+ddpg_pendulum, TD3 | -200 | 10 | 10
+ddpg_batches, DDPG | -200 | 10 | 10
+ddpg_batches, HDDPG | -200 | 9 | 10
+ddpg_batches, TD3 | -200 | 10 | 10
+sac_batches, SAC, batches of 256 | -200 | 9 | 10
+sac_pendulum, SAC | -200 | 10 | 10
+td3_switches, without delay | -200 | 5 | 5
+td3_switches, without smoothing | -200 | 5 | 5
+ddpg_corner, DDPG | 100 | 9 | 10
+sac_mountain, SAC | 91 | 10 | 10
+sac_mountain_parts, noise of one step | 0.001 | 0 | 10
+sac_mountain_parts, targets of one step | 91 | 9 | 10
+sac_cartpole, SAC | 500 | 8 | 10
+sac_cartpole_random, SAC | 480 | 10 | 10
+sac_cartpole_sure, SAC | 320 | 9 | 10
+sac_cartpole_sure, SAC | 460 | 9 | 10
+sac_cartpole_cool, SAC | 320 | 8 | 10
+sac_cartpole_hoard, SAC | 195 | 9 | 10
+lander, joint | 200 | 3 | 5
+lander_continuous, PPO | 200 | 2 | 5
+sac_cheetah, SAC | 1500 | 5 | 5
 """)
 def test_so_many_runs_reach_what_the_page_says(row) -> None:
     name, goal, *told = row
     final = runs_of(name).final
-    found = (final >= float(goal)).sum(), len(final), round(final.min())
+    found = (final >= float(goal)).sum(), len(final)
     assert [*map(str, found)] == told
 
 
-# Two agents seed by seed: the mean difference and its interval. An interval on both
-# sides of 0 shows no difference.
+# Whether the first agent has more or less than the second, seed by seed. An interval of
+# the mean difference on both sides of 0 shows neither.
 @each_row("""
-ppg_maze_shared, PPG | ppg_maze, PPG | area | -0.0607, -0.108 to -0.0131
-ppg_maze, PPG | ppg_maze, PPO | area | 0.0169, -0.013 to 0.0468
-ppg_maze, PPG | ppg_maze, PPO | final | 0.022, -0.0254 to 0.0694
-ppg_maze, PPG | ppg_maze, PPO | training | 0.0244, -0.00779 to 0.0566
-ppg_maze, PPG | ppg_maze, PPO | unseen | 0.0122, -0.0401 to 0.0645
-ppg_maze_once, PPG | ppg_maze_once, PPO | area | -0.00832, -0.0313 to 0.0147
-ppg_maze_once, PPG | ppg_maze_once, PPO | final | 0.009, -0.0131 to 0.0311
-ppg_maze_once, PPG | ppg_maze_once, PPO | training | 0.0032, -0.0136 to 0.02
-ppg_maze_once, PPG | ppg_maze_once, PPO | unseen | -0.0034, -0.0254 to 0.0186
-ppg_maze_ablation, 16 phases | ppg_maze, PPG | area | -0.0185, -0.0274 to -0.00951
-ppg_maze_ablation, clone weight 0 | ppg_maze, PPG | area | -0.0113, -0.0524 to 0.0297
-ppg_maze_ablation, clone weight 10 | ppg_maze, PPG | area | -0.0208, -0.0437 to 0.00212
-td3_switches, without delay | ddpg_pendulum, TD3 | area | 209, 141 to 278
-sac_mountain_parts, targets of one step | sac_mountain, SAC | area | 19.4, 8.58 to 30.3
-sac_cartpole_sure, SAC | sac_cartpole_hoard, SAC | final | 23, -11.3 to 57.3
-sac_cartpole_cool, SAC | sac_cartpole_sure, SAC | final | -10.9, -110 to 88.5
-sac_cartpole_random, SAC | sac_cartpole, SAC | area | -71.3, -87.1 to -55.5
-apex_ratio, actor | apex_ratio, largest | area | 24.7, -15.2 to 64.5
-minatar_breakout, chosen | minatar_breakout, by hand | curves | 1.84, -3.63 to 7.31
+ppg_maze_shared, PPG | ppg_maze, PPG | area | less
+ppg_maze, PPG | ppg_maze, PPO | area | either
+ppg_maze, PPG | ppg_maze, PPO | final | either
+ppg_maze, PPG | ppg_maze, PPO | training | either
+ppg_maze, PPG | ppg_maze, PPO | unseen | either
+ppg_maze_once, PPG | ppg_maze_once, PPO | area | either
+ppg_maze_once, PPG | ppg_maze_once, PPO | final | either
+ppg_maze_once, PPG | ppg_maze_once, PPO | training | either
+ppg_maze_once, PPG | ppg_maze_once, PPO | unseen | either
+ppg_maze_ablation, 16 phases | ppg_maze, PPG | area | less
+ppg_maze_ablation, clone weight 0 | ppg_maze, PPG | area | either
+ppg_maze_ablation, clone weight 10 | ppg_maze, PPG | area | either
+td3_switches, without delay | ddpg_pendulum, TD3 | area | more
+sac_mountain_parts, targets of one step | sac_mountain, SAC | area | more
+sac_cartpole_sure, SAC | sac_cartpole_hoard, SAC | final | either
+sac_cartpole_cool, SAC | sac_cartpole_sure, SAC | final | either
+sac_cartpole_random, SAC | sac_cartpole, SAC | area | less
+apex_ratio, actor | apex_ratio, largest | area | either
+minatar_breakout, chosen | minatar_breakout, by hand | curves | either
 """)
 def test_two_agents_differ_as_the_page_says(row) -> None:
     *names, what, told = row
@@ -173,31 +159,25 @@ def test_two_agents_differ_as_the_page_says(row) -> None:
     if what == "curves":  # their last bins
         ours, theirs = ours[:, -1], theirs[:, -1]
     found = paired_difference(ours, theirs[: len(ours)])
-    assert f"{found.mean:.3g}, {found.low:.3g} to {found.high:.3g}" == told
+    assert told == ("more" if found.low > 0 else "less" if found.high < 0 else "either")
 
 
 def test_the_curve_rises_slowly_because_the_cart_leaves_the_track() -> None:
     tracks = stored_runs("cartpole_ends")
-    steps, ends = tracks["PPO"].steps, tracks["PPO"].watched
+    steps = tracks["PPO"].steps
     gains = tracks["endless track"].curves - tracks["PPO"].curves
     gain = gains[:, (steps > 10_000) & (steps <= 26_000)].mean(1)
     assert [round(x) for x in (gain.mean(), *t_interval(gain))] == [99, 55, 144]
     assert (len(gain), gain.min() > 0) == (10, True)
-    between = (steps >= 14_000) & (steps <= 18_000)
-    track, pole, limit = (
-        ends[f"ends/{way}"].sum(0)[between].sum() for way in ("track", "pole", "limit")
-    )
-    assert track > pole + limit
 
 
 def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
-    rows, origin = read_table(RESULTS / "published.csv")
+    rows, _ = read_table(RESULTS / "published.csv")
     zoo = {
         (row["agent"], row["env"]): (float(row["return"]), int(row["steps"]))
         for row in rows
     }
-    line = f'href="{origin["source"]}?plain=1#L87">RL Zoo: -73.5</a>'
-    assert line in published("PPO", "Acrobot-v1")
+    assert "RL Zoo: -73.5" in published("PPO", "Acrobot-v1")
     for agent, env, name, times in (
         ("ppo", "Acrobot-v1", "acrobot, PPO", None),
         ("ppo", "LunarLanderContinuous-v3", "lander_continuous, PPO", None),
@@ -210,31 +190,21 @@ def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
         (mean, steps), runs = zoo[agent, env], runs_of(name)
         assert mean > runs.final.mean(), name
         assert times is None or steps == times * runs.steps[-1]
-    assert round(zoo["ppo", "LunarLanderContinuous-v3"][0]) == 271
-    assert round(runs_of("lander_continuous, PPO").final.mean()) == 182
-    dqn = runs_of("dqn_cartpole, DQN").final
-    assert round(dqn.mean()) == 457
-    assert sorted(dqn.round())[:4] == [301, 376, 412, 478]
 
 
 def test_the_same_seeds_a_week_later() -> None:
     rows, _ = read_table(RESULTS / "again.csv")
     moves: dict[tuple[str, str], list[float]] = {}
-    repeated = 0
     for row in rows:
-        if not row["now"] or row["variant"] == "DQN, other seeds":
+        name, variant = row["experiment"], row["variant"]
+        if not row["now"] or variant == "DQN, other seeds":
             continue
-        name, move = row["experiment"], float(row["now"]) - float(row["then"])
-        kept = stored_runs(name)[row["variant"]].final[int(row["seed"]) - 1]
-        assert kept == float(row["now"]), "the rows are the new runs"
+        moves.setdefault((name, variant), []).append(
+            float(row["now"]) - float(row["then"])
+        )
         if name.startswith(("reinforce", "a2c", "lander_")):
-            assert move == 0
-            repeated += 1
-            continue
-        assert move or row["now"] == "500", "another run"
-        moves.setdefault((name, row["variant"]), []).append(move)
+            assert moves.pop((name, variant)) == [0], "these come to the same bits"
     whole = [np.mean(each) for each in moves.values() if len(each) >= 5]
-    assert (repeated, len(whole)) == (7, 17)
     assert (sum(x < 0 for x in whole), sum(x > 0 for x in whole)) == (9, 7)
 
 
@@ -247,9 +217,6 @@ def test_ddpg_and_its_relatives_relapse_and_most_recover() -> None:
     }
     assert relapsed == {"DDPG": 5, "HDDPG": 4, "TD3": 3}
     assert sum((gap[:, -1] > 50).sum() for gap in gaps.values()) == 1
-    # The one that does not recover was well 800 steps before its end.
-    assert gaps["DDPG"][runs["DDPG"].final.argmin(), 22] < 20
-    assert runs["DDPG"].steps[22] == 9200
 
 
 def test_weak_runs_of_discrete_sac_drift_at_either_temperature() -> None:
@@ -356,5 +323,3 @@ def test_cartpole_is_solved_as_soon_as_the_page_says() -> None:
     assert round(seconds[own] / seconds[peer], 2) == 0.22
     assert 1.8 < seconds[fast] / seconds[own] < 2.2
     assert np.median(of(own, "steps")) <= np.median(of(peer, "steps"))
-    for name in (peer, own):
-        assert of(name, "steps").max() > 4 * of(name, "steps").min()

@@ -13,7 +13,7 @@ import pkgutil
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from random import Random
@@ -30,7 +30,7 @@ import numpy as np
 import pytest
 import torch
 import treetensor.torch as ttorch
-from annotated_types import Ge, Gt, Le, Lt, MultipleOf
+from annotated_types import Ge, Gt, Le, Lt
 from fuzz import assert_held
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -40,11 +40,9 @@ from torch import Tensor, nn
 import literate_rl
 from literate_rl.ground.signatures import (
     Count,
-    Finite,
     Float,
     Fraction,
     Int,
-    NonNegative,
     Positive,
     Scale,
     at_least,
@@ -144,7 +142,7 @@ def texts_and_shapes(draw) -> tuple[list[str], list[tuple[int, ...]]]:
     return texts, shapes
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(texts_and_shapes())
 @example((["B *S B"], [(3,)]))
 @example((["B ... B"], [()]))
@@ -218,12 +216,9 @@ INF, NAN = math.inf, math.nan
     [
         (float, [NAN, -INF, np.float32(0.5), torch.ones(())], ["1", None, True, [1]]),
         (Scale, [1e-30], [0, INF]),
-        (NonNegative, [0], [-1e-30, INF]),
-        (Finite, [-1e30], [INF, -INF, NAN]),
         (bool, [True, np.bool_(False), torch.tensor(True)], [0, None, torch.tensor(1)]),
         (str | Path, ["x", Path("x")], [b"x", None]),
         (Literal[1, "one", None], [1, "one", None], [True, 2, "two", np.ones(3)]),
-        (Callable[..., Any], [len, int], [0, None]),
         (Own, [Own()], [1]),
         (Float[Tensor | np.ndarray, "B"], [ROW, np.ones(3)], [[1.0], ROW.half()]),
         *(
@@ -245,10 +240,8 @@ def test_kinds(hint, legal, illegal):
     ("hint", "given", "wanted"),
     [
         (float, np.array(0.5), 0.5),
-        (Literal["x", 3], np.str_("x"), "x"),
         (tuple[int, list[int]], (np.int8(1), [np.int64(2)]), (1, [2])),
         (Any, np.float64(0.5), np.float64(0.5)),
-        (Float[Tensor, ""], torch.tensor(0.5), torch.tensor(0.5)),
     ],
 )
 def test_a_function_gets_plain_numbers(hint, given, wanted):
@@ -271,8 +264,6 @@ def test_a_function_gets_plain_numbers(hint, given, wanted):
         (TB, ROW, "ValueError: a must have shape (T, B), got (4,)"),
         (TB, ROWS[:0], "ValueError: a must have a non-empty shape (T, B), got (0, 2)"),
         (Fraction, 1.5, "ValueError: a must be at least 0 and at most 1, got 1.5"),
-        (float, np.ones(1), "TypeError: a must be a number, got ndarray"),
-        (Literal["x", "y"], "X", "ValueError: a must be 'x' or 'y', got 'X'"),
         (
             Pair,
             (ROW, None),
@@ -290,8 +281,6 @@ def test_a_function_gets_plain_numbers(hint, given, wanted):
             "ValueError: a.sigma must have shape (B, A) with B = 4 (of a.mu), "
             "A = 2 (of a.mu), got (4,)",
         ),
-        (Sequence[str], "abc", "TypeError: a must be a Sequence, got str"),
-        (list[Count], [1, 0], "ValueError: a[1] must be at least 1, got 0"),
         (list[list[bool]], [[True], [0]], "TypeError: a[1][0] must be a bool, got int"),
     ],
 )
@@ -336,14 +325,10 @@ def every_way(first: Count, /, second: Count, *, last: Count = 1) -> list[Any]:
 def test_each_way_is_checked():
     assert every_way(1, 2) == [1, 2, 1]
     assert every_way(1, last=5, second=np.int64(2)) == [1, 2, 5]
-    for args, named, name in (
-        ((1, 0), {}, "second"),
-        ((1,), {"second": 0}, "second"),
-        ((1, 1), {"last": 0}, "last"),
-    ):
-        with pytest.raises(ValueError, match=f"^{name} must be at least 1, got 0$"):
+    for args, named in (((1, 0), {}), ((1,), {"second": 0})):
+        with pytest.raises(ValueError, match="second must be at least 1, got 0"):
             every_way(*args, **named)
-    for args in ((), (1, 2, 3), (np.int64(1), 2, 3)):
+    for args in ((), (1, 2, 3)):
         with pytest.raises(TypeError, match="argument"):
             every_way(*args)
 
@@ -355,7 +340,6 @@ class Settings:
 
     gamma: Fraction = 0.99
     num_steps: Count = 8
-    name: str | None = None
     hidden: list[Count] = field(default_factory=list)
 
 
@@ -369,7 +353,7 @@ class MoreSettings(Settings):
 
 def test_a_dataclass_is_checked_when_it_is_made_and_holds_plain_numbers():
     made = replace(MoreSettings(0.5, hidden=[np.int64(4)]), num_steps=np.int32(3))
-    values = {"gamma": 0.5, "num_steps": 3, "name": None, "hidden": [4], "clip": 0.2}
+    values = {"gamma": 0.5, "num_steps": 3, "hidden": [4], "clip": 0.2}
     assert json.loads(json.dumps(asdict(made))) == values
     for change in ({"gamma": 1.5}, {"hidden": [0]}, {"clip": 0}):
         with pytest.raises(ValueError, match=min(change)):
@@ -380,39 +364,21 @@ def test_a_dataclass_is_checked_when_it_is_made_and_holds_plain_numbers():
 
 
 @pytest.mark.parametrize(
-    "hint",
-    [
-        Annotated[int, MultipleOf(2)],
-        list["Nowhere"],
-        NamedTuple("Holder", [("x", Float[Tensor, "#B"])]),
-        TypedDict("Holder", {"x": Float[Tensor, "#B"]}),
-        Float[Tensor, "T*B"],
-        "not python",
-    ],
-    ids=str,
-)
-def test_what_is_not_understood_is_an_error_at_every_call(hint):
-    function = takes(int, hint)
-    for _ in range(2):
-        with pytest.raises(TypeError, match=r"@checked cannot read .*function, "):
-            function(1, None)
-
-
-@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("a: int, self", "f, self: the annotation is missing"),
         ("a: int, b: Float[Tensor, '#B']", "f, b: .* the dimension '#B'"),
         ("*rest: Count", r"f, rest: .* \*rest"),
-        ("**others: Any", r"f, others: .* \*\*others"),
         ("a: int) -> (Nowhere", "name 'Nowhere' is not defined"),
     ],
 )
-def test_the_error_names_function_argument_and_annotation(text, words):
+def test_what_is_not_understood_is_an_error_at_every_call(text, words):
     scope = dict(globals())
     exec(f"from __future__ import annotations\ndef f({text}): pass", scope)
-    with pytest.raises(TypeError, match=words):
-        checked(scope["f"])(1, 2)
+    function = checked(scope["f"])
+    for _ in range(2):
+        with pytest.raises(TypeError, match=words):
+            function(1, 2)
 
 
 # --- A checked function is still the function -----------------------------------------
@@ -437,21 +403,11 @@ class Network(nn.Module):
         """Return a row for each state."""
         return self.linear(x)
 
-    @classmethod
-    @checked
-    def of(cls, size: Count) -> Network:
-        """Make one."""
-        return cls(size, size)
-
 
 def test_methods():
-    network = Network.of(3)
-    assert network(torch.ones(2, 3)).shape == (2, 3)
-    for method, bad, name in (
-        (Network, 0, "inputs"),
-        (network, torch.ones(3), "x"),
-        (Network.of, 0, "size"),
-    ):
+    network = Network(3)
+    assert network(torch.ones(2, 3)).shape == (2, 2)
+    for method, bad, name in ((Network, 0, "inputs"), (network, torch.ones(3), "x")):
         with pytest.raises(ValueError, match=f"^{name} must"):
             method(bad)
 
@@ -471,14 +427,14 @@ def test_tensors_are_passed_on_as_they_are():
 
     x, y = torch.ones(3, requires_grad=True), torch.ones(3, device="meta")
     seen = keep(x, y=y)
-    assert (seen[0] is x, seen[1] is y, x._version) == (True, True, 0)
+    assert (seen[0] is x, seen[1] is y) == (True, True)
     x = torch.rand(4, 2, 3)
     assert torch.equal(torch.func.vmap(discount)(x), x * 0.9)
 
 
 NOTEBOOK = """
 from __future__ import annotations
-import pickle, cloudpickle
+import cloudpickle
 from typing import NamedTuple
 import torch
 from torch import Tensor
@@ -497,25 +453,18 @@ class Data(NamedTuple):
     x: Float[Tensor, "B"]
 
 print(mean(old), mean(Data(torch.ones(2))))
-again = pickle.loads(cloudpickle.dumps(mean))
-print(again(old), pickle.loads(pickle.dumps(mean)) is mean)
-for function in (mean, again):
-    try:
-        function(Data(torch.ones(2, 2)))
-    except ValueError as error:
-        print(error)
+again = cloudpickle.loads(cloudpickle.dumps(mean))
+try:
+    again(Data(torch.ones(2, 2)))
+except ValueError as error:
+    print(error)
 """
 
 
 def test_functions_of_a_notebook_also_when_a_class_is_defined_anew():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", NOTEBOOK],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    message = "data.x must have shape (B,), got (2, 2)\n"
-    assert done.stdout == "0.5 0.5\n0.5 True\n" + 2 * message
+    command = [sys.executable, "-W", "ignore", "-c", NOTEBOOK]
+    printed = subprocess.check_output(command, text=True)
+    assert printed == "0.5 0.5\ndata.x must have shape (B,), got (2, 2)\n"
 
 
 # --- Plans ---------------------------------------------------------------------------
@@ -608,7 +557,6 @@ PICKED, TWO = torch.tensor([0, 2]), np.ones(2)
     ("hint", "fine", "bad", "words"),
     [
         (Pick, PICKED, PICKED + 1, "lie in 0..2, got 1..3"),
-        (Pick, PICKED, PICKED - 1, "lie in 0..2, got -1..1"),
         (Pick, PICKED, PICKED[:1] + 7, "have shape"),  # which is looked at first
         (Mean, TWO, TWO[:1], "hold at least 2 seeds, got 1"),
         (Mean, TWO, TWO * NAN, "be finite"),

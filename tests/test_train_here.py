@@ -10,14 +10,11 @@ import torch
 from playwright.sync_api import Page, expect
 from torch import nn
 
-from benchmarks.learning import LEARNING
-from benchmarks.store import read_table
 from literate_rl.book.pictures import Widget, script
 from literate_rl.book.train_here import (
     MAZE,
     MAZE_SETTINGS,
     SETTINGS,
-    SLIDERS,
     learn_maze,
     train_cartpole,
     train_maze,
@@ -32,12 +29,6 @@ from literate_rl.runs.runs import stored_runs
 def widget() -> Widget:
     """Return the widget of PPO."""
     return train_cartpole()
-
-
-@pytest.fixture(scope="module")
-def maze() -> Widget:
-    """Return the widget of Q-learning."""
-    return train_maze()
 
 
 # --- The script's mathematics ---------------------------------------------------------
@@ -110,11 +101,10 @@ def test_three_iterations_are_those_of_the_package(show, monkeypatch, clip):
     if clip:
         shares = [row["losses/clipfrac"] for row in found]
         assert outside == pytest.approx(shares, abs=1e-6)
-        assert max(outside) > 0
 
 
-@pytest.mark.parametrize("turned", [(0.5, 0.1, 0.9), (1, 0.6, 1)])
-def test_the_script_learns_the_maze_as_python_does(show, turned):
+def test_the_script_learns_the_maze_as_python_does(show):
+    turned = 0.5, 0.1, 0.9
     names = ("step_size", "exploration", "discount")
     found = show().evaluate(
         f"""([settings, now]) => {{
@@ -162,14 +152,6 @@ def test_the_stored_runs_are_those_of_the_script(show, name, clip):
         assert found[:, 1].mean() == pytest.approx(share, rel=1e-3)
 
 
-def test_the_stored_runs_have_the_settings_of_today():
-    _, origin = read_table(LEARNING / "train_here.csv")
-    (_, epochs), _, (_, rate) = SLIDERS.values()
-    words = " ".join(f"{name}={value}" for name, value in SETTINGS.items())
-    assert origin["settings"].endswith(f"num_epochs={epochs} rate={rate} {words}")
-    assert [values for values, _ in SLIDERS.values()][1][2:5:2] == (0.2, "no clip")
-
-
 # --- In a browser ---------------------------------------------------------------------
 
 
@@ -192,24 +174,23 @@ def test_train_stop_and_reset(show, widget):
     # All arithmetic is in the worker.
     assert len(page.workers) == 1
     page.get_by_role("button", name="Stop").click()
-    page.wait_for_timeout(1000)
+    page.wait_for_timeout(500)
     stopped = str(now.text_content())
     page.wait_for_timeout(300)
     expect(now).to_have_text(stopped)
     # The run before stays as the other line.
     old, line = (page.locator(f".lr-line.lr-{x}").first for x in ("second", "accent"))
     ran = str(line.get_attribute("d"))
-    # Reset stops a run that is under way too, and Train begins the next one.
-    for _ in range(2):
-        reset.click()
-        expect(train).to_be_visible()
-        page.wait_for_timeout(300)
-        expect(now).to_have_text(re.compile("^0 steps, 0 s"))
-        expect(line).to_have_attribute("d", "")
-        assert str(old.get_attribute("d")).startswith(ran)
-        ran = "M"
-        train.click()
-        trained(page, 256)
+    reset.click()
+    expect(now).to_have_text(re.compile("^0 steps, 0 s"))
+    expect(line).to_have_attribute("d", "")
+    assert str(old.get_attribute("d")).startswith(ran)
+    # Train begins the next one, and Reset stops it while it is under way.
+    train.click()
+    trained(page, 256)
+    reset.click()
+    page.wait_for_timeout(300)
+    expect(now).to_have_text(re.compile("^0 steps, 0 s"))
 
 
 def test_the_sliders_reach_the_worker(show, widget):
@@ -226,9 +207,11 @@ def test_the_sliders_reach_the_worker(show, widget):
     assert float(height) == pytest.approx(100 - 100 * outside, abs=0.06)
 
 
-def test_a_training_ends_with_its_table_and_the_ring_walks_to_the_prize(show, maze):
-    short = maze.html.replace('"total":6000', '"total":500')
-    page = show(Widget(short, ""))
+def test_a_training_ends_with_its_table_and_the_ring_walks_to_the_prize(
+    show, monkeypatch
+):
+    monkeypatch.setattr("literate_rl.book.train_here.MAZE_TOTAL", 500)
+    page = show(train_maze())
     page.get_by_role("slider", name="exploration").press("End")
     page.get_by_role("button", name="Train").click()
     expect(page.locator("output")).to_contain_text("The end, after 500 steps")
@@ -237,22 +220,14 @@ def test_a_training_ends_with_its_table_and_the_ring_walks_to_the_prize(show, ma
     ring, home = page.locator(".lr-moves"), "translate(142 130)"
     expect(ring).not_to_have_attribute("transform", home)
     # What is drawn is the table after so many steps.
-    table = page.evaluate(
-        f"""settings => {{
-          {script("q_learning")}
-          const iterate = agent(settings, 1);
-          const now = {{step_size: 0.5, exploration: 1, discount: 0.9}};
-          return [...Array(20)].map(() => iterate(now)).at(-1).table;
-        }}""",
-        MAZE_SETTINGS,
-    )
+    table = learn_maze(0.5, 1, 0.9, seed=1).table
     numbers = page.locator(".lr-number").all_text_contents()
     values = [max(x) for x, prize in zip(table, MAZE.prize, strict=True) if not prize]
     assert [float(x) for x in numbers] == pytest.approx(values, abs=0.051)
 
 
-def test_without_a_browser_one_sees_stored_runs(widget, maze):
-    for html in (widget.html, maze.html):
+def test_without_a_browser_one_sees_stored_runs(widget):
+    for html in (widget.html, train_maze().html):
         assert len(re.findall('lr-line lr-thick" d="M', html)) == 4
     for runs in stored_runs("train_here").values():
         assert f"{runs.final.mean():.0f}" in str(widget)

@@ -34,22 +34,17 @@ STATEMENTS = st.sampled_from(
     [
         code("x = 1"),
         code("x = 1  # a trailing comment"),
-        code("x = f(", "    # a comment inside brackets", "    1,", ")"),
         code("x = [", "    1,  # trailing inside brackets", "    # inside", "]"),
         code("x = {", '    "(": 1,', "    # inside", "}"),
         code('x = """', "# no comment", '"""'),
         code("x = '''", '""" # no comment', "# [", "'''"),
         code('x = "# no comment"'),
-        code("x = 1 + \\", "    2"),
         code("x = 1", '"""A string that documents nothing."""'),
         code("if x:", "    y = 1", "else:", "    y = 2"),
         code("# fmt: off"),
         code("#: a comment for autodoc"),
         code("# noqa: E501"),
         code("# type: ignore"),
-        code("# pragma: no cover"),
-        code("# ruff: noqa"),
-        code("# mypy: ignore-errors"),
         code("lambda: (yield)"),
     ]
 )
@@ -61,7 +56,6 @@ COMMENTS = st.sampled_from(
             Line("# lines, $x_{1}$ and {eq}`ratio`.", "comment"),
         ],
         [Line("#", "comment"), Line("#  * indented", "comment")],
-        [Line("#!no space", "comment")],
         [Line("# ( an open bracket in prose", "comment")],
     ]
 )
@@ -133,16 +127,8 @@ def test_every_line_appears_once_and_in_order(lines):
     comments = [x for p in beside if not p.is_docstring for x in p.text.splitlines()]
     written = [line.text.strip() for line in lines if line.kind == "comment"]
     assert comments == [text[1:].removeprefix(" ") for text in written]
-    starts = ('"""One', '"""First', "r'''")
-    assert [prose.line for prose in beside if prose.is_docstring] == [
-        number
-        for number, line in enumerate(lines)
-        if line.kind == "docstring" and line.text.strip().startswith(starts)
-    ]
     for prose in beside:  # it knows its line
         assert prose.text.split("\n")[0].strip(". ") in lines[prose.line].text
-    for row in rows:
-        assert row.prose or any(lines[number].text.strip() for number in row.lines)
 
 
 CELL = '''\
@@ -216,19 +202,11 @@ def test_prose_does_not_change_what_a_module_does(lines):
     ("old", "new", "same"),
     [
         ("x = 1", "x = 1.0", False),
-        ("x = 'a'", "x = 'b'", False),
         ("def f(x=1): return x", "def f(x=2): return x", False),
-        ("def f(x): return x", "def f(x: int): return x", False),
-        (
-            "def f(x):\n    'd'\n    return x",
-            "def f(x):\n    'd'\n    return -x",
-            False,
-        ),
         ("x = 1\ny = 2", "y = 2\nx = 1", False),
         ("@a\ndef f(): return 0", "@b\ndef f(): return 0", False),
         ("x = 1", "# why\nx=1  # and how", True),
         ("'a'\nx = 1", "'b'\nx = 1", True),
-        ("async def f():\n    'a'\n    return 0", "async def f():\n    return 0", True),
         ("class C:\n    'a'\n    x = 1", "class C:\n    '''b'''\n    x = 1", True),
         ("f(1, 2)", "f(\n    1,\n    2,\n)", True),
     ],
@@ -249,6 +227,8 @@ def package(tmp_path, monkeypatch):
     (folder / "b.py").write_text("from literate_rl.c import (\n    g,\n)\n")
     (folder / "c.py").write_text("g = 1\n")
     (folder / "d.py").write_text("h = 1\n")
+    (folder / "pictures.py").write_text("def dial(): ...\n")
+    (folder / "book").mkdir()
     (folder / "ground").mkdir()
     (folder / "ground/w.py").write_text("from literate_rl.d import h\n")
     settings = tmp_path / "docs/_ext/kernel_config.py"
@@ -262,21 +242,16 @@ def package(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "names"),
     [
-        ("from literate_rl.c import g", "c"),
-        ("from literate_rl.b import f", "bc"),
         ("from literate_rl.a import x, y", "abc"),
         ("from literate_rl.d import h\nfrom literate_rl.b import (\n  f\n)", "bcd"),
         ("if x:\n    from literate_rl.d import h", "d"),
-        ("import torch", ""),
-        ("from literate_rl.unknown import x", ""),
         ("# from literate_rl.d import h", ""),
         ("from other_literate_rl.d import h", ""),
         ("from literate_rl.ground.w import z", "dw"),
     ],
 )
 def test_imported_modules_are_found_through_others(package, source, names):
-    found = weave.imported_modules(source)
-    assert [path.stem for path in found] == list(names)
+    assert [path.stem for path in weave.imported_modules(source)] == list(names)
 
 
 def digest_of(source: str) -> str:
@@ -289,52 +264,25 @@ def digest_of(source: str) -> str:
     ("path", "text", "again"),
     [
         ("src/literate_rl/c.py", "g = 2\n", {"a", "b"}),
-        ("src/literate_rl/c.py", "from literate_rl.a import f\ng = 1\n", {"a", "b"}),
         ("src/literate_rl/c.py", '"""Prose."""\n\n# Why.\ng = 1  # one\n', set()),
-        ("src/literate_rl/d.py", "h = 2\n", {"d"}),
         (
             "src/literate_rl/book/dial.js",
             "export const start = () => {};\n",
             {"pictures"},
         ),
-        ("docs/_ext/kernel_config.py", "size = 12\n", {*"abd", "pictures"}),
         ("constraints.txt", "torch==2.13.1\nwheel==0.46\n", {*"abd", "pictures"}),
     ],
 )
 def test_a_chapter_runs_again_when_what_it_stands_on_changes(
     package, path, text, again
 ):
-    (package / "pictures.py").write_text("def dial(): ...\n")
-    (package / "book").mkdir()
-
-    def digests() -> dict[str, str]:
-        imports = {x: f"from literate_rl.{x} import f" for x in (*"abd", "pictures")}
-        return {name: digest_of(source) for name, source in imports.items()}
+    def digests() -> set[tuple[str, str]]:
+        names = *"abd", "pictures"
+        return {(x, digest_of(f"from literate_rl.{x} import f")) for x in names}
 
     before = digests()
     (package / "../.." / path).write_text(text)
-    assert {name for name, new in digests().items() if new != before[name]} == again
-
-
-# --- Names ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cell", "names"),
-    [
-        ("import torch", {"torch": "torch"}),
-        ("import torch.nn.functional as F", {"F": "torch.nn.functional"}),
-        ("import torch.distributions", {"torch": "torch"}),
-        ("import numpy as np", {"np": "numpy"}),
-        ("from torch import Tensor, nn", {"Tensor": "torch.Tensor", "nn": "torch.nn"}),
-        ("from a.b import c as d", {"d": "a.b.c"}),
-        ("from literate_rl.x import f", {"f": "literate_rl.x.f"}),
-        ("def f():\n    import torch", {"torch": "torch"}),
-        ("x = 1", {}),
-    ],
-)
-def test_aliases_say_what_imported_names_stand_for(cell, names):
-    assert weave.aliases(["y = 0", cell]) == names
+    assert {name for name, _ in digests() - before} == again
 
 
 # --- reading --------------------------------------------------------------------------
@@ -345,10 +293,8 @@ def test_aliases_say_what_imported_names_stand_for(cell, names):
     [
         ("stored_runs('x')", "x"),
         ("stored_runs(f'{name}_y')", "x_y"),
-        ("stored_runs(name)", "x x_y"),
         ("read_rows(results_folder() / 'speed.csv')", "speed"),
         ("(results_folder() / 'learning').iterdir()", "x x_y"),
-        ("print('x')", ""),
     ],
 )
 def test_new_data_execute_a_chapter_again_that_reads_them(
