@@ -24,10 +24,13 @@ $(READY): pyproject.toml constraints.txt
 sync: $(READY)  ## Make the notebooks and the modules from the chapters
 	@$(BIN)/python docs/_ext/tangle.py
 
+# Sphinx copies pictures at the end, of the pages that it has just written. So after a build
+# that was interrupted all pages are written again.
 html: sync  ## Execute the chapters and build the website; ADDRESS=https://… where it will be
-	@mkdir -p build
-	$(BIN)/python -m sphinx -n -W --keep-going -T $(if $(ADDRESS),-D html_baseurl=$(ADDRESS:/=)/) \
+	@mkdir -p build && touch build/unfinished
+	$(BIN)/python -m sphinx -n -W --keep-going -T $(if $(wildcard build/unfinished),-a) $(if $(ADDRESS),-D html_baseurl=$(ADDRESS:/=)/) \
 	  -d build/doctrees . build/html
+	@rm build/unfinished
 	@echo "Open $(CURDIR)/build/html/index.html"
 
 serve: html  ## Build the website and serve it on http://localhost:8000

@@ -6,13 +6,18 @@ run needs (target, optimiser, buffer, random numbers). The numbers were recorded
 Where a refactoring changes what is drawn or computed, they change. Each training runs
 twice: with the fast forms, and with the plain ones.
 
-The tests allow for another processor's rounding. ``python tests/net.py`` writes the
-numbers anew.
+The tests allow for another processor's rounding, which twenty updates can bear and a
+thousand cannot. So the long form compares bits, on one machine: ``python tests/net.py
+digests FILE`` before a refactoring and again behind it, which tells what has changed;
+``digests FILE PPO A3C`` takes the trainings whose names begin so.
+``python tests/net.py record`` writes the numbers of the tests anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +32,9 @@ from literate_rl.data.agents import seed_everything
 
 RECORD = Path(__file__).with_name("net.json")
 CARTPOLE, PENDULUM, MOVING = "CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"
+# The long form has so many times the iterations.
+LONG = 50
+METRIC = "metric "  # what the name of a part begins with that is one
 
 
 class Case(NamedTuple):
@@ -132,12 +140,21 @@ def parts_of(learner: Any, metrics: dict[str, float]) -> dict[str, list[Tensor]]
     """Return all that a learner holds, in parts."""
     state = learner.state_dict()
     state |= state.pop("learner", {})  # what a learner with actors keeps
-    told = {f"metric {name}": number for name, number in metrics.items()}
+    told = {METRIC + name: number for name, number in metrics.items()}
     whole = {**told, "policy": learner.policy.state_dict(), **state}
     return {name: list(leaves(part)) for name, part in whole.items()}
 
 
-def play(name: str) -> dict[str, list[Tensor]]:
+def compared(before: Iterable[str], now: Iterable[str]) -> list[str]:
+    """Return the parts to compare: all, but for metrics that one side does not have."""
+    return sorted(
+        name
+        for name in {*before} | {*now}
+        if not name.startswith(METRIC) or (name in before and name in now)
+    )
+
+
+def play(name: str, times: int = 1) -> dict[str, list[Tensor]]:
     """Train what a name says and return what the learner holds then."""
     name, form = name.rsplit(", ", 1)
     algorithm, env, iterations, changes = CASES[name]
@@ -148,15 +165,21 @@ def play(name: str) -> dict[str, list[Tensor]]:
         config = ALGORITHMS[algorithm].settings(env)
         config = replace(config, **SMALL[algorithm], **changes)
         fast = "auto" if form == "fast" else "plain"
-        learner: Any = make_learner(algorithm, env, config, {}, fast=fast)
-        for _ in range(iterations):
-            metrics = learner.iterate()
-        parts = parts_of(learner, metrics)
-        if hasattr(learner, "close"):
-            learner.close()
-        return parts
+        return trained(algorithm, env, config, iterations * times, fast)
     finally:
         torch.set_num_threads(threads)
+
+
+def trained(
+    algorithm: str, env: str, config: Any, iterations: int, fast: Any
+) -> dict[str, list[Tensor]]:
+    learner: Any = make_learner(algorithm, env, config, {}, fast=fast)
+    for _ in range(iterations):
+        metrics = learner.iterate()
+    parts = parts_of(learner, metrics)
+    if hasattr(learner, "close"):
+        learner.close()
+    return parts
 
 
 def boil_down(tensors: Iterable[Tensor]) -> list[float]:
@@ -169,6 +192,43 @@ def boil_down(tensors: Iterable[Tensor]) -> list[float]:
     return [float(f"{x:.9g}") for x in result]
 
 
-if __name__ == "__main__":
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Return a digest that changes with each bit, in whatever order they come."""
+    each = sorted(
+        repr((x.dtype, tuple(x.shape))).encode() + x.detach().numpy().tobytes()
+        for x in tensors
+    )
+    return hashlib.sha256(b"".join(each)).hexdigest()[:16]
+
+
+def digests(file: Path, beginnings: tuple[str, ...]) -> int:
+    """Write the long form's digests, or compare them with those in a file."""
+    now = {}
+    for name in (name for name in NAMES if name.startswith(beginnings)):
+        now[name] = {k: digest(x) for k, x in play(name, LONG).items()}
+        print(".", end="", flush=True)
+    print()
+    if not file.exists():
+        file.write_text(json.dumps(now, indent=0) + "\n")
+        return 0
+    before, changed = json.loads(file.read_text()), 0
+    for name, parts in now.items():
+        was = before.get(name, {})
+        differ = [k for k in compared(was, parts) if was.get(k) != parts.get(k)]
+        changed += bool(differ)
+        if differ:
+            print(f"{name}: {', '.join(differ)}")
+    print(f"{changed} of {len(now)} have changed")
+    return changed
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["digests"]:
+        return digests(Path(sys.argv[2]), tuple(sys.argv[3:] or [""]))
     numbers = {name: {k: boil_down(x) for k, x in play(name).items()} for name in NAMES}
     RECORD.write_text(json.dumps(numbers, indent=0) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
