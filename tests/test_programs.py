@@ -38,6 +38,7 @@ CELL = """# %% tags=["program"] total_steps=50000
 import math
 
 env_id, seed, total_steps = "CartPole-v1", 1, 5_000
+# A constant {eq}`circle`.
 print(env_id, seed, total_steps, math.pi)
 """
 
@@ -56,6 +57,7 @@ def test_a_program_is_written_and_kept_fresh(tmp_path):
     chapter.write_text(chapter.read_text() + "\n" + CELL)
     file = root / "src/literate_rl/programs/coins.py"
     assert file in tangle.sync(root)
+    assert "# A constant.\n" in file.read_text(), "a file has no numbers of equations"
     assert run(file.read_text()).stdout.startswith("CartPole-v1 1 50000 3.14")
     given = ("--env", "Acrobot-v1", "--seed", "3", "--total-steps", "7")
     assert run(file.read_text(), *given).stdout.startswith("Acrobot-v1 3 7 3.14")
