@@ -18,7 +18,6 @@ from test_a2c import make_a2c, policy_for, same
 from test_actors import cartpoles
 from test_processes import pids
 from torch import nn
-from worlds import counting
 
 from literate_rl.actors.a3c import A3C, A3CConfig
 from literate_rl.actors.actors import InProcess, weights_of
@@ -39,11 +38,6 @@ def make_a3c(env: str = "CartPole-v1", **changes: Any) -> A3C:
     build = partial(make_envs, partial(flat_env, env), config.num_envs)
     transport = transport_named(config.transport)
     return A3C(policy_for(build()), build, config, transport)
-
-
-def test_the_number_of_environments_must_be_right() -> None:
-    with pytest.raises(ValueError, match="envs must have 3 copies, got 2"):
-        A3C(policy_for(counting()), counting, SMALL)
 
 
 # --- Workers --------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from itertools import product
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from fuzz import assert_held
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,10 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from literate_rl.ground.nests import pack
 from literate_rl.nets.disjoint_network import (
-    CategoricalProjectionNetwork,
     DisjointPolicyValueNetwork,
     EncodingNetwork,
-    NormalProjectionNetwork,
 )
 from literate_rl.nets.recurrent import RecurrentEncodingNetwork
 
@@ -224,20 +220,6 @@ REFUSED: list[tuple[str, Callable[..., Any], Any]] = [
 def test_what_does_not_fit_is_named(words: str, call: Any, arguments: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call(*arguments)
-
-
-def test_illegal_calls_are_named() -> None:
-    given: dict[str, Any] = {
-        "observation_spec": lambda: BOX,
-        "action_spec": lambda: HYBRID,
-        "encoding_network_ctor": lambda: EncodingNetwork,
-        "discrete_projection_net_ctor": lambda: CategoricalProjectionNetwork,
-        "continuous_projection_net_ctor": lambda: NormalProjectionNetwork,
-    }
-    new: Any = DisjointPolicyValueNetwork.__new__(DisjointPolicyValueNetwork).__init__
-    assert assert_held(new, Random(0), 10, **given) > 50
-    given = {"observation": lambda: NUMBERS, "state": lambda: ()}
-    assert assert_held(network().forward, Random(0), 10, **given) > 10
 
 
 # --- Two processes --------------------------------------------------------------------

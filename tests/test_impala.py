@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from learning import assert_for_most_seeds
 from torch import Tensor
 
 from literate_rl.data.agents import Rollout, make_envs
@@ -21,7 +20,6 @@ from literate_rl.learners.impala import (
     Unroll,
     VTraceLearner,
     distances,
-    impala_settings,
     to_unroll,
 )
 from literate_rl.maths.off_policy import (
@@ -286,13 +284,3 @@ def test_samples_are_preferred_only_if_that_is_asked_for(priority: bool) -> None
 def test_another_number_of_environments_is_refused() -> None:
     with pytest.raises(ValueError, match="envs must have 4 copies, got 3"):
         loop(copies=3)
-
-
-def test_it_learns_to_balance() -> None:
-    def check(seed: int) -> None:
-        config = replace(impala_settings("CartPole-v1"), total_steps=10_000, seed=seed)
-        history = fit(loop(config), progress=False)
-        returns = [row["charts/episodic_return"] for row in history]
-        assert np.nanmean(returns[-5:]) >= 2 * np.nanmean(returns[:3])
-
-    assert_for_most_seeds(check)

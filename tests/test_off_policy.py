@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from itertools import product
 from typing import Any
@@ -221,16 +220,6 @@ def test_the_fixed_point_is_the_clipped_policys_value(rho, c) -> None:
     torch.testing.assert_close(mean, value, rtol=0, atol=1e-12)
 
 
-def test_no_bound_is_what_a_large_bound_comes_to() -> None:
-    """Also where the old policy never takes an action of the new one."""
-    new, old = np.array([[0.5, 0.3, 0.2]]), np.array([[0.1, 0.0, 0.9]])
-    for bound in (None, np.inf, 1e9):
-        free = clipped_policy(new, old, bound)
-        np.testing.assert_allclose(free, [[5 / 7, 0, 2 / 7]], atol=1e-12)
-    with pytest.raises(ValueError, match="an action in common"):
-        clipped_policy(np.eye(2), 1 - np.eye(2))
-
-
 # --- The losses -----------------------------------------------------------------------
 
 
@@ -365,14 +354,3 @@ def test_a_test_that_looks_at_types_passes_everything() -> None:
     (slope,) = torch.autograd.grad(entropy, logit)
     moved = data._replace(target_output=logit - 0.1 * slope)
     assert vtrace_error_discrete_action(moved).entropy_loss < entropy
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [("target_output", math.nan), ("behaviour_output", math.inf), ("value", math.inf)],
-)
-def test_a_number_that_is_none_is_refused_by_name(name, number) -> None:
-    data = discrete()
-    wrong = torch.full_like(getattr(data, name), number)
-    with pytest.raises(ValueError, match=name):
-        vtrace_error_discrete_action(data._replace(**{name: wrong}))

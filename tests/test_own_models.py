@@ -36,23 +36,9 @@ class ActionIfGiven(nn.Linear):
         return super().forward(state)
 
 
-class Picture(nn.Linear):
-    """A critic of one action that sees a picture."""
-
-    def forward(self, state: Tensor, action: Tensor) -> Tensor:
-        return super().forward(torch.cat([state.flatten(1), action], -1))
-
-
 def test_an_action_that_need_not_be_given_is_not() -> None:
     first = FirstResult(ActionIfGiven(3, 2), state_spec(STATES), 2)
     assert DiscreteCritics([first])(torch.randn(5, 3)).shape == (1, 5, 2)
-
-
-def test_pictures_are_judged_flat_or_not() -> None:
-    spec = state_spec(spaces.Box(0, 1, (1, 3, 4)))
-    critics = DiscreteCritics([FirstResult(Picture(12 + 2, 1), spec, 2)])
-    obs = torch.rand(5, 1, 3, 4)
-    torch.testing.assert_close(critics(obs), critics(obs.flatten(1)))
 
 
 def test_no_critic_is_none() -> None:

@@ -225,30 +225,6 @@ def test_best_baseline_of_a_certain_action_is_its_return() -> None:
 
 # --- What is refused ------------------------------------------------------------------
 
-LOGIT, ONE, FIRST = torch.zeros(1, 2), torch.ones(1), torch.tensor([0])
-NAN, GONE = torch.full((1, 2), torch.nan), torch.tensor([[0.0, -torch.inf]])
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: categorical_entropy(NAN), "logit"),
-        (lambda: optimal_baseline(NAN, LOGIT), "logit"),
-        # A logit of minus infinity is not to blame.
-        (lambda: optimal_baseline(GONE, NAN), "q_value"),
-        (lambda: policy_gradient_error(ONE, ONE / 0), "adv"),
-        (lambda: policy_gradient_error(ONE, ONE, ONE / 0), "weight"),
-        # Taking an impossible action has no finite loss.
-        (
-            lambda: policy_gradient_error(categorical_log_prob(GONE, FIRST + 1), ONE),
-            "log_prob",
-        ),
-    ],
-)
-def test_numbers_that_no_loss_can_use_are_named(call, words: str) -> None:
-    with pytest.raises(ValueError, match=f"^{words}"):
-        call()
-
 
 # --- Errata ---------------------------------------------------------------------------
 

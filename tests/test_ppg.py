@@ -16,7 +16,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learning import assert_for_most_seeds
 from torch import Tensor
 
 from literate_rl.data.agents import Rollout, make_envs, seed_everything
@@ -28,15 +27,13 @@ from literate_rl.learners.ppg import (
 from literate_rl.learners.ppg_learner import (
     PPGConfig,
     make_phasic_policy,
-    ppg_settings,
     side_by_side,
 )
 from literate_rl.learners.ppo import PPO
 from literate_rl.maths.advantages import gae, lambda_returns
 from literate_rl.nets.parts import CategoricalActions
 from literate_rl.nets.policies import Policy, make_policy
-from literate_rl.runs.evaluation import evaluate
-from literate_rl.runs.runs import Run, fit, flat_env
+from literate_rl.runs.runs import Run, flat_env
 
 BOX, THREE = spaces.Box(-1, 1, (4,)), spaces.Discrete(3)
 PAIR = spaces.Box(-1, 1, (2,))
@@ -202,7 +199,7 @@ def test_chunks_are_consecutive_steps_of_one_environment(length: int | None) -> 
     assert sorted(time[0].tolist()) == sorted([*range(0, 16, size)] * 3)
 
 
-@pytest.mark.parametrize(("count", "size"), [(1, 9), (9, 8), (7, 2), (40, 1)])
+@pytest.mark.parametrize(("count", "size"), [(9, 8), (7, 2)])
 def test_minibatches_are_even_and_never_too_large(count: int, size: int) -> None:
     aux = phase(rollouts=1, copies=count, aux_batch_size=size, num_steps=4)
     wanted, seen = sorted(aux.buffer[0].target.T.tolist()), []
@@ -329,15 +326,3 @@ def test_environments_that_reset_later_are_refused() -> None:
     policy = make_phasic_policy(envs.single_observation_space, envs.single_action_space)
     with pytest.raises(ValueError, match="SAME_STEP"):
         PPGAlgorithm(policy, envs, SMALL)
-
-
-def test_ppg_learns_to_balance_a_pole() -> None:
-    """A policy that draws at random balances it for 22 steps."""
-    settings = replace(ppg_settings("CartPole-v1"), total_steps=24_000, num_epochs=4)
-
-    def check(seed: int) -> None:
-        ppg = learner(config=replace(settings, seed=seed))
-        fit(ppg, progress=False)
-        assert evaluate(ppg.policy, "CartPole-v1", 10, seed=1).mean() >= 80
-
-    assert_for_most_seeds(check)

@@ -116,14 +116,6 @@ def test_apart_each_learns_what_it_learns_together() -> None:
     torch.testing.assert_close(apart, together, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("changed", "more"), [(0, "num_epochs"), (1, "value_epochs")])
-def test_more_epochs_of_one_leave_the_other_alone(changed: int, more: str) -> None:
-    usual = {"num_epochs": 2, "value_epochs": 2}
-    few, many = (after_phases(1, **{**usual, more: epochs}) for epochs in (1, 5))
-    assert torch.equal(few[1 - changed], many[1 - changed])
-    assert not torch.allclose(few[changed], many[changed])
-
-
 def test_a_long_gradient_of_the_value_alone_is_clipped() -> None:
     policy, obs = make_policy(BOX, THREE), torch.randn(5, 2, 4)
     config = replace(SMALL, value_epochs=1, num_minibatches=1, max_grad_norm=0.1)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor, nn
 
-from literate_rl.apps.cli import main
 from literate_rl.apps.training import train
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.by_hand.ppo_by_hand import ByHand, surrogate
@@ -211,25 +210,12 @@ def test_after_zero_grad_or_another_state_the_gradient_is_there_again() -> None:
     assert all(map(torch.equal, before, (p.grad for p in one.parameters)))
 
 
-def test_a_schedule_of_the_learning_rate_is_followed() -> None:
-    both = [learner("CartPole-v1", by_hand) for by_hand in (False, True)]
-    part = both[0].look_back(both[0].collect())
-    for one in both:
-        schedule = torch.optim.lr_scheduler.LinearLR(one.optimizer, 0.1, total_iters=3)
-        for _ in range(4):
-            one.learn(part)
-            schedule.step()
-    ends = (one.parameters for one in both)
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-5)
-
-
 def test_what_autograd_would_refuse_later_is_refused() -> None:
     one = learner("CartPole-v1", True)
     part = one.look_back(one.collect())
     mask = torch.zeros(len(part.adv), 2, dtype=torch.bool)
-    for changes in {"adv": part.adv[:1]}, {"mask": mask + 1.0}, {"mask": mask}:
-        with pytest.raises((TypeError, ValueError), match=r"part|mask"):
-            one.learn(part._replace(**changes))
+    with pytest.raises(ValueError, match="mask"):
+        one.learn(part._replace(mask=mask))
     one.parameters[0].requires_grad_(False)
     with pytest.raises(ValueError, match="none of them frozen"):
         one.learn(part)
@@ -302,15 +288,13 @@ def test_numpy_computes_on_one_thread_and_has_its_own_back(monkeypatch) -> None:
     tanh = np.tanh
     monkeypatch.setattr(np, "tanh", lambda x: (seen.append(threads()), tanh(x))[1])
     policy = built("discrete", dtype=torch.float32)
-    part, act, by_hand = samples(policy, 9, 0.1), numpy_act(policy), ByHand(policy)
+    part = samples(policy, 9, 0.1)
     with threadpool_limits(2, user_api="blas"):
-        act(part.obs, 0.0)
-        by_hand.value(part.obs)
-        by_hand.evaluate_actions(part.obs, part.action)
-        by_hand.gradient(part, PPOConfig())
+        numpy_act(policy)(part.obs, 0.0)
+        ByHand(policy).gradient(part, PPOConfig())
         assert threads() == {2}, "as it was"
     # Two tangents in each network.
-    assert seen == [{1}] * (2 + 2 + 2 + 4)
+    assert seen == [{1}] * (2 + 4)
 
 
 def test_a_loss_of_ones_own_needs_autograd() -> None:
@@ -340,18 +324,6 @@ def test_a_run_goes_on_in_another_form(tmp_path: Path) -> None:
         torch.testing.assert_close(ends[0], other, rtol=0, atol=1e-5)
 
 
-def test_the_command_line_learns_by_hand_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = ["--name=a", "--num-envs=2", "--num-steps=32", "--total-steps=64"]
-    main(["ppo", *options, "--fast", "by hand"])
-    assert "fast forms: acting and learning by hand\n" in capsys.readouterr().out
-    main(["ppo", "--resume", "runs/a", "--fast", "plain"])
-    assert "fast forms: none\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("algorithm", "wish"), [("PPO", "fast"), ("A2C", "by hand")])
-def test_what_there_is_not_is_refused(algorithm: str, wish: str) -> None:
+def test_what_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="fast"):
-        train(algorithm, "CartPole-v1", fast=wish)
+        train("A2C", "CartPole-v1", fast="by hand")

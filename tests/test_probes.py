@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
-from worlds import moody
+from torch import nn
 
 from literate_rl.check.probes import Probe, demand, try_rules, watch
 
@@ -59,19 +56,3 @@ def test_all_rules_of_a_stage_are_tried_and_each_finds_at_most_one_thing() -> No
         "second: must be so, is not (think)",
         "fourth: Raises, raised ValueError: one line",
     ]
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_a_probe_keeps_frozen_layers_frozen_and_works_on_a_copy(training: bool) -> None:
-    class Modes(nn.Sequential):
-        def forward(self, state: Tensor) -> Any:
-            return self.training, self[0][5].training
-
-    model = Modes(moody(4, 2))
-    if not training:
-        model.eval()
-    probe = Probe(model, {"state": STATE}, TWO)
-    for train, modes in ((False, (False, False)), (True, (True, not training))) * 2:
-        assert probe.call(5, train=train) == modes
-    assert model.training is training
-    assert not {*probe.weights} & {*model.parameters()}

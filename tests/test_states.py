@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -36,20 +34,6 @@ def test_state_spec_reads_names_shapes_and_dtypes() -> None:
         assert state_spec(space) == StateSpec(*wanted)
     with pytest.raises(ValueError, match="for an argument, got 'my state'"):
         state_spec(spaces.Dict({"my state": spaces.Discrete(2)}))
-
-
-@pytest.mark.parametrize("lead", [(), (5, 2), (1, 1)])
-def test_split_undoes_flattening(lead: tuple[int, ...]) -> None:
-    space = Tower().observation_space
-    drawn = [space.sample() for _ in range(math.prod(lead))]
-    flat = np.stack([spaces.flatten(space, x) for x in drawn])
-    obs = torch.as_tensor(flat).float().reshape(*lead, -1)
-    states = state_spec(space).split(obs)
-    for name, state in states.items():
-        expected = np.stack([x[name] for x in drawn])
-        shape = (*lead, *expected.shape[1:])
-        np.testing.assert_array_equal(state, expected.reshape(shape))
-    assert states["speed"].data_ptr() == obs[..., -2:].data_ptr(), "a view"
 
 
 def test_a_lone_picture_may_come_as_it_is_or_flat() -> None:
