@@ -230,21 +230,6 @@ def ppo_of(policy: Any, kind: str) -> PPO:
 
 
 @kinds
-def test_the_log_probabilities_that_ppo_sees_are_the_actors(kind) -> None:
-    policy = contract(kind)
-    ppo = ppo_of(policy, kind)
-    batch = ppo.collect()
-    samples = ppo.look_back(batch)
-    # The actor is called by hand, with its states by name.
-    obs, action = batch.obs.flatten(0, 1), batch.action.flatten(0, 1)
-    states = {"state": obs[:, :2], "state2": obs[:, 2:]}
-    _, log_prob, *_ = policy.actor.model(**states, action=action)
-    torch.testing.assert_close(samples.log_prob, log_prob.squeeze(-1))
-    value, _ = policy.critic.model(**states)
-    torch.testing.assert_close(samples.value, value.squeeze(-1))
-
-
-@kinds
 def test_a_contract_run_resumes_bit_for_bit(kind, tmp_path: Path) -> None:
     """The global generator is somewhere else after the break."""
     whole, half, resumed = (ppo_of(contract(kind), kind) for _ in range(3))
@@ -278,10 +263,13 @@ def test_what_a_contract_policy_draws_depends_on_its_arguments_alone(kind) -> No
     assert torch.equal(state, torch.get_rng_state())
     torch.manual_seed(99)
     assert all(map(torch.equal, first, ask()))
-    # Leading dimensions are one batch, and come back.
-    assert [x.shape for x in first[1:]] == [(5, 4)] * 3
-    flat, _ = policy.evaluate_actions(obs.flatten(0, 1), first[0].flatten(0, 1))
-    torch.testing.assert_close(flat, first[1].flatten())
+    # Leading dimensions are one batch, and come back; states reach models by name.
+    action, flat = first[0].flatten(0, 1), obs.flatten(0, 1)
+    states = {"state": flat[:, :2], "state2": flat[:, 2:]}
+    _, log_prob, *_ = policy.actor.model(**states, action=action)
+    value, _ = policy.critic.model(**states)
+    torch.testing.assert_close(first[1], log_prob.view(5, 4))
+    torch.testing.assert_close(first[3], value.view(5, 4))
     if kind == "Pendulum-v1":
         # An entropy by sampling is another one where the observations are.
         _, other = policy.evaluate_actions(obs[:1].expand_as(obs), first[0])

@@ -167,12 +167,9 @@ def test_nothing_crosses_an_end_and_nothing_gets_a_gradient(function, part) -> N
 
 
 @each_function
-@pytest.mark.parametrize(
-    ("number", "words"), [(torch.nan, "reward"), (3e38, "the result")]
-)
-def test_what_is_not_finite_is_named(function, part, number, words) -> None:
+def test_sums_that_overflow_are_refused(function, part) -> None:
     batch = make_batch((3, 2), seed=0, end=0.0)
     batch = {k: x.float() if x.is_floating_point() else x for k, x in batch.items()}
-    batch["reward"].fill_(number)
-    with pytest.raises(ValueError, match=f"^{words} must be finite"):
+    batch["reward"].fill_(3e38)
+    with pytest.raises(ValueError, match="the result must be finite"):
         function(**part(batch), gamma=1.0)

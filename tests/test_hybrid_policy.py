@@ -113,16 +113,10 @@ def test_what_does_not_fit_is_named():
     make = HybridActions.from_space
     actions, args = make(BY_TYPE), torch.zeros(2, 3)
     assert actions.to_env(torch.zeros(2, 4))[0].tolist() == [0, 0]
-    turned = box(1)  # after Gymnasium had looked at its bounds
-    turned.low[:] = 2
     for words, call, given_ in (
-        ("at most the upper", make, tuple_of(THREE, tuple_of(*[turned] * 3))),
         ("mask must be given", make, tuple_of(THREE, box(4))),
-        ("at least one argument", make, tuple_of(THREE, tuple_of(*[box(0)] * 3))),
         ("exactly one Discrete", make, tuple_of(THREE, THREE, box(2))),
-        ("floating", make, tuple_of(THREE, box(2, dtype=np.int64))),
         ("args must be finite", actions.to_env, action_of([0, 1], args + torch.nan)),
-        ("got (2, 2)", actions.to_env, action_of([0, 1], args[:, :2])),
         # Rows have one number more, for the type.
         ("got (2, 2)", actions.to_env, args),
     ):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
 
 from literate_rl.data.agents import Rollout, make_envs
 from literate_rl.learners.impala import (
@@ -27,7 +26,7 @@ from literate_rl.maths.off_policy import (
     vtrace_data,
     vtrace_error_discrete_action,
 )
-from literate_rl.nets.policies import Policy, make_policy
+from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import fit
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
@@ -56,10 +55,6 @@ def unroll_of(policy: Any, **changes: Any) -> Unroll:
         truncated=never,
         weight=torch.ones(4, 2),
     )._replace(**changes)
-
-
-def weights(policy: Policy) -> Tensor:
-    return torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
 
 
 # --- Settings -------------------------------------------------------------------------
@@ -113,19 +108,13 @@ def test_the_loss_is_put_together_by_hand() -> None:
     assert info["value_loss"] == pytest.approx(loss.value_loss.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"weight": torch.zeros(3, 2)},
-        {"reward": torch.full((4, 2), torch.nan)},
-    ],
-)
-def test_what_is_wrong_with_an_unroll_is_named_and_teaches_nothing(change) -> None:
+def test_what_is_not_finite_is_named_and_teaches_nothing() -> None:
     learner = vtrace_learner()
-    before = weights(learner.policy)
-    with pytest.raises((TypeError, ValueError), match=next(iter(change))):
-        learner.learn(unroll_of(learner.policy, **change))
-    assert torch.equal(weights(learner.policy), before)
+    before = copy.deepcopy(learner.policy.state_dict())
+    wrong = unroll_of(learner.policy, reward=torch.full((4, 2), torch.nan))
+    with pytest.raises(ValueError, match="reward"):
+        learner.learn(wrong)
+    torch.testing.assert_close(learner.policy.state_dict(), before, rtol=0, atol=0)
 
 
 def test_steps_of_weight_zero_teach_nothing() -> None:

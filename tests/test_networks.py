@@ -31,8 +31,6 @@ def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
     squash = Stretch([-2.0, 0.0], [2.0, 1.0])
     u = torch.tensor([[0.0, 3.0], [-5.0, 1e-4], [7.0, -2.0]])
     torch.testing.assert_close(squash.undo(squash(u)), u, rtol=0.05, atol=1e-6)
-    double = Stretch([-2.0, 0.0], [2.0, 1.0]).double()
-    torch.testing.assert_close(double.undo(double(u.double())), u.double())
     edge = squash.undo(torch.tensor([[2.0, 0.0]]))
     assert edge.flatten().tolist() == pytest.approx([8.66, -8.66], abs=0.01)
     (grad,) = torch.autograd.grad(squash(u.requires_grad_()).sum(), u)

@@ -147,7 +147,6 @@ LARGEST = float(np.finfo(np.float64).max)
         (-1, 3, np.float32, [[1, 3], [-1, 3]]),
         (-np.inf, np.inf, np.float32, [[0, 1], [-7e4, 7e4]]),
         (-LARGEST, LARGEST, np.float64, [[0, 1], [-7e4, 7e4]]),
-        (-3e38, 3e38, np.float32, [[0, 3e38], [-3e38, 3e38]]),
         (0, np.inf, np.float32, [[0, 1], [0, 7e4]]),
         (-0.1, 0.1, np.float16, [[0, 0.1], [-0.1, 0.1]]),
     ],
@@ -162,16 +161,10 @@ def test_what_is_sent_is_in_the_box_and_bounds_that_mean_none_stretch_nothing(
         assert all(space.contains(action) for action in actions)
 
 
-REVERSED = Box(-1, 1, (2,))
-REVERSED.low[1] = np.nan  # after Gymnasium has looked at them
-
-
 @pytest.mark.parametrize(
     ("seen", "space", "options", "words"),
     [
         (Box(-1, 1, (2, 2)), THREE, {}, "observation_space"),
-        (BOX, REVERSED, {}, "at most the upper ones"),
-        (BYTES, THREE, {"normalize": True}, "normalize"),
         (BOX, THREE, {"share_encoder": True}, "share_encoder"),
         (BOX, THREE, {"convolutions": ((4, 3, 1),)}, "must be None"),
     ],
@@ -255,13 +248,9 @@ def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
 def test_what_moments_and_scales_do_not_take_leaves_no_trace() -> None:
     moments, scaler = RunningMoments(3), RewardScaler(2, 0.9)
     items, flag = torch.ones(5, 3), torch.ones(5, 2).bool()
-    for call, words in [
-        (lambda: moments.update(items[:, :1]), "items"),
-        (lambda: moments.update(items / 0), "items must be finite"),
-        (lambda: scaler(items, flag, flag), "done"),
-        (lambda: scaler(items[:, :2] / 0, flag, flag), "reward must be finite"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            call()
+    with pytest.raises(ValueError, match="items must be finite"):
+        moments.update(items / 0)
+    with pytest.raises(ValueError, match="reward must be finite"):
+        scaler(items[:, :2] / 0, flag, flag)
     assert moments.count == scaler.moments.count == 0
     assert not scaler.carry.any()

@@ -79,10 +79,8 @@ def test_only_an_encoder_reads_bytes(space, normalize: bool, reads: bool) -> Non
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: make_phasic_policy(THREE, THREE), "observation_space"),
         (lambda: make_phasic_policy(spaces.Box(0, 1, (2, 2)), THREE), "observation"),
         (lambda: make_phasic_policy(BOX, spaces.Box(0, 1, (2, 2))), "action_space"),
-        (lambda: make_phasic_policy(BOX, spaces.Tuple([BOX])), "one Discrete"),
         (lambda: replace(SMALL, num_minibatches=1000), "num_minibatches"),
         (lambda: replace(SMALL, aux_batch_length=5), "must divide 16, got 5"),
     ],

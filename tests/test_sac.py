@@ -118,17 +118,11 @@ def test_deviations_are_kept_away_from_zero_and_from_absurdly_large_numbers() ->
         assert (mu.abs() > 90).all()
 
 
-@pytest.mark.parametrize(
-    ("space", "words"),
-    [
-        (spaces.Box(np.float32([-1, 1]), np.float32([1, 1])), "bounds that differ"),
-        (spaces.Box(-np.inf, np.inf, (2,)), "bounds below"),
-        (spaces.Discrete(2), "Discrete for discrete SAC"),
-    ],
-)
-def test_spaces_without_room_for_a_density_are_refused(space: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make_sac_policy(SEEN, space)
+def test_spaces_without_room_for_a_density_are_refused() -> None:
+    with pytest.raises(ValueError, match="bounds that differ"):
+        make_sac_policy(SEEN, spaces.Box(np.float32([-1, 1]), np.float32([1, 1])))
+    with pytest.raises(ValueError, match="bounds below"):
+        make_sac_policy(SEEN, spaces.Box(-np.inf, np.inf, (2,)))
 
 
 # --- Soft values and the temperature --------------------------------------------------
