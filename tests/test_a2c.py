@@ -16,7 +16,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformObservation
 from torch import nn
-from worlds import counting
 
 from literate_rl.book.contract_models import (
     CategoricalActor,
@@ -154,11 +153,6 @@ def test_ppo_weighs_the_gradient_of_a2c_with_the_ratio(env: str, step: float) ->
 
 
 # --- A2C ------------------------------------------------------------------------------
-
-
-def test_another_number_of_environments_is_refused() -> None:
-    with pytest.raises(ValueError, match="3 copies"):
-        A2C(policy_for(counting()), counting(), ALONE)
 
 
 def test_the_learning_rate_falls_and_a_long_gradient_is_cut() -> None:

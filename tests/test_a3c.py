@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import signal
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +13,6 @@ import pytest
 import torch
 from test_a2c import make_a2c, policy_for, same
 from test_actors import cartpoles
-from test_processes import pids
 from torch import nn
 
 from literate_rl.actors.a3c import A3C, A3CConfig
@@ -102,26 +98,6 @@ def test_a_stale_gradient_is_stable_up_to_the_limit(lag) -> None:
         polynomial[0], polynomial[1] = 1.0, -1.0
         polynomial[-1] += factor * limit
         assert (abs(np.roots(polynomial)).max() < 1) == stable
-
-
-def test_a_run_whose_workers_are_killed_counts_every_step_once() -> None:
-    with make_a3c(transport="shared", total_steps=100_000) as learner:
-        learner.start()
-        steps: list[int] = []
-
-        def until(condition: Callable[[], bool]) -> None:
-            while not condition():
-                row = learner.iterate()
-                steps.append(learner.step)
-                assert math.isfinite(row["losses/policy_loss"])
-
-        for kills in range(2):
-            until(lambda: learner.transport.census.at_work == 2)
-            os.kill(pids(learner.transport)[kills], signal.SIGKILL)
-            until(lambda kills=kills: learner.transport.census.replaced == kills + 1)
-        end = learner.step + 150
-        until(lambda: learner.step == end)
-    assert steps == list(range(15, steps[-1] + 1, 15))
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -26,7 +26,6 @@ from literate_rl.actors.actors import (
     slot_layout,
     weights_of,
 )
-from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.data.agents import make_envs
 from literate_rl.learners.impala import Unroll
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
@@ -154,24 +153,6 @@ def test_an_unroll_is_what_the_environments_did(steps, copies, limit, unrolls) -
         assert done != math.isnan(record["episode_return"][t, b])
         assert not record["episode_return"][t, b] > limit
     assert (record["weight"] == 1).all()
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("form", [None, numpy_act])
-def test_the_actor_does_what_the_weights_that_come_say(env: str, form: Any) -> None:
-    """Actions are those that the policy's own ``act`` makes of the same noise."""
-    build = partial(make_envs, partial(flat_env, env), 3)
-    policy, work = actor_of(build, 20, seed=5, form=form)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter *= 2
-        record = work()
-        noise = policy.noise(20, 3, torch.Generator().manual_seed(5))
-        wanted = policy.act(torch.from_numpy(record["obs_plus_1"][:-1]), noise)
-    got = torch.from_numpy(record["action"])
-    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
-    said = log_probs(policy, record)
-    np.testing.assert_allclose(record["log_prob"], said, rtol=1e-4, atol=1e-5)
 
 
 def late_resets() -> SyncVectorEnv:

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from torch.utils._pytree import tree_leaves
-from worlds import counting, left_alone, moody
+from worlds import counting
 
 from literate_rl.actors.apex import (
     Apex,
@@ -28,7 +28,6 @@ from literate_rl.actors.apex import (
     actor_epsilons,
     experience_layout,
     first_priorities,
-    of_one_policy,
 )
 from literate_rl.actors.processes import SharedMemory
 from literate_rl.data.agents import Rollout, make_envs
@@ -38,13 +37,10 @@ from literate_rl.learners.ddpg import DDPG, make_ddpg_policy
 from literate_rl.learners.dqn import (
     DQN,
     DQNConfig,
-    EpsilonGreedy,
-    QLearning,
     make_q_policy,
 )
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.rainbow import Rainbow, make_rainbow_policy
-from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import fit
 
 SHARED: dict[str, Any] = {
@@ -222,16 +218,6 @@ def test_with_the_largest_no_actor_judges() -> None:
     with make_apex(priorities="largest", learning_starts=NEVER) as apex:
         apex.iterate()
         assert {*apex.learner.buffer.tree.mass} == {0.0, 1.0}
-
-
-def test_layout_and_priorities_leave_modes_and_moments_alone() -> None:
-    policy, envs = Policy(moody(4, 2), EpsilonGreedy(2)), worlds(2)
-    with left_alone(policy):
-        experience_layout(policy, envs, 4)
-        _, rollout = collected(envs, 4)
-        algorithm = of_one_policy(QLearning(policy, SMALL), policy)
-        given = algorithm, rollout, 1, 0.9, torch.Generator()
-        assert torch.equal(first_priorities(*given), first_priorities(*given))
 
 
 @pytest.mark.parametrize("seen", ["uint8", "float32", "float64"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,12 @@ from reach import (
     policy_for,
 )
 from soft import climb
-from torch import Tensor, nn
+from torch import nn
 
-from literate_rl import evaluate, load, train
+from literate_rl import evaluate, train
 from literate_rl.book.contract_models import (
     ActionValue,
     DeterministicActor,
-    SquashedGaussianActor,
 )
 from literate_rl.check.own_models import make_own_ddpg_policy
 from literate_rl.learners.ddpg import (
@@ -232,80 +230,6 @@ def test_it_learns_to_name_the_point(algorithm: str) -> None:
 def test_policies_refuse_other_actions(space: Any) -> None:
     with pytest.raises(ValueError, match="action_space must"):
         make_ddpg_policy(OBSERVATIONS, space)
-
-
-class TwoParts(Reach):
-    """The same task, with the observation in two parts."""
-
-    observation_space = spaces.Dict(
-        {"point": Reach.observation_space, "clock": spaces.Box(0.0, 5.0, (1,))}
-    )
-
-    def look(self) -> Any:
-        return {"point": super().look(), "clock": np.array([self.time], np.float32)}
-
-
-class Own(nn.Module):
-    """A model with a second result, and weights that its first does not need."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner, self.beside = inner, nn.Linear(2, 1)
-
-
-class OwnActor(Own):
-    """An actor in a box."""
-
-    def forward(self, clock: Tensor, point: Tensor) -> Any:
-        return self.inner(torch.cat([clock, point], 1)), point + 1
-
-
-class OwnDrawer(Own):
-    """An actor that draws."""
-
-    def forward(self, clock: Tensor, point: Tensor, action: Any = None) -> Any:
-        return *self.inner(torch.cat([clock, point], 1), action), point + 1
-
-
-class OwnCritic(Own):
-    """A critic that takes its action first."""
-
-    def forward(self, action: Tensor, point: Tensor, clock: Tensor) -> Any:
-        return self.inner(torch.cat([point, clock], 1), action), "beside"
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "critics"), [("ddpg", 1), ("hddpg", 1), ("td3", 2), ("sac", 2)]
-)
-def test_models_of_ones_own_get_states_by_name_train_and_come_back(
-    algorithm: str, critics: int, tmp_path: Path
-) -> None:
-    def models() -> dict[str, Any]:
-        actor: nn.Module = OwnActor(DeterministicActor(2, LOW, HIGH, 8))
-        if algorithm == "sac":
-            actor = OwnDrawer(SquashedGaussianActor(2, LOW, HIGH, 8))
-        return {"actor": actor, "critic": OwnCritic(ActionValue(2, 2, 8))}
-
-    given, short = models(), {"total_steps": 120, "learning_starts": 60}
-    before = copy.deepcopy(given)
-    short |= {"iteration_steps": 60, "batch_size": 16}
-    agent = train(algorithm, TwoParts, **given, **short, progress=False)
-    for role, model in given.items():
-        both = zip(model.named_parameters(), before[role].parameters(), strict=True)
-        for (name, weight), first in both:
-            assert torch.equal(weight, first) == ("inner" not in name)
-    policy: Any = agent.policy
-    judges = getattr(policy, "critics", None) or policy.network.critics
-    assert len(judges) == critics
-    point, clock = torch.randn(4, 1), torch.rand(4, 1)
-    assert torch.equal(agent.act({"point": point, "clock": clock})[-1], point + 1)
-    # In the rows of the loop the names are sorted, as Gymnasium lays them.
-    rows = torch.cat([clock, point], 1)
-    action = policy.act(rows, 0.0)
-    q, _ = given["critic"](action, point, clock)
-    torch.testing.assert_close(judges(rows, action)[0], q.squeeze(1))
-    again = load(agent.save(tmp_path / "agent"), **models())
-    assert torch.equal(again.act(rows, 0.0), action)
 
 
 def test_a_second_critic_is_given_or_begins_anew() -> None:

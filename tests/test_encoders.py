@@ -223,20 +223,6 @@ def test_an_encoder_of_ones_own_gets_the_shape_back(own) -> None:
     assert encoder.encoder is not own, "each policy has its own"
 
 
-def test_vectors_go_straight_in_and_pictures_through_an_encoder() -> None:
-    assert entrance(JOINTS) == ([], 3)
-    for space, wish, kind in (
-        (CAMERA, {}, PictureEncoder),
-        (NESTED, {}, PartsEncoder),
-        (FILM, {"encoder": Totals}, ShapedEncoder),
-    ):
-        (encoder,), size = entrance(space, **wish)
-        assert type(encoder) is kind
-        assert size == encoder.output_size
-    (encoder,), _ = entrance(CAMERA, ((4, 3, 1),))
-    assert encoder.convolutions[0].out_channels == 4
-
-
 @pytest.mark.parametrize("share", [False, True])
 def test_actor_and_critics_have_an_entrance_each_or_one(share: bool) -> None:
     actor, *theirs = off_policy_entrances(CAMERA, 3, share)

@@ -168,23 +168,6 @@ def test_distances_are_means_over_the_steps_that_count() -> None:
     torch.testing.assert_close(distances(loss, value, weight), far.tolist())
 
 
-def test_two_learners_share_no_state() -> None:
-    first, second = (
-        vtrace_learner(grad_clip_type="clip_momentum_norm") for _ in range(2)
-    )
-    unroll = unroll_of(first.policy)
-    first.learn(unroll)
-    second.policy.load_state_dict(first.policy.state_dict())
-    second.load_state_dict(first.state_dict())
-    places = [
-        {x.data_ptr() for entry in y.optimizer.state.values() for x in entry.values()}
-        for y in (first, second)
-    ]
-    assert not places[0] & places[1]
-    for _ in range(2):  # the second one sees how the first gradient was clipped
-        assert first.learn(unroll) == second.learn(unroll)
-
-
 @pytest.mark.parametrize("lacks", ["optimizer", "norms", None])
 def test_a_state_that_does_not_fit_changes_nothing(lacks: str | None) -> None:
     learner = vtrace_learner()
@@ -251,14 +234,6 @@ def test_without_a_lag_all_ratios_are_one_but_for_rounding(lag: int) -> None:
     fresh = np.arange(8) % (lag + 1) == 0  # the actor has just got the weights
     assert ratios[fresh].max() < 1e-5
     assert (ratios[~fresh] > 1e-3).all()
-
-
-@pytest.mark.parametrize(("max_use", "updates"), [(1, 4), (2, 4), (2, 5)])
-def test_learning_ends_when_all_samples_are_used_up(max_use, updates) -> None:
-    learner = loop(max_use=max_use, update_per_collect=updates)
-    for _ in range(4):
-        assert math.isfinite(learner.iterate()["losses/total_loss"])
-    assert len(learner.memory) == 0
 
 
 @pytest.mark.parametrize("priority", [False, True])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.apps.training import ALGORITHMS, train
+from literate_rl.apps.training import train
 from literate_rl.data.memory import UnrollBuffer
 from literate_rl.data.windows import check_fits, memory_left
 
@@ -127,10 +125,8 @@ class Screen(gym.Env):
     """Shows pictures of 10 kB, and counts what is asked of it."""
 
     observation_space = gym.spaces.Box(0, 255, (100, 100), np.uint8)
+    action_space = gym.spaces.Discrete(2)
     asked = 0
-
-    def __init__(self, action_space: gym.spaces.Space[Any]) -> None:
-        self.action_space = action_space
 
     def reset(self, **_: Any) -> Any:
         Screen.asked += 1
@@ -139,24 +135,20 @@ class Screen(gym.Env):
     step = reset
 
 
-MEMORIES = [
-    name for name, x in ALGORITHMS.items() if "buffer_size" in str(fields(x.config))
-]
-
-
-@pytest.mark.parametrize("name", MEMORIES)
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("impala", "replay_buffer_size"),
+        ("dqn", "buffer_size"),
+        ("dqnapex", "buffer_size"),
+    ],
+)
 def test_a_buffer_that_does_not_fit_is_refused_before_the_first_step(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boxes = name in ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
-    action = gym.spaces.Box(-1, 1, (1,)) if boxes else gym.spaces.Discrete(2)
-    setting = "replay_buffer_size" if name == "impala" else "buffer_size"
     monkeypatch.setattr("literate_rl.data.windows.memory_left", lambda: 1e7)
-    options: Any = {setting: 1000, "progress": False}  # 20 MB
-    if "apex" in name:
-        options["actors"] = 1
     with pytest.raises(ValueError, match=f"^{setting} must be smaller, got 1000: "):
-        train(name, partial(Screen, action), **options)
+        train(name, Screen, **{setting: 1000}, progress=False)  # 20 MB
     assert not Screen.asked
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from contextlib import closing
 from dataclasses import fields, replace
 from functools import partial
 
@@ -18,14 +17,11 @@ from torch import nn
 from worlds import Apart
 
 from literate_rl import evaluate, load, train
-from literate_rl.actors.actors import Actor, weights_of
 from literate_rl.apps.training import ALGORITHMS, ended, make_learner
-from literate_rl.by_hand.fast_forms import numpy_act
-from literate_rl.data.agents import Collector, make_envs, seed_everything
+from literate_rl.data.agents import Collector, make_envs
 from literate_rl.data.replay import Batch
 from literate_rl.learners.dqn import DQN, DQNConfig, make_q_policy
 from literate_rl.nets.parts import RunningMoments
-from literate_rl.nets.policies import make_policy
 
 BOXES = ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
 # Each algorithm, and what has a policy or a collector of its own.
@@ -203,18 +199,6 @@ def test_the_scale_is_resumed_and_loaded(name, tmp_path):
     evaluate(resumed.policy, CASES[name].env, 2)
     for policy in (resumed.policy, load(resumed.save(tmp_path / "whole"))):
         assert same(policy.state_dict(), state)
-
-
-def test_an_actor_gets_the_scale_with_the_weights():
-    seed_everything(1)
-    with closing(Apart()) as one:
-        policy = make_policy(one.observation_space, one.action_space, normalize=True)
-    actor = Actor(partial(make_envs, Apart, 2), policy, 1, numpy_act)
-    obs = 1000 + 100 * torch.randn(64, 2)
-    moments_of(policy).update(obs)
-    actor.collect(weights_of(policy), 4)
-    assert torch.equal(actor.policy(obs), policy(obs))
-    assert same(actor.policy.state_dict(), policy.state_dict())
 
 
 # --- What cannot be normalised --------------------------------------------------------

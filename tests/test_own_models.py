@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
 
 from literate_rl.book.contract_models import (
     ActionValue,
@@ -17,28 +16,13 @@ from literate_rl.book.contract_models import (
     SquashedGaussianActor,
 )
 from literate_rl.check.own_models import (
-    FirstResult,
     as_many,
     make_own_ddpg_policy,
     make_own_sac_policy,
 )
-from literate_rl.check.states import state_spec
-from literate_rl.learners.discrete_sac import DiscreteCritics
 from literate_rl.runs.runs import todays_form
 
 STATES, FORCES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))
-
-
-class ActionIfGiven(nn.Linear):
-    """A critic of all actions that could also be asked about one."""
-
-    def forward(self, state: Tensor, action: Tensor | None = None) -> Tensor:
-        return super().forward(state)
-
-
-def test_an_action_that_need_not_be_given_is_not() -> None:
-    first = FirstResult(ActionIfGiven(3, 2), state_spec(STATES), 2)
-    assert DiscreteCritics([first])(torch.randn(5, 3)).shape == (1, 5, 2)
 
 
 def test_no_critic_is_none() -> None:

@@ -70,14 +70,6 @@ def test_gaussian_actions_have_their_mean_and_deviation() -> None:
     torch.testing.assert_close(found, row, atol=1e-2, rtol=0)
 
 
-@pytest.mark.parametrize("space", [THREE, BOUNDED])
-def test_without_noise_a_policy_is_greedy(space: Any) -> None:
-    policy, obs = policy_of(space), torch.randn(7, 3)
-    row = policy(obs)
-    best = row.argmax(-1) if space is THREE else row.chunk(2, -1)[0]
-    torch.testing.assert_close(policy.act(obs, 0.0), best)
-
-
 # --- Action distributions against those of PyTorch ------------------------------------
 
 CATEGORICAL = CategoricalActions(5)

@@ -8,13 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor, nn
 
 from literate_rl.apps.training import train
@@ -277,24 +275,6 @@ def test_other_policies_are_refused_with_the_reason(words: str) -> None:
     policy = REFUSED[words]()
     with pytest.raises(ValueError, match=words):
         ByHand(policy)
-
-
-def test_numpy_computes_on_one_thread_and_has_its_own_back(monkeypatch) -> None:
-    def threads() -> set[int]:
-        found = threadpool_info()
-        return {x["num_threads"] for x in found if x["user_api"] == "blas"}
-
-    seen: list[set[int]] = []
-    tanh = np.tanh
-    monkeypatch.setattr(np, "tanh", lambda x: (seen.append(threads()), tanh(x))[1])
-    policy = built("discrete", dtype=torch.float32)
-    part = samples(policy, 9, 0.1)
-    with threadpool_limits(2, user_api="blas"):
-        numpy_act(policy)(part.obs, 0.0)
-        ByHand(policy).gradient(part, PPOConfig())
-        assert threads() == {2}, "as it was"
-    # Two tangents in each network.
-    assert seen == [{1}] * (2 + 4)
 
 
 def test_a_loss_of_ones_own_needs_autograd() -> None:

@@ -158,13 +158,6 @@ def test_probabilities_of_a_foreign_network_become_logits() -> None:
     assert logits.flatten().tolist() == pytest.approx([math.log(1e-8), 0.0], abs=1e-6)
 
 
-def test_a_noise_that_is_held_lasts_for_some_steps() -> None:
-    policy = make_rainbow_policy(STATES, LIST, hidden=8, hold=4)
-    noise = policy.noise(10, 3, generator())[..., : policy.noise_size]
-    assert torch.equal(noise, noise[[0, 0, 0, 0, 4, 4, 4, 4, 8, 8]])
-    assert len(noise.flatten(0, 1).unique(dim=0)) == 9, "one for each environment"
-
-
 # --- The error of a batch ------------------------------------------------------------
 
 
@@ -225,10 +218,9 @@ def test_the_target_network_has_noise_of_its_own() -> None:
 # --- The agent -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("low", [0.0, -100.0])
-def test_returns_beyond_the_atoms_are_told_and_warned_of_once(low) -> None:
-    # Each step of Acrobot costs 1, so no return is above 0 or below -100.
-    ends = {"num_atoms": 11, "value_min": low, "value_max": low + 100.0}
+def test_returns_beyond_the_atoms_are_told_and_warned_of_once() -> None:
+    # Each step of Acrobot costs 1, so all returns are below 0.
+    ends = {"num_atoms": 11, "value_min": 0.0, "value_max": 100.0}
     config: Any = RainbowConfig(
         hidden=16, **ends, learning_starts=104, iteration_steps=100
     )
@@ -239,9 +231,6 @@ def test_returns_beyond_the_atoms_are_told_and_warned_of_once(low) -> None:
     told = [str(x.message) for x in seen if "value_min" in str(x.message)]
     first, *shares = [row["losses/beyond_atoms"] for row in rows]
     assert math.isnan(first), "nothing has been learned yet"
-    if low:
-        assert (shares, told) == ([0.0] * 4, [])
-        return
     assert min(shares) > 0.05
     (only,) = told
     assert only.startswith(f"{shares[0]:.0%} of what the targets expect lies beyond")

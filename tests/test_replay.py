@@ -1,8 +1,6 @@
 """Replay: sums, draws, weights, states and files."""
 
 import copy
-import subprocess
-import sys
 
 import gymnasium as gym
 import numpy as np
@@ -142,38 +140,6 @@ def test_a_state_that_is_refused_changes_nothing(capacity):
     with pytest.raises((KeyError, ValueError)):
         memory.load_state_dict(state)
     assert same(memory.state_dict(), before)
-
-
-PEAK = """
-import resource, sys, torch
-from pathlib import Path
-from literate_rl.data.agents import Rollout
-from literate_rl.data.replay import ReplayBuffer
-from literate_rl.runs.runs import load_checkpoint, save_checkpoint
-def peak():
-    unit = 1024 if sys.platform == "linux" else 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-picture, one = torch.ones(50, 8, 84, 84, dtype=torch.uint8), torch.ones(50, 8)
-no = one > 1
-buffer, loaded = (ReplayBuffer(8000, priority_exponent=0.5) for _ in range(2))
-for _ in range(20):
-    buffer.push(Rollout(picture, no, one, picture, no, no, ~no, one, one))
-save_checkpoint(Path("small.pt"), {"step": 1})
-size, before = sum(x.nbytes for x in buffer.rings.fields.values()), peak()
-save_checkpoint(Path("c.pt"), {"step": 1, "buffer": buffer.state_dict()})
-print(size, (peak() - before) / size)
-loaded.load_state_dict(load_checkpoint("c.pt")["buffer"])
-assert len(loaded) == 8000 and loaded.rings.fields["obs"].min() == 1
-"""
-
-
-def test_saving_a_large_buffer_needs_a_fifth_more_memory_at_most(tmp_path):
-    """Its peak is 1.2 times the buffer, where three copies would be 4 times."""
-    command, options = [sys.executable, "-c", PEAK], {"cwd": tmp_path, "text": True}
-    done = subprocess.run(command, capture_output=True, check=True, **options)
-    size, grown = map(float, done.stdout.split())
-    assert size > 100e6
-    assert grown < 0.2
 
 
 def test_pictures_stay_bytes_and_a_batch_moves_to_a_device():

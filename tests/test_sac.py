@@ -73,10 +73,9 @@ def test_the_density_is_finite_at_the_bounds(dtype: torch.dtype) -> None:
     low, high = torch.tensor([LOW, HIGH], dtype=dtype)
     found = [actions.log_prob(row, x) for x in (low, high)]
     # A draw that rounds to the bound is judged by its u, however far out it is.
-    for far in (9.0, 30.0, 1000.0):
-        action, log_prob = actions.draw(row, torch.full((2,), far, dtype=dtype))
-        assert (action <= high).all()
-        found.append(log_prob)
+    action, log_prob = actions.draw(row, torch.full((2,), 1000.0, dtype=dtype))
+    assert (action <= high).all()
+    found.append(log_prob)
     for log_prob in found:
         (grad,) = torch.autograd.grad(log_prob, row)
         assert torch.cat([grad, log_prob[None]]).isfinite().all()

@@ -122,26 +122,6 @@ def test_the_error_against_a_slow_form(name: str) -> None:
 # --- The loop -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delay", [1, 3])
-def test_actor_and_targets_move_only_when_it_is_their_turn(delay: int) -> None:
-    # Steps without updates: the buffer fills.
-    small = SMALL | {"learning_starts": 1000, "tau": 0.5, "target_interval": delay}
-    learner = learner_for(TD3Config(**small))
-    learner.iterate()
-    both = learner.policy, learner.algorithm.target.network
-    for update in range(1, 8):
-        before = [[x.detach().clone() for x in net.parameters()] for net in both]
-        learner.learn()
-        turn = update % delay == 0
-        rows = zip(
-            both[0].named_parameters(), both[1].parameters(), *before, strict=True
-        )
-        for (name, new), older, old, then in rows:
-            assert torch.equal(new, old) != (turn or "critic" in name)
-            # Half the way from where it was to where the new weight is.
-            torch.testing.assert_close(older, (then + new) / 2 if turn else then)
-
-
 def same_run(one: DDPGConfig, other: DDPGConfig) -> bool:
     """Say whether two learners come to the same bits."""
     learners = [learner_for(replace(x, **SMALL, tau=0.5)) for x in (one, other)]
