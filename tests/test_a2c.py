@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -53,7 +52,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.equation("a2c-loss")
-def test_the_loss_and_its_slopes_are_what_a_loop_in_double_precision_says() -> None:
+def test_the_loss_and_its_slopes_are_what_a_loop_in_double_precision_says():
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randn(5, 7, generator=generator, dtype=torch.float64)
     columns = [x.clone().requires_grad_() for x in numbers]
@@ -81,7 +80,7 @@ def rollout_of(envs: SyncVectorEnv, policy: Any, num_steps: int) -> Rollout:
 
 @pytest.mark.equation("a2c-target")
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_the_gradient_is_that_of_returns_added_up_by_hand(mode) -> None:
+def test_the_gradient_is_that_of_returns_added_up_by_hand(mode):
     make = lambda: TimeLimit(gym.make("CartPole-v1").unwrapped, 10)  # noqa: E731
     envs = SyncVectorEnv([make] * 3, autoreset_mode=mode)
     policy = policy_for(envs).double()
@@ -124,7 +123,7 @@ def test_the_gradient_is_that_of_returns_added_up_by_hand(mode) -> None:
 @pytest.mark.equation("def-a2c-is-ppo")
 @pytest.mark.parametrize("step", [0.0, 0.01])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_ppo_weighs_the_gradient_of_a2c_with_the_ratio(env: str, step: float) -> None:
+def test_ppo_weighs_the_gradient_of_a2c_with_the_ratio(env, step):
     envs = make_envs(partial(flat_env, env), 4)
     policy, generator = policy_for(envs), torch.Generator().manual_seed(1)
     batch = rollout_of(envs, policy, 30)
@@ -155,7 +154,7 @@ def test_ppo_weighs_the_gradient_of_a2c_with_the_ratio(env: str, step: float) ->
 # --- A2C ------------------------------------------------------------------------------
 
 
-def test_the_learning_rate_falls_and_a_long_gradient_is_cut() -> None:
+def test_the_learning_rate_falls_and_a_long_gradient_is_cut():
     learner = make_a2c(total_steps=30)
     rates = [learner.iterate()["charts/learning_rate"] for _ in range(3)]
     assert rates == [1e-3, 5e-4, 0.0]
@@ -224,7 +223,7 @@ def ppo_of(policy: Any, kind: str) -> PPO:
 
 
 @kinds
-def test_a_contract_run_resumes_bit_for_bit(kind, tmp_path: Path) -> None:
+def test_a_contract_run_resumes_bit_for_bit(kind, tmp_path):
     """The global generator is somewhere else after the break."""
     whole, half, resumed = (ppo_of(contract(kind), kind) for _ in range(3))
     fit(whole, progress=False)
@@ -241,7 +240,7 @@ def test_a_contract_run_resumes_bit_for_bit(kind, tmp_path: Path) -> None:
 
 
 @kinds
-def test_what_a_contract_policy_draws_depends_on_its_arguments_alone(kind) -> None:
+def test_what_a_contract_policy_draws_depends_on_its_arguments_alone(kind):
     policy = contract(kind)
     obs = torch.randn(5, 4, 4 if kind == "CartPole-v1" else 3)
     noise = policy.noise(5, 4, torch.Generator().manual_seed(2))
@@ -270,7 +269,7 @@ def test_what_a_contract_policy_draws_depends_on_its_arguments_alone(kind) -> No
         assert other.std() > 0.05
 
 
-def test_greedy_is_the_mode_and_without_one_the_actor_draws() -> None:
+def test_greedy_is_the_mode_and_without_one_the_actor_draws():
     policy, obs = contract("CartPole-v1"), torch.randn(64, 4)
     best = policy.actor.model.mode(obs[:, 2:], obs[:, :2])
     assert torch.equal(policy.act(obs, 0.0), best)
@@ -281,7 +280,7 @@ def test_greedy_is_the_mode_and_without_one_the_actor_draws() -> None:
     assert torch.equal(draws, again)
 
 
-def test_only_what_the_environment_gets_is_clipped() -> None:
+def test_only_what_the_environment_gets_is_clipped():
     policy, action = contract("Pendulum-v1"), torch.tensor([[3.0], [-0.5], [-9.0]])
     sent = policy.to_env(action)
     assert sent.tolist() == [[2.0], [-0.5], [-2.0]]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -67,12 +66,10 @@ def make_learner(
     [
         {"address": "auto"},
         {"actors": None, "transport": "shared"},
-        {"priority": True},
         {"on_policy": True},
-        {"lag": 3},
     ],
 )
-def test_illegal_settings_are_refused(changes) -> None:
+def test_illegal_settings_are_refused(changes):
     with pytest.raises((TypeError, ValueError)):
         replace(SMALL, **changes)
 
@@ -82,10 +79,9 @@ def test_illegal_settings_are_refused(changes) -> None:
     [
         (3, {"actors": None}, "actors must be at least 1"),
         (2, {}, "envs must have 3 copies, got 2"),
-        (3, {"transport": "shared"}, r"pass .*SharedMemory"),
     ],
 )
-def test_what_makes_no_learner_is_named(copies, changes, words) -> None:
+def test_what_makes_no_learner_is_named(copies, changes, words):
     build = partial(counting, copies)
     with pytest.raises(ValueError, match=words):
         ActorLearner(policy_for(counting()), build, replace(SMALL, **changes))
@@ -131,7 +127,7 @@ def actor_of(
     limit=st.integers(1, 9),
     unrolls=st.integers(1, 2),
 )
-def test_an_unroll_is_what_the_environments_did(steps, copies, limit, unrolls) -> None:
+def test_an_unroll_is_what_the_environments_did(steps, copies, limit, unrolls):
     """Replay the actions in single environments that nobody resets in secret."""
     policy, work = actor_of(partial(cartpoles, copies, limit), steps)
     for _ in range(unrolls):
@@ -160,7 +156,7 @@ def late_resets() -> SyncVectorEnv:
     return SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
-def test_rows_that_never_happened_weigh_nothing() -> None:
+def test_rows_that_never_happened_weigh_nothing():
     _, work = actor_of(late_resets, 9)
     # Each end is followed by one, also in the next unroll, and a phantom is no end.
     ended = np.zeros(2, dtype=bool)
@@ -177,7 +173,7 @@ def test_rows_that_never_happened_weigh_nothing() -> None:
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "literate_rl/Moving-v0"])
-def test_a_slot_teaches_what_its_numbers_teach(env) -> None:
+def test_a_slot_teaches_what_its_numbers_teach(env):
     """Learn from the slot's memory, and from a copy of what lies there."""
     learner, twin = make_learner(env), make_learner(env)
     _, record = learner.start().receive()
@@ -195,14 +191,14 @@ def test_a_slot_teaches_what_its_numbers_teach(env) -> None:
 @pytest.mark.equation("policy-lag")
 @pytest.mark.equation("lag-of-turns")
 @pytest.mark.parametrize(("actors", "slots"), [(1, 1), (1, 3), (2, 1), (3, 2)])
-def test_lag_in_turns_is_what_is_under_way_less_one(actors, slots) -> None:
+def test_lag_in_turns_is_what_is_under_way_less_one(actors, slots):
     learner = make_learner(actors=actors, slots=slots, num_steps=2)
     seen = [learner.iterate()["charts/lag"] for _ in range(3 * actors * slots)]
     first = list(range(actors * slots))
     assert seen == first + [actors * slots - 1] * (2 * actors * slots)
 
 
-def test_the_lag_is_that_of_the_weights_that_acted() -> None:
+def test_the_lag_is_that_of_the_weights_that_acted():
     """Each version's weights are kept; the one that explains the unroll is named."""
     learner = make_learner(slots=3, learning_rate=1e-2)
     learner.start()
@@ -224,7 +220,7 @@ def test_the_lag_is_that_of_the_weights_that_acted() -> None:
         np.testing.assert_allclose(unroll["log_prob"], said, rtol=1e-5, atol=1e-6)
 
 
-def test_taking_turns_is_the_same_to_the_bit_and_nothing_runs_dry() -> None:
+def test_taking_turns_is_the_same_to_the_bit_and_nothing_runs_dry():
     runs = []
     for seed in (1, 1, 2):
         with make_learner(seed=seed, total_steps=150, anneal=True) as learner:
@@ -238,7 +234,7 @@ def test_taking_turns_is_the_same_to_the_bit_and_nothing_runs_dry() -> None:
         assert row["charts/actors"] == min(number, 2)
 
 
-def test_the_step_size_does_not_fall_below_zero() -> None:
+def test_the_step_size_does_not_fall_below_zero():
     learner, rates = make_learner(total_steps=15, anneal=True), []
     for _ in range(3):
         learner.iterate()
@@ -246,7 +242,7 @@ def test_the_step_size_does_not_fall_below_zero() -> None:
     assert rates == [SMALL.learning_rate, 0.0, 0.0]
 
 
-def test_a_resumed_run_goes_on_with_other_noise(tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_with_other_noise(tmp_path):
     learner = make_learner(total_steps=90, checkpoint_interval=2)
     with Run(tmp_path / "a", {}) as run:
         fit(learner, run, progress=False)

@@ -7,7 +7,6 @@ one of them does is tested beside its module.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -55,7 +54,7 @@ def same(one: Any, other: Any) -> bool:
 
 # What is kept does not depend on the kind of the actions.
 @pytest.mark.parametrize("name", [x for x in CASES if "Gaussian" not in x])
-def test_a_resumed_run_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
     whole = trained(name, times=2)
     half = whole.learner.step // 2
     stop = {"callback": lambda learner, metrics: learner.step >= half}
@@ -66,9 +65,7 @@ def test_a_resumed_run_ends_with_the_same_bits(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_seed_decides_everything_and_a_saved_agent_acts_as_before(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_seed_decides_everything_and_a_saved_agent_acts_as_before(name, tmp_path):
     torch.manual_seed(5)
     before = torch.get_rng_state()
     agent = trained(name, seed=3)
@@ -109,7 +106,7 @@ class Ends(gym.Wrapper[Any, Any, Any, Any]):
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_after_a_termination_anything_may_be_seen(name: str) -> None:
+def test_after_a_termination_anything_may_be_seen(name):
     around = {"transport": "in_process"} if name in RARE else {}
     agents = [trained(name, wrappers=x, **around) for x in ([Ends], [Ends, Garbage])]
     one, other = (list(agent.policy.parameters()) for agent in agents)

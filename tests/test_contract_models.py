@@ -1,4 +1,4 @@
-"""Models that keep a contract: densities, entropies and what a model returns."""
+"""Models that keep a contract: densities, values and actions without noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATE = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 
 
 @pytest.mark.equation("unit-mass")
-def test_the_density_of_the_squashed_actor_integrates_to_one() -> None:
+def test_the_density_of_the_squashed_actor_integrates_to_one():
     torch.manual_seed(0)
     actor = SquashedGaussianActor(4, [-1.0], [3.0]).double()
     state = torch.randn(1, 4).double().expand(200_000, -1)
@@ -25,7 +25,7 @@ def test_the_density_of_the_squashed_actor_integrates_to_one() -> None:
     assert mass.item() == pytest.approx(1.0, abs=1e-3)
 
 
-def test_the_mean_of_the_dueling_network_is_its_value() -> None:
+def test_the_mean_of_the_dueling_network_is_its_value():
     model = DuelingQNetwork(4, 3)
     before, worth = model(STATE), model.value(model.body(STATE))
     torch.testing.assert_close(before.mean(-1, keepdim=True), worth)
@@ -34,7 +34,7 @@ def test_the_mean_of_the_dueling_network_is_its_value() -> None:
     torch.testing.assert_close(model(STATE), before)
 
 
-def test_actions_without_noise() -> None:
+def test_actions_without_noise():
     actor = CategoricalActor(4, 3)
     best = actor(STATE)[3].argmax(-1, keepdim=True)
     assert torch.equal(actor.mode(STATE), best)

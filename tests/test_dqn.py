@@ -46,7 +46,7 @@ def random_parts(seed: int) -> tuple[Tensor, ...]:
 
 @pytest.mark.equation("q-target")
 @pytest.mark.equation("double-q-target")
-def test_one_network_chooses_and_the_other_judges() -> None:
+def test_one_network_chooses_and_the_other_judges():
     reward, discount, next_q, chooser = random_parts(4)
     for found, judge in (
         (q_target(reward, discount, next_q), next_q),
@@ -59,8 +59,8 @@ def test_one_network_chooses_and_the_other_judges() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_follows_a_termination_may_hold_anything_and_gets_no_gradient(
-    bad: float,
-) -> None:
+    bad,
+):
     reward, discount, *tables = random_parts(0)
     next_q, chooser = (x.requires_grad_() for x in tables)
     for target, rest in ((q_target, ()), (double_q_target, (chooser,))):
@@ -78,7 +78,7 @@ def test_what_follows_a_termination_may_hold_anything_and_gets_no_gradient(
 
 @pytest.mark.equation("dueling")
 @pytest.mark.erratum("dueling-mean")
-def test_the_mean_of_the_values_is_the_state_value() -> None:
+def test_the_mean_of_the_values_is_the_state_value():
     both = torch.randn(N, 1 + ACTIONS, dtype=torch.float64, requires_grad=True)
     value, advantage = both[:, :1], both[:, 1:]
     q, layer = dueling_q(value, advantage), dueling_layer(ACTIONS).double()
@@ -100,7 +100,7 @@ def test_the_mean_of_the_values_is_the_state_value() -> None:
 
 
 @pytest.mark.erratum("bound-of-zero")
-def test_zero_is_not_none() -> None:
+def test_zero_is_not_none():
     def lower(value_min: float | None, value_max: float) -> float:
         return value_min if value_min else -value_max
 
@@ -116,7 +116,7 @@ def test_zero_is_not_none() -> None:
 
 @pytest.mark.equation("epsilon-noise")
 @pytest.mark.erratum("one-coin")
-def test_each_environment_tosses_its_own_coin() -> None:
+def test_each_environment_tosses_its_own_coin():
     actions = EpsilonGreedy(4)
     actions.epsilon = chance = torch.tensor([0.0, 0.3, 0.3, 1.0])
     noise = actions.noise(5000, 4, torch.Generator().manual_seed(0))
@@ -157,9 +157,7 @@ def policy_for(env: str = ENV, **arguments: Any) -> Policy:
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
-def test_the_error_against_a_slow_form(
-    double: bool, dueling: bool, fused: bool
-) -> None:
+def test_the_error_against_a_slow_form(double, dueling, fused):
     torch.manual_seed(2)
     policy, older = (policy_for(hidden=8, dueling=dueling).double() for _ in range(2))
     algorithm = QLearning(policy, DQNConfig(double=double))
@@ -193,7 +191,7 @@ def test_the_error_against_a_slow_form(
     assert all(p.grad is None for p in older.parameters())
 
 
-def test_a_target_of_another_shape_is_refused_and_stays() -> None:
+def test_a_target_of_another_shape_is_refused_and_stays():
     target = [torch.zeros(2), torch.zeros(3, 4)]
     with pytest.raises(ValueError, match=r"source\[1\]"):
         polyak_update(target, [torch.ones(2), torch.ones(4)], 0.5)
@@ -213,9 +211,7 @@ class Counted(nn.Sequential):
 @pytest.mark.equation("polyak")
 @pytest.mark.parametrize("tau", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("anew", [False, True])
-def test_the_target_is_a_copy_that_follows_and_that_nobody_trains(
-    tau: float, anew: bool
-) -> None:
+def test_the_target_is_a_copy_that_follows_and_that_nobody_trains(tau, anew):
     network: Any = Counted()
     target: Any = TargetNetwork(network)
     if anew:  # other objects, other memory, other buffers
@@ -245,7 +241,7 @@ def test_the_target_is_a_copy_that_follows_and_that_nobody_trains(
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "sac"])
-def test_it_learns_to_tell_left_from_right(algorithm: str) -> None:
+def test_it_learns_to_tell_left_from_right(algorithm):
     """Who guesses earns 25 of 50."""
     settings: Any = {"total_steps": 400, "hidden": 16, "gamma": 0.5, "tau": 0.05}
     settings |= {"learning_rate": 1e-2, "batch_size": 32, "learning_starts": 100}

@@ -1,4 +1,4 @@
-"""Hybrid PPO: both errors, and training."""
+"""Hybrid PPO: both errors against their definitions."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def unroll_of(policy: Any, **changes: Any) -> Unroll:
 # --- Settings -------------------------------------------------------------------------
 
 
-def test_a_bound_above_the_one_that_bounds_it_is_told() -> None:
+def test_a_bound_above_the_one_that_bounds_it_is_told():
     check_clips.cache_clear()
     with pytest.warns(UserWarning, match="c_clip_ratio is above rho_clip"):
         IMPALAConfig(c_clip_ratio=3.0)
@@ -69,7 +69,7 @@ def test_a_bound_above_the_one_that_bounds_it_is_told() -> None:
 # --- The learner ----------------------------------------------------------------------
 
 
-def test_an_unroll_is_what_happened_and_how_likely_it_was() -> None:
+def test_an_unroll_is_what_happened_and_how_likely_it_was():
     policy = make_policy(BOX, TWO)
     wanted = unroll_of(policy, weight=torch.eye(4)[:, :2])
     obs, action = wanted.obs_plus_1[:-1], wanted.action
@@ -83,7 +83,7 @@ def test_an_unroll_is_what_happened_and_how_likely_it_was() -> None:
 
 
 @pytest.mark.equation("impala-loss")
-def test_the_loss_is_put_together_by_hand() -> None:
+def test_the_loss_is_put_together_by_hand():
     """Two environments; one is truncated in the middle of the unroll."""
     learner = vtrace_learner(value_weight=0.7, entropy_weight=0.3, reward_scale=0.5)
     policy, flags = learner.policy, torch.zeros(2, 4, 2).bool()
@@ -108,7 +108,7 @@ def test_the_loss_is_put_together_by_hand() -> None:
     assert info["value_loss"] == pytest.approx(loss.value_loss.item(), rel=1e-5)
 
 
-def test_what_is_not_finite_is_named_and_teaches_nothing() -> None:
+def test_what_is_not_finite_is_named_and_teaches_nothing():
     learner = vtrace_learner()
     before = copy.deepcopy(learner.policy.state_dict())
     wrong = unroll_of(learner.policy, reward=torch.full((4, 2), torch.nan))
@@ -117,7 +117,7 @@ def test_what_is_not_finite_is_named_and_teaches_nothing() -> None:
     torch.testing.assert_close(learner.policy.state_dict(), before, rtol=0, atol=0)
 
 
-def test_steps_of_weight_zero_teach_nothing() -> None:
+def test_steps_of_weight_zero_teach_nothing():
     unroll, learner = unroll_of(vtrace_learner().policy), vtrace_learner(priority=True)
     weight = torch.tensor([1.0, 0.0]).expand(4, 2)
     infos = [
@@ -136,7 +136,7 @@ def test_steps_of_weight_zero_teach_nothing() -> None:
 @pytest.mark.parametrize(
     "kind", [None, "clip_norm", "clip_value", "clip_momentum_norm"]
 )
-def test_gradients_are_clipped(kind) -> None:
+def test_gradients_are_clipped(kind):
     learner = vtrace_learner(grad_clip_type=kind, clip_value=0.3)
     squares: list[float] = []
     for turn in range(4):
@@ -160,7 +160,7 @@ def test_gradients_are_clipped(kind) -> None:
         learner.optimizer.step()
 
 
-def test_distances_are_means_over_the_steps_that_count() -> None:
+def test_distances_are_means_over_the_steps_that_count():
     value = torch.randn(6, 2, requires_grad=True)
     target, weight = torch.randn(5, 2), torch.rand(5, 2)
     loss = (weight * (value[:-1] - target).square()).mean()
@@ -169,7 +169,7 @@ def test_distances_are_means_over_the_steps_that_count() -> None:
 
 
 @pytest.mark.parametrize("lacks", ["optimizer", "norms", None])
-def test_a_state_that_does_not_fit_changes_nothing(lacks: str | None) -> None:
+def test_a_state_that_does_not_fit_changes_nothing(lacks):
     learner = vtrace_learner()
     learner.learn(unroll_of(learner.policy))
     before = copy.deepcopy(learner.state_dict())
@@ -199,7 +199,7 @@ def samples_of(learner: IMPALA) -> list[Unroll]:
     return [Unroll(*entry["sample"]) for entry in learner.memory.entries]
 
 
-def test_a_batch_is_samples_side_by_side_and_copies_of_their_rollout() -> None:
+def test_a_batch_is_samples_side_by_side_and_copies_of_their_rollout():
     learner = loop(priority=True, priority_IS_weight=True)
     learner.collect()
     entries = [entry | {"IS": 0.5} for entry in learner.memory.entries]
@@ -223,7 +223,7 @@ class Witness(VTraceLearner):
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_without_a_lag_all_ratios_are_one_but_for_rounding(lag: int) -> None:
+def test_without_a_lag_all_ratios_are_one_but_for_rounding(lag):
     changes = {"on_policy": True, "update_per_collect": 1, "learning_rate": 1e-2}
     learner = loop(lag=lag, **changes)
     learner.learner.__class__ = Witness
@@ -237,7 +237,7 @@ def test_without_a_lag_all_ratios_are_one_but_for_rounding(lag: int) -> None:
 
 
 @pytest.mark.parametrize("priority", [False, True])
-def test_samples_are_preferred_only_if_that_is_asked_for(priority: bool) -> None:
+def test_samples_are_preferred_only_if_that_is_asked_for(priority):
     learner = loop(priority=priority)
     assert learner.memory.alpha == (0.6 if priority else 0.0)
     learner.iterate()
@@ -245,6 +245,6 @@ def test_samples_are_preferred_only_if_that_is_asked_for(priority: bool) -> None
     assert (len(used) > 1) == priority
 
 
-def test_another_number_of_environments_is_refused() -> None:
+def test_another_number_of_environments_is_refused():
     with pytest.raises(ValueError, match="envs must have 4 copies, got 3"):
         loop(copies=3)

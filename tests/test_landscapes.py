@@ -1,16 +1,12 @@
-"""An offset of a critic is no ridge, and the pendulum is Gymnasium's."""
+"""The simulated pendulum is Gymnasium's."""
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from benchmarks import landscapes
 
-STATES = spaces.Box(-8, 8, (3,))
-TORQUES = spaces.Box(-2, 2, (1,))
 
-
-def test_the_simulated_pendulum_is_gymnasiums() -> None:
+def test_the_simulated_pendulum_is_gymnasiums():
     env = gym.make("Pendulum-v1").unwrapped
     rng = np.random.default_rng(0)
     env.reset(seed=0)

@@ -1,10 +1,9 @@
-"""Networks that several chapters build: boxes, densities, pictures and critics."""
+"""Networks that several chapters build: boxes, densities and modes."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from literate_rl.ground.networks import Stretch, eval_mode, squashed_log_prob
 
 
 @pytest.mark.equation("stable-jacobian")
-def test_the_jacobian_is_exact_for_large_u() -> None:
+def test_the_jacobian_is_exact_for_large_u():
     # log(1 - tanh(u)^2) = log 4 - 2 u, less than e^-40 for u = 20.
     u = torch.tensor([[10.0], [20.0], [-20.0], [80.0]], requires_grad=True)
     zero, one = torch.zeros(4, 1), torch.ones(1)
@@ -27,7 +26,7 @@ def test_the_jacobian_is_exact_for_large_u() -> None:
     torch.testing.assert_close(grad, -2 * u.detach().sign())
 
 
-def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
+def test_undo_is_the_inverse_as_far_as_the_digits_tell():
     squash = Stretch([-2.0, 0.0], [2.0, 1.0])
     u = torch.tensor([[0.0, 3.0], [-5.0, 1e-4], [7.0, -2.0]])
     torch.testing.assert_close(squash.undo(squash(u)), u, rtol=0.05, atol=1e-6)
@@ -45,7 +44,7 @@ def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
     [lambda net: net, nn.DataParallel, partial(torch.compile, backend="eager")],
     ids=["plain", "parallel", "compiled"],
 )
-def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap: Any) -> None:
+def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap):
     net = wrap(moody(4, 2))
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""Policies of one's own models: what reaches a critic, and what checkpoints say."""
+"""Policies of one's own models: what they draw, and what checkpoints say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from literate_rl.runs.runs import todays_form
 STATES, FORCES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))
 
 
-def test_no_critic_is_none() -> None:
+def test_no_critic_is_none():
     with pytest.raises(ValueError, match="critic must hold a model, got none"):
         as_many([], 2)
 
@@ -45,7 +45,7 @@ def own_discrete_sac() -> Any:
     return make_own_sac_policy(STATES, spaces.Discrete(2), actor, critic)
 
 
-def test_the_generator_decides_what_an_own_actor_draws() -> None:
+def test_the_generator_decides_what_an_own_actor_draws():
     policy, obs = own_sac(), torch.randn(5, 3)
     seeds = (torch.Generator().manual_seed(seed) for seed in (1, 1, 2))
     one, same, other = (policy.draw(obs, generator)[0].tolist() for generator in seeds)
@@ -53,7 +53,7 @@ def test_the_generator_decides_what_an_own_actor_draws() -> None:
 
 
 @pytest.mark.parametrize("make", [own_ddpg, own_sac, own_discrete_sac])
-def test_todays_checkpoints_stay_what_they_are(make: Any) -> None:
+def test_todays_checkpoints_stay_what_they_are(make):
     policy = make()
     target = getattr(policy, "critics", policy).state_dict()
     state = {

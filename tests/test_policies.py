@@ -57,14 +57,14 @@ def drawn(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.equation("act-discrete")
-def test_the_race_draws_from_the_softmax() -> None:
+def test_the_race_draws_from_the_softmax():
     action, row = drawn(policy_of(THREE))
     share = torch.bincount(action, minlength=3) / 200_000
     torch.testing.assert_close(share, row.softmax(-1), atol=5e-3, rtol=0)
 
 
 @pytest.mark.equation("act-gaussian")
-def test_gaussian_actions_have_their_mean_and_deviation() -> None:
+def test_gaussian_actions_have_their_mean_and_deviation():
     action, row = drawn(policy_of(BOUNDED))
     found = torch.cat([action.mean(0), action.std(0).log()])
     torch.testing.assert_close(found, row, atol=1e-2, rtol=0)
@@ -88,7 +88,7 @@ def peer_of(actions: Any, row: torch.Tensor) -> Any:
 @both_kinds
 @settings(max_examples=30)
 @given(st.sampled_from([(1,), (6,), (4, 3), (2, 1, 3)]), st.integers(0, 2**31))
-def test_rows_mean_what_pytorchs_distributions_say(actions, shape, seed) -> None:
+def test_rows_mean_what_pytorchs_distributions_say(actions, shape, seed):
     torch.manual_seed(seed)
     # Logits that are far apart among them.
     width, scale = (5, 6.0) if actions is CATEGORICAL else (6, 1.0)
@@ -117,9 +117,7 @@ def test_rows_mean_what_pytorchs_distributions_say(actions, shape, seed) -> None
     ],
 )
 @pytest.mark.parametrize("space", [THREE, Box(-2, np.inf, (2,))])
-def test_a_recipe_builds_the_same_policy_from_plain_values(
-    space, seen, options
-) -> None:
+def test_a_recipe_builds_the_same_policy_from_plain_values(space, seen, options):
     policy = make_policy(seen, space, 8, **options)
     obs, other = torch.rand(4, 5, flatdim(seen)), again(policy)
     action = policy.act(obs, 0.0).detach()
@@ -145,7 +143,7 @@ LARGEST = float(np.finfo(np.float64).max)
 )
 def test_what_is_sent_is_in_the_box_and_bounds_that_mean_none_stretch_nothing(
     low, high, dtype, sent
-) -> None:
+):
     space = Box(low, high, (2,), dtype)
     for policy in (make_policy(BOX, space), again(make_policy(BOX, space))):
         actions = policy.to_env(torch.tensor([[0.0, 1.0], [-7e4, 7e4]]))
@@ -161,7 +159,7 @@ def test_what_is_sent_is_in_the_box_and_bounds_that_mean_none_stretch_nothing(
         (BOX, THREE, {"convolutions": ((4, 3, 1),)}, "must be None"),
     ],
 )
-def test_what_does_not_fit_is_named(seen, space, options, words) -> None:
+def test_what_does_not_fit_is_named(seen, space, options, words):
     with pytest.raises(ValueError, match=words):
         make_policy(seen, space, **options)
 
@@ -174,7 +172,7 @@ def test_what_does_not_fit_is_named(seen, space, options, words) -> None:
         (STICK, np.float32),
     ],
 )
-def test_rollouts_keep_the_bytes_of_pictures_as_bytes(seen: Any, kept: Any) -> None:
+def test_rollouts_keep_the_bytes_of_pictures_as_bytes(seen, kept):
     policy, envs = make_policy(seen, THREE), SimpleNamespace()
     envs.single_observation_space = seen
     assert kept_dtype(policy, envs) == kept
@@ -188,7 +186,7 @@ def test_rollouts_keep_the_bytes_of_pictures_as_bytes(seen: Any, kept: Any) -> N
 @pytest.mark.equation("pooled-moments")
 @settings(max_examples=50)
 @given(st.integers(0, 2**31), st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_moments_of_parts_are_those_of_the_whole(seed: int, sizes: list[int]) -> None:
+def test_moments_of_parts_are_those_of_the_whole(seed, sizes):
     rng = np.random.default_rng(seed)
     parts = [rng.normal(rng.normal(), 2.0, (size, 3)) for size in sizes]
     moments, everything = RunningMoments(3), np.concatenate(parts)
@@ -199,7 +197,7 @@ def test_moments_of_parts_are_those_of_the_whole(seed: int, sizes: list[int]) ->
     assert moments.count == len(everything)
 
 
-def test_items_are_normalised_by_what_was_seen_and_within_ten() -> None:
+def test_items_are_normalised_by_what_was_seen_and_within_ten():
     torch.manual_seed(0)
     moments, items = RunningMoments(2), 50 + torch.randn(1000, 2)
     items[:, 1] = 2.0  # it never moves
@@ -213,7 +211,7 @@ def test_items_are_normalised_by_what_was_seen_and_within_ten() -> None:
 
 
 @pytest.mark.equation("reward-scale")
-def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
+def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far():
     torch.manual_seed(0)
     gamma, rollouts = 0.9, 3
     reward = torch.randn(rollouts, 20, 4) + 1
@@ -237,7 +235,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
     torch.testing.assert_close(scaled.item(), 0.1, rtol=1e-6, atol=0)
 
 
-def test_what_moments_and_scales_do_not_take_leaves_no_trace() -> None:
+def test_what_moments_and_scales_do_not_take_leaves_no_trace():
     moments, scaler = RunningMoments(3), RewardScaler(2, 0.9)
     items, flag = torch.ones(5, 3), torch.ones(5, 2).bool()
     with pytest.raises(ValueError, match="items must be finite"):

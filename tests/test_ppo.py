@@ -58,7 +58,7 @@ def cut_off(limit: int) -> gym.Env[Any, Any]:
 # --- Settings -------------------------------------------------------------------------
 
 
-def test_a_minibatch_needs_two_advantages_to_normalise() -> None:
+def test_a_minibatch_needs_two_advantages_to_normalise():
     small = partial(PPOConfig, num_envs=1, num_steps=4, num_minibatches=4)
     assert small(normalize_advantage=False).num_minibatches == 4
     for bad in (small, partial(small, num_steps=1)):
@@ -106,7 +106,7 @@ def test_the_learning_rate_falls_in_a_straight_line_and_not_below_zero(anneal, l
     np.testing.assert_allclose(rates, np.array(left) * 1e-3)
 
 
-def test_the_first_ratios_of_an_iteration_are_one() -> None:
+def test_the_first_ratios_of_an_iteration_are_one():
     config = replace(SMALL, normalize_obs=True, scale_reward=True)
     spy = Watched()
     learner = learner_of(config=config, policy_error=spy)
@@ -118,7 +118,7 @@ def test_the_first_ratios_of_an_iteration_are_one() -> None:
         assert far[-1] > 1e-4
 
 
-def test_a_large_divergence_ends_the_epochs() -> None:
+def test_a_large_divergence_ends_the_epochs():
     def epochs(target_kl: float | None) -> int:
         config = replace(SMALL, target_kl=target_kl, num_epochs=8, learning_rate=1e-2)
         spy = Watched()
@@ -130,14 +130,14 @@ def test_a_large_divergence_ends_the_epochs() -> None:
     assert 1 < epochs(0.02) < 8
 
 
-def test_a_long_gradient_is_clipped() -> None:
+def test_a_long_gradient_is_clipped():
     learner = learner_of(config=replace(SMALL, max_grad_norm=0.1))
     learner.iterate()
     squares = sum(p.grad.square().sum().item() for p in learner.parameters)
     assert math.sqrt(squares) == pytest.approx(0.1, rel=1e-4)
 
 
-def test_truncation_bootstraps_and_termination_does_not() -> None:
+def test_truncation_bootstraps_and_termination_does_not():
     """Where each state is worth 100, all surprises are known."""
     config = replace(SMALL, num_steps=200, gamma=0.5, lambda_=0.0)
     learner = learner_of(partial(cut_off, 20), config)
@@ -151,7 +151,7 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
     torch.testing.assert_close(learner.look_back(batch).adv, wanted.flatten())
 
 
-def test_rewards_are_scaled_with_every_kind_of_end_and_a_reset_starts_anew() -> None:
+def test_rewards_are_scaled_with_every_kind_of_end_and_a_reset_starts_anew():
     learner = learner_of(config=replace(SMALL, scale_reward=True))
     learner.scaler.carry.fill_(7.0)
     batch = learner.collect()  # the first one begins with a reset
@@ -164,7 +164,7 @@ def test_rewards_are_scaled_with_every_kind_of_end_and_a_reset_starts_anew() -> 
     assert torch.equal(seen[0], terminated | truncated)
 
 
-def test_the_critic_learns_lambda_returns_and_tells_what_it_foresaw() -> None:
+def test_the_critic_learns_lambda_returns_and_tells_what_it_foresaw():
     learner = learner_of()
     batch = learner.collect()
     samples = learner.look_back(batch)
@@ -179,7 +179,7 @@ def test_the_critic_learns_lambda_returns_and_tells_what_it_foresaw() -> None:
     assert told == pytest.approx(share, abs=1e-4)
 
 
-def test_the_distance_is_that_of_the_old_policy_to_the_new_one() -> None:
+def test_the_distance_is_that_of_the_old_policy_to_the_new_one():
     learner = learner_of()
     samples = learner.look_back(learner.collect())
     with torch.no_grad():
@@ -201,7 +201,7 @@ def test_the_distance_is_that_of_the_old_policy_to_the_new_one() -> None:
 
 
 @pytest.mark.parametrize("part", ["actor", "critic", "adv"])
-def test_a_network_or_a_loss_that_fails_stops_the_run(part: str) -> None:
+def test_a_network_or_a_loss_that_fails_stops_the_run(part):
     learner = learner_of(config=replace(SMALL, normalize_advantage=False))
     samples = learner.look_back(learner.collect())
     if part == "adv":
@@ -220,7 +220,7 @@ def test_a_network_or_a_loss_that_fails_stops_the_run(part: str) -> None:
 # --- Learning -------------------------------------------------------------------------
 
 
-def test_ppo_learns() -> None:
+def test_ppo_learns():
     """A policy that draws at random balances the pole for 22 steps."""
     settings = replace(ppo_settings("CartPole-v1"), total_steps=12_000)
 

@@ -95,9 +95,7 @@ def slope_of(loss: Tensor, x: Tensor) -> Tensor:
 @pytest.mark.equation("clipped-surrogate")
 @pytest.mark.equation("dual-clip")
 @given(likelihoods, likelihoods, st.floats(-5.0, 5.0), st.floats(0.01, 0.9), dual_clips)
-def test_surrogate_matches_its_definition(
-    new: float, old: float, adv: float, eps: float, c: float | None
-) -> None:
+def test_surrogate_matches_its_definition(new, old, adv, eps, c):
     columns = [torch.tensor([x], dtype=torch.float64) for x in (new, old, adv)]
     log_prob, ratio = columns[0].log().requires_grad_(), new / old
     objective = clipped_surrogate(log_prob, columns[1].log(), columns[2], eps, c)
@@ -112,7 +110,7 @@ def test_surrogate_matches_its_definition(
 @pytest.mark.erratum("ratio-overflow")
 @pytest.mark.parametrize("log_ratio", [1e4, -1e4, 100.0, torch.inf, -torch.inf])
 @pytest.mark.parametrize("adv", [-1.0, 0.0, 1.0])
-def test_extreme_ratios_stay_finite_and_plain_ones_do_not(log_ratio, adv) -> None:
+def test_extreme_ratios_stay_finite_and_plain_ones_do_not(log_ratio, adv):
     log_prob = torch.tensor([log_ratio], requires_grad=True)
     objective = clipped_surrogate(log_prob, torch.zeros(1), torch.tensor([adv]))
     assert torch.isfinite(objective).all()
@@ -134,26 +132,23 @@ def test_extreme_ratios_stay_finite_and_plain_ones_do_not(log_ratio, adv) -> Non
 @given(
     st.integers(1, 6), st.integers(1, 5), st.integers(0, 999), st.booleans(), dual_clips
 )
-def test_policy_error_matches_loops(
-    batch: int, actions: int, seed: int, weighted: bool, c: float | None
-) -> None:
+def test_policy_error_matches_loops(batch, actions, seed, weighted, c):
     data = make_batch(batch, actions, seed, weighted)
     loss, info = ppo_policy_error(data, dual_clip=c)
     found = [*(x.item() for x in loss), *info]
     assert found == pytest.approx(policy_reference(data, c), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize(("weighted", "c"), [(False, None), (True, 2.0)])
-def test_gradient_matches_central_differences(weighted, c) -> None:
-    data = make_batch(5, 4, seed=3, weighted=weighted, spread=1.0)
+def test_gradient_matches_central_differences():
+    data = make_batch(5, 4, seed=3, weighted=True, spread=1.0)
 
     def losses(logit: Tensor) -> ppo_policy_loss:
-        return ppo_policy_error(data._replace(logit_new=logit), 0.2, c)[0]
+        return ppo_policy_error(data._replace(logit_new=logit), 0.2, 2.0)[0]
 
     assert torch.autograd.gradcheck(losses, data.logit_new)
 
 
-def test_only_the_new_logits_get_gradient() -> None:
+def test_only_the_new_logits_get_gradient():
     data = make_batch(8, 4, seed=1, weighted=True)
     for x in (data.logit_old, data.adv, data.weight):
         x.requires_grad_()
@@ -165,8 +160,8 @@ def test_only_the_new_logits_get_gradient() -> None:
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 999), dual_clips)
 def test_continuous_error_is_that_of_the_densities_of_whole_actions(
-    batch: int, dims: int, seed: int, c: float | None
-) -> None:
+    batch, dims, seed, c
+):
     g = torch.Generator().manual_seed(seed)
     draws = torch.randn(5, batch, dims, generator=g, dtype=torch.float64)
     mu, sigma, action, adv = draws[0], draws[1].exp(), draws[3], draws[4, :, 0]
@@ -187,7 +182,7 @@ def test_continuous_error_is_that_of_the_densities_of_whole_actions(
         torch.testing.assert_close(tuple(ours), tuple(theirs))
 
 
-def test_a_finite_loss_has_a_finite_gradient_at_all_deviations() -> None:
+def test_a_finite_loss_has_a_finite_gradient_at_all_deviations():
     def loss_of(mu: Tensor, sigma: Tensor, action: float) -> ppo_policy_loss:
         new = {"mu": mu.expand(2, 1), "sigma": sigma.expand(2, 1)}
         old = {name: x.detach() for name, x in new.items()}
@@ -209,7 +204,7 @@ def test_a_finite_loss_has_a_finite_gradient_at_all_deviations() -> None:
     st.none() | st.floats(0.1, 3.0),
     st.booleans(),
 )
-def test_value_error_matches_its_definition(rows, clip, weighted: bool) -> None:
+def test_value_error_matches_its_definition(rows, clip, weighted):
     columns = [torch.tensor(x, dtype=torch.float64) for x in zip(*rows, strict=True)]
     # All of them want a gradient, and one gets it.
     new, *others = (x.requires_grad_() for x in columns)
@@ -232,7 +227,7 @@ def test_value_error_matches_its_definition(rows, clip, weighted: bool) -> None:
 
 @pytest.mark.equation("kl-k3")
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=20))
-def test_k3_matches_its_definition(log_ratio: list[float]) -> None:
+def test_k3_matches_its_definition(log_ratio):
     new = torch.tensor(log_ratio, dtype=torch.float64, requires_grad=True)
     old = torch.zeros_like(new, requires_grad=True)
     found = approx_kl_k3(new, old)
@@ -244,7 +239,7 @@ def test_k3_matches_its_definition(log_ratio: list[float]) -> None:
 # --- What no signature says -----------------------------------------------------------
 
 
-def test_what_no_batch_may_hold_is_named() -> None:
+def test_what_no_batch_may_hold_is_named():
     zero, good = torch.zeros(3), make_batch(3, 3, seed=0)
     with pytest.raises(TypeError, match="value_old"):
         ppo_value_error(ppo_value_data(zero, None, zero, None), 0.2)
@@ -274,7 +269,7 @@ def test_a_dual_clip_where_it_does_not_belong_removes_the_gradient(adv, c, kept)
 
 
 @pytest.mark.erratum("dual-clip-never-tested")
-def test_positive_advantages_never_reach_the_dual_clip() -> None:
+def test_positive_advantages_never_reach_the_dual_clip():
     data = make_batch(64, 32, seed=0, spread=2.0)
     data = data._replace(adv=data.adv.abs())
     losses = [ppo_policy_error(data, dual_clip=c)[0].policy_loss for c in (None, 1.1)]
@@ -282,7 +277,7 @@ def test_positive_advantages_never_reach_the_dual_clip() -> None:
 
 
 @pytest.mark.erratum("old-policy-attached")
-def test_attached_old_policy_cancels_the_gradient() -> None:
+def test_attached_old_policy_cancels_the_gradient():
     g = torch.Generator().manual_seed(0)
     logit = torch.randn(64, 32, generator=g, requires_grad=True)
     old = logit + 0.1 * torch.rand(64, 32, generator=g)
@@ -300,7 +295,7 @@ def test_attached_old_policy_cancels_the_gradient() -> None:
 
 
 @pytest.mark.erratum("entropy-sign")
-def test_entropy_is_positive_and_must_be_subtracted() -> None:
+def test_entropy_is_positive_and_must_be_subtracted():
     logit = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
     data = ppo_policy_data(logit, logit, torch.zeros(1).long(), torch.zeros(1), None)
     entropy = ppo_policy_error(data)[0].entropy_loss
@@ -310,7 +305,7 @@ def test_entropy_is_positive_and_must_be_subtracted() -> None:
 
 
 @pytest.mark.erratum("negative-divergence")
-def test_k1_is_often_negative_and_k3_never() -> None:
+def test_k1_is_often_negative_and_k3_never():
     g = torch.Generator().manual_seed(0)
     old, new = (0.2 * torch.randn(2, 8, generator=g)).double().log_softmax(1)
     negative = 0
@@ -322,7 +317,7 @@ def test_k1_is_often_negative_and_k3_never() -> None:
 
 
 @pytest.mark.erratum("value-clip-unit")
-def test_value_clip_of_the_ratio_freezes_large_values() -> None:
+def test_value_clip_of_the_ratio_freezes_large_values():
     new = torch.tensor([0.3], requires_grad=True)
     data = ppo_value_data(new, torch.zeros(1), torch.tensor([100.0]), None)
     assert slope_of(ppo_value_error(data, value_clip=0.2), new).item() == 0.0
