@@ -79,6 +79,7 @@ def test_illegal_settings_are_refused(changes):
     [
         (3, {"actors": None}, "actors must be at least 1"),
         (2, {}, "envs must have 3 copies, got 2"),
+        (3, {"transport": "shared"}, r"pass .*SharedMemory"),
     ],
 )
 def test_what_makes_no_learner_is_named(copies, changes, words):
@@ -152,7 +153,9 @@ def test_an_unroll_is_what_the_environments_did(steps, copies, limit, unrolls):
 
 
 def late_resets() -> SyncVectorEnv:
-    make = lambda: TimeLimit(gym.make("CartPole-v1").unwrapped, 4)  # noqa: E731
+    def make() -> gym.Env[Any, Any]:
+        return TimeLimit(gym.make("CartPole-v1").unwrapped, 4)
+
     return SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 

@@ -135,9 +135,7 @@ def test_first_actions_are_uniform_in_the_box():
     assert torch.corrcoef(drawn.T)[0, 1].abs() < 0.03
 
 
-def test_a_probability_of_zero_explores_not_even_at_the_lowest_draw(
-    monkeypatch,
-):
+def test_a_probability_of_zero_explores_not_even_at_the_lowest_draw(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.zeros(shape))
     actions = BoxActions(LOW, HIGH)
     for epsilon in (0.0, 1.0):

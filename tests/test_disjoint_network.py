@@ -224,9 +224,7 @@ def worker(rank: int, folder: str) -> None:
 
 
 @pytest.mark.erratum("require-aux-for-ddp")
-def test_only_heads_work_and_only_with_a_search_for_what_is_unused(
-    tmp_path,
-):
+def test_only_heads_work_and_only_with_a_search_for_what_is_unused(tmp_path):
     mp.spawn(worker, (str(tmp_path),), nprocs=2)
     errors = torch.load(tmp_path / "errors", weights_only=False)
     for (_, wrap, _, search), error in errors.items():

@@ -58,9 +58,7 @@ def test_one_network_chooses_and_the_other_judges():
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_follows_a_termination_may_hold_anything_and_gets_no_gradient(
-    bad,
-):
+def test_what_follows_a_termination_may_hold_anything_and_gets_no_gradient(bad):
     reward, discount, *tables = random_parts(0)
     next_q, chooser = (x.requires_grad_() for x in tables)
     for target, rest in ((q_target, ()), (double_q_target, (chooser,))):

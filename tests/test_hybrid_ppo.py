@@ -102,6 +102,3 @@ def test_errors_ignore_arguments_that_do_not_count(function):
     assert results[0] == results[1]
     grads = torch.autograd.grad(sum(results[1][0]), leaves_of(trees[0]))
     assert all(grad.isfinite().all() for grad in grads)
-
-
-# --- Training ------------------------------------------------------------------------

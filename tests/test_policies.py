@@ -156,7 +156,6 @@ def test_what_is_sent_is_in_the_box_and_bounds_that_mean_none_stretch_nothing(
     [
         (Box(-1, 1, (2, 2)), THREE, {}, "observation_space"),
         (BOX, THREE, {"share_encoder": True}, "share_encoder"),
-        (BOX, THREE, {"convolutions": ((4, 3, 1),)}, "must be None"),
     ],
 )
 def test_what_does_not_fit_is_named(seen, space, options, words):

@@ -43,9 +43,7 @@ def test_a_lone_picture_may_come_as_it_is_or_flat():
 
 
 @pytest.mark.parametrize("lead", [(), (4,), (5, 2)])
-def test_by_name_flattens_what_stands_in_front_and_puts_it_back(
-    lead,
-):
+def test_by_name_flattens_what_stands_in_front_and_puts_it_back(lead):
     actor = CategoricalActor(4, 3)
     obs, action = torch.randn(*lead, 4), torch.randint(0, 3, (*lead, 1))
     results = ByName(actor, state_spec(FOUR))(obs, action=action)
@@ -67,9 +65,7 @@ def test_by_name_knows_wrappers_extras_and_a_lone_tensor():
 
 
 @pytest.mark.parametrize("make", [Tower, partial(flat_env, Tower)])
-def test_looking_around_finds_names_below_a_wrapper_and_flat_observations(
-    make,
-):
+def test_looking_around_finds_names_below_a_wrapper_and_flat_observations(make):
     before = torch.get_rng_state()
     spec, action_space, obs = look_around(make)
     assert action_space == spaces.Discrete(3)
