@@ -110,7 +110,7 @@ def lambda_by_sum(batch: Batch, gamma: float, lambda_: float) -> Tensor:
 @given(sizes, seeds, ends, fractions, fractions)
 def test_gae_is_the_weighted_sum_of_td_errors(
     estimate, size, seed, end, gamma, lambda_
-) -> None:
+):
     batch = make_batch(size, seed, end)
     found = estimate(**batch, gamma=gamma, lambda_=lambda_)
     torch.testing.assert_close(found, gae_by_sum(batch, gamma, lambda_))
@@ -118,7 +118,7 @@ def test_gae_is_the_weighted_sum_of_td_errors(
 
 @pytest.mark.equation("n-step-return")
 @given(sizes, seeds, ends, fractions, st.integers(1, 15))
-def test_n_step_return_is_its_rewards_and_a_value(size, seed, end, gamma, n) -> None:
+def test_n_step_return_is_its_rewards_and_a_value(size, seed, end, gamma, n):
     batch = make_batch(size, seed, end)
     found = n_step_returns(**targets(batch), gamma=gamma, num_steps=n)
     torch.testing.assert_close(found, n_step_by_sum(batch, gamma, n))
@@ -128,7 +128,7 @@ def test_n_step_return_is_its_rewards_and_a_value(size, seed, end, gamma, n) -> 
 @given(sizes, seeds, ends, fractions, fractions)
 def test_lambda_return_is_the_average_of_n_step_returns(
     size, seed, end, gamma, lambda_
-) -> None:
+):
     batch = make_batch(size, seed, end)
     found = lambda_returns(**targets(batch), gamma=gamma, lambda_=lambda_)
     torch.testing.assert_close(found, lambda_by_sum(batch, gamma, lambda_))
@@ -137,7 +137,7 @@ def test_lambda_return_is_the_average_of_n_step_returns(
         torch.testing.assert_close(found, returns)
 
 
-def test_float32_is_close_to_float64() -> None:
+def test_float32_is_close_to_float64():
     batch = make_batch((512, 256), seed=0, end=0.02)
     single = {k: x.float() if x.is_floating_point() else x for k, x in batch.items()}
     difference = gae(**single).double() - gae_by_loop(**batch)
@@ -151,7 +151,7 @@ each_function = pytest.mark.parametrize(("function", "part"), EVERY.items())
 
 
 @each_function
-def test_nothing_crosses_an_end_and_nothing_gets_a_gradient(function, part) -> None:
+def test_nothing_crosses_an_end_and_nothing_gets_a_gradient(function, part):
     batch = make_batch((9, 2), seed=0)
     batch["truncated"][3], batch["terminated"][3, 0] = True, True
     batch["next_value"][batch["terminated"]] = torch.nan
@@ -167,12 +167,9 @@ def test_nothing_crosses_an_end_and_nothing_gets_a_gradient(function, part) -> N
 
 
 @each_function
-@pytest.mark.parametrize(
-    ("number", "words"), [(torch.nan, "reward"), (3e38, "the result")]
-)
-def test_what_is_not_finite_is_named(function, part, number, words) -> None:
+def test_sums_that_overflow_are_refused(function, part):
     batch = make_batch((3, 2), seed=0, end=0.0)
     batch = {k: x.float() if x.is_floating_point() else x for k, x in batch.items()}
-    batch["reward"].fill_(number)
-    with pytest.raises(ValueError, match=f"^{words} must be finite"):
+    batch["reward"].fill_(3e38)
+    with pytest.raises(ValueError, match="the result must be finite"):
         function(**part(batch), gamma=1.0)

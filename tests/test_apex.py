@@ -17,9 +17,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from torch.utils._pytree import tree_leaves
-from worlds import counting, left_alone, moody
+from worlds import counting
 
-from literate_rl.actors.actors import weights_of
 from literate_rl.actors.apex import (
     Apex,
     ApexActor,
@@ -29,7 +28,6 @@ from literate_rl.actors.apex import (
     actor_epsilons,
     experience_layout,
     first_priorities,
-    of_one_policy,
 )
 from literate_rl.actors.processes import SharedMemory
 from literate_rl.data.agents import Rollout, make_envs
@@ -39,13 +37,10 @@ from literate_rl.learners.ddpg import DDPG, make_ddpg_policy
 from literate_rl.learners.dqn import (
     DQN,
     DQNConfig,
-    EpsilonGreedy,
-    QLearning,
     make_q_policy,
 )
 from literate_rl.learners.loop import OffPolicy
 from literate_rl.learners.rainbow import Rainbow, make_rainbow_policy
-from literate_rl.nets.policies import Policy
 from literate_rl.runs.runs import fit
 
 SHARED: dict[str, Any] = {
@@ -129,7 +124,7 @@ def same(*both: Any) -> bool:
 
 @pytest.mark.equation("epsilon-ladder")
 @pytest.mark.erratum("one-rung-for-all")
-def test_the_ladder_is_that_of_the_paper() -> None:
+def test_the_ladder_is_that_of_the_paper():
     for number in (2, 8, 360):
         wanted = [0.4 ** (1 + 7 * i / (number - 1)) for i in range(number)]
         torch.testing.assert_close(actor_epsilons(number), torch.tensor(wanted))
@@ -143,7 +138,7 @@ def test_the_ladder_is_that_of_the_paper() -> None:
 
 
 @pytest.mark.equation("epsilon-ladder")
-def test_each_environment_of_each_actor_acts_with_its_own_chance() -> None:
+def test_each_environment_of_each_actor_acts_with_its_own_chance():
     """The values always prefer action 0, so every other action was drawn."""
     long = {"rollout_len": 500, "train_interval": 10, "learning_starts": NEVER}
     long |= {"num_envs": 2, "epsilon": 0.8, "power": 2.0, "checkpoint_interval": 100}
@@ -180,9 +175,9 @@ class WithNoise(Algorithm):
 
 @pytest.mark.equation("first-priority")
 @pytest.mark.parametrize("build", [worlds, late_resets])
-@pytest.mark.parametrize("num_steps", [1, 3, 20])
+@pytest.mark.parametrize("num_steps", [3, 20])
 @pytest.mark.parametrize("kind", ["dqn", "rainbow", "ddpg"])
-def test_first_priorities_are_the_learners_own_errors(build, num_steps, kind) -> None:
+def test_first_priorities_are_the_learners_own_errors(build, num_steps, kind):
     """Right after the steps are stored, with the weights that acted."""
     changes = {"noisy": True} if kind == "rainbow" else {}
     name = "Pendulum-v1" if kind == "ddpg" else "CartPole-v1"
@@ -207,7 +202,7 @@ def test_first_priorities_are_the_learners_own_errors(build, num_steps, kind) ->
         assert given.std() > 1e-5, "they differ from step to step"
 
 
-def test_rows_that_are_no_steps_have_no_priority_and_may_hold_anything() -> None:
+def test_rows_that_are_no_steps_have_no_priority_and_may_hold_anything():
     learner, rollout = collected(late_resets(2), 12)
     phantom, found = ~rollout.real, []
     assert phantom.any()
@@ -219,24 +214,14 @@ def test_rows_that_are_no_steps_have_no_priority_and_may_hold_anything() -> None
     assert torch.equal(*found)
 
 
-def test_with_the_largest_no_actor_judges() -> None:
+def test_with_the_largest_no_actor_judges():
     with make_apex(priorities="largest", learning_starts=NEVER) as apex:
         apex.iterate()
         assert {*apex.learner.buffer.tree.mass} == {0.0, 1.0}
 
 
-def test_layout_and_priorities_leave_modes_and_moments_alone() -> None:
-    policy, envs = Policy(moody(4, 2), EpsilonGreedy(2)), worlds(2)
-    with left_alone(policy):
-        experience_layout(policy, envs, 4)
-        _, rollout = collected(envs, 4)
-        algorithm = of_one_policy(QLearning(policy, SMALL), policy)
-        given = algorithm, rollout, 1, 0.9, torch.Generator()
-        assert torch.equal(first_priorities(*given), first_priorities(*given))
-
-
 @pytest.mark.parametrize("seen", ["uint8", "float32", "float64"])
-def test_pictures_travel_as_bytes_and_no_number_as_a_float64(seen: str) -> None:
+def test_pictures_travel_as_bytes_and_no_number_as_a_float64(seen):
     envs = worlds(2)
     policy = make_plain(replace(SMALL, num_envs=2, train_interval=8), envs).policy
     envs.single_observation_space = spaces.Box(0, 255, (4,), np.dtype(seen).type)
@@ -266,7 +251,7 @@ def check_rings(apex: Apex) -> None:
         assert ((flags[0] | flags[1])[:-1] == (ended[:-1] | new)).all()
 
 
-def test_the_rings_hold_what_each_environment_did() -> None:
+def test_the_rings_hold_what_each_environment_did():
     apex = make_apex(build=partial(counting, 3), learning_starts=NEVER)
     fit(apex, progress=False)
     rings = apex.learner.buffer.rings
@@ -276,7 +261,7 @@ def test_the_rings_hold_what_each_environment_did() -> None:
     check_rings(apex)
 
 
-def test_a_killed_actor_loses_nothing_that_counts() -> None:
+def test_a_killed_actor_loses_nothing_that_counts():
     build = partial(counting, 3, nap=0.0005)
     with make_apex(build=build, transport=SharedMemory, total_steps=4800) as apex:
         kills, steps, row = 0, [], {"charts/replaced": 0}
@@ -306,7 +291,7 @@ class Numbered(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=self.episode)
 
 
-def test_one_actor_with_one_slot_is_the_loop_without_actors() -> None:
+def test_one_actor_with_one_slot_is_the_loop_without_actors():
     """The same steps, batches and learning rates: the same bits after 60 updates.
 
     Acting is greedy, because the noise comes from another generator with actors.
@@ -334,49 +319,15 @@ def test_one_actor_with_one_slot_is_the_loop_without_actors() -> None:
     assert same(plain.policy.state_dict(), apex.policy.state_dict())
 
 
-def test_an_actor_judges_alone_and_leaves_the_learner_as_it_is() -> None:
-    with make_apex() as apex:
-        algorithm, actor = apex.learner.algorithm, apex.make_actor(0)
-        older, weights = (
-            algorithm.target.network,
-            copy.deepcopy(weights_of(apex.policy)),
-        )
-        own = actor.algorithm
-        assert own.policy is own.target.network is actor.policy
-        apex.iterate()
-        assert algorithm.policy is apex.policy
-        assert algorithm.target.network is older is not apex.policy
-        assert same(weights_of(apex.policy), weights)
-        assert same(weights_of(actor.policy), weights)
-
-
-def test_updates_weights_and_their_age_are_as_many_as_steps_and_slots_say() -> None:
-    once = {"train_interval": 6, "learning_starts": 100, "checkpoint_interval": NEVER}
-    with make_apex(**once) as apex:
-        lags, updates = [], []
-        for _ in range(8):
-            lags.append(apex.iterate()["charts/lag"])
-            updates.append(apex.learner.updates)
-        # A rollout has 24 steps, so 4 updates; the fifth brings the count to 120.
-        assert updates == [0, 0, 0, 0, 4, 8, 12, 16]
-        assert lags == [0, 1, 2] + [3] * 5
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"train_interval": 7}, r"rollout_len \* num_envs, 24, got 7"),
-        ({"address": "a:1"}, "address"),
-    ],
-)
 @pytest.mark.parametrize("kind", ALL)
-def test_illegal_settings_are_named(kind: str, changes: Any, words: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=words):
-        replace(ALL[kind], **changes)
+def test_illegal_settings_are_named(kind):
+    for name, wrong in (("train_interval", 7), ("address", "a:1")):
+        with pytest.raises((TypeError, ValueError), match=name):
+            replace(ALL[kind], **{name: wrong})
 
 
 @pytest.mark.erratum("two-scales")
-def test_a_first_priority_is_on_the_scale_of_the_learner() -> None:
+def test_a_first_priority_is_on_the_scale_of_the_learner():
     """The same error, while new and once drawn, has the same mass."""
     error, alpha = torch.tensor([0.01, 0.5, 10.0]), 0.6
     one = torch.ones(3, 1)

@@ -31,7 +31,7 @@ def judged(seed: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.equation("exact-soft-value")
 @pytest.mark.erratum("mean-over-actions")
-def test_the_soft_value_is_the_sum_over_all_actions() -> None:
+def test_the_soft_value_is_the_sum_over_all_actions():
     q, log_prob = judged(3)
     got, policy = expected_soft_value(q, log_prob, 0.3), Categorical(logits=log_prob)
     wanted = (policy.probs * torch.minimum(*q)).sum(-1) + 0.3 * policy.entropy()
@@ -43,7 +43,7 @@ def test_the_soft_value_is_the_sum_over_all_actions() -> None:
 
 
 @pytest.mark.parametrize("worth", [1.0, math.inf, math.nan])
-def test_an_action_that_cannot_happen_counts_nothing(worth: float) -> None:
+def test_an_action_that_cannot_happen_counts_nothing(worth):
     q, log_prob = judged(0)
     q[..., 0], log_prob[:, 0] = worth, -math.inf
     log_prob = log_prob.log_softmax(-1).requires_grad_()
@@ -56,7 +56,7 @@ def test_an_action_that_cannot_happen_counts_nothing(worth: float) -> None:
 
 
 @pytest.mark.equation("def-soft-optimal")
-def test_the_best_policy_is_the_softmax_of_the_values() -> None:
+def test_the_best_policy_is_the_softmax_of_the_values():
     alpha, q = 0.7, torch.tensor([1.0, 0.2, -0.5], dtype=torch.float64)
     best = (q / alpha).log_softmax(-1)
     rows = best + 0.3 * torch.randn(50, 3, generator=generator())
@@ -67,7 +67,7 @@ def test_the_best_policy_is_the_softmax_of_the_values() -> None:
 
 
 @pytest.mark.equation("list-entropy")
-def test_the_target_of_a_list_is_half_of_what_it_allows() -> None:
+def test_the_target_of_a_list_is_half_of_what_it_allows():
     scale = DiscreteSoftActorCritic.scale
     assert scale(LIST, None) == (0.0, math.log(ACTIONS) / 2)
     assert scale(LIST, 0.1) == (0.0, 0.1)
@@ -84,7 +84,7 @@ def policy_for() -> Any:
 
 @pytest.mark.equation("soft-target")
 @pytest.mark.parametrize("form", ["all", "one by one"])
-def test_discrete_targets_are_sums_over_the_actions(form: str) -> None:
+def test_discrete_targets_are_sums_over_the_actions(form):
     policy, every = policy_for(), torch.eye(ACTIONS).expand(N, ACTIONS, ACTIONS)
     if form == "one by one":
         spec, models = state_spec(SEEN), [ActionValue(4, ACTIONS, 8) for _ in range(2)]
@@ -110,7 +110,7 @@ def test_discrete_targets_are_sums_over_the_actions(form: str) -> None:
 
 
 @pytest.mark.equation("soft-actor")
-def test_an_ascent_has_the_slopes_of_the_soft_value() -> None:
+def test_an_ascent_has_the_slopes_of_the_soft_value():
     policy = policy_for()
     algorithm = algorithm_for(policy, LIST, temperature=0.3)
     obs = torch.randn(N, 4)

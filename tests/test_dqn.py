@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from learning import assert_for_most_seeds
 from torch import Tensor, nn
+from worlds import Apart
 
 from literate_rl import evaluate, train
 from literate_rl.by_hand.fast_forms import FusedQError, fused_q_error
@@ -47,7 +46,7 @@ def random_parts(seed: int) -> tuple[Tensor, ...]:
 
 @pytest.mark.equation("q-target")
 @pytest.mark.equation("double-q-target")
-def test_one_network_chooses_and_the_other_judges() -> None:
+def test_one_network_chooses_and_the_other_judges():
     reward, discount, next_q, chooser = random_parts(4)
     for found, judge in (
         (q_target(reward, discount, next_q), next_q),
@@ -59,9 +58,7 @@ def test_one_network_chooses_and_the_other_judges() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_follows_a_termination_may_hold_anything_and_gets_no_gradient(
-    bad: float,
-) -> None:
+def test_what_follows_a_termination_may_hold_anything_and_gets_no_gradient(bad):
     reward, discount, *tables = random_parts(0)
     next_q, chooser = (x.requires_grad_() for x in tables)
     for target, rest in ((q_target, ()), (double_q_target, (chooser,))):
@@ -79,7 +76,7 @@ def test_what_follows_a_termination_may_hold_anything_and_gets_no_gradient(
 
 @pytest.mark.equation("dueling")
 @pytest.mark.erratum("dueling-mean")
-def test_the_mean_of_the_values_is_the_state_value() -> None:
+def test_the_mean_of_the_values_is_the_state_value():
     both = torch.randn(N, 1 + ACTIONS, dtype=torch.float64, requires_grad=True)
     value, advantage = both[:, :1], both[:, 1:]
     q, layer = dueling_q(value, advantage), dueling_layer(ACTIONS).double()
@@ -101,7 +98,7 @@ def test_the_mean_of_the_values_is_the_state_value() -> None:
 
 
 @pytest.mark.erratum("bound-of-zero")
-def test_zero_is_not_none() -> None:
+def test_zero_is_not_none():
     def lower(value_min: float | None, value_max: float) -> float:
         return value_min if value_min else -value_max
 
@@ -117,7 +114,7 @@ def test_zero_is_not_none() -> None:
 
 @pytest.mark.equation("epsilon-noise")
 @pytest.mark.erratum("one-coin")
-def test_each_environment_tosses_its_own_coin() -> None:
+def test_each_environment_tosses_its_own_coin():
     actions = EpsilonGreedy(4)
     actions.epsilon = chance = torch.tensor([0.0, 0.3, 0.3, 1.0])
     noise = actions.noise(5000, 4, torch.Generator().manual_seed(0))
@@ -134,24 +131,14 @@ def test_each_environment_tosses_its_own_coin() -> None:
     share = drawn[blind].bincount(minlength=4) / blind.sum()
     torch.testing.assert_close(share, torch.full((4,), 0.25), rtol=0, atol=0.02)
     assert torch.equal(actions.choose(row, 0.0), greedy)
+    # So the best action has 1 - ε and its share of what is blind.
+    actions.epsilon = 0.4
+    log_prob, entropy = actions.evaluate(torch.eye(4)[[0] * 4], torch.arange(4))
+    torch.testing.assert_close(log_prob.exp(), torch.tensor([0.7, 0.1, 0.1, 0.1]))
+    torch.testing.assert_close(entropy, -(log_prob.exp() @ log_prob).expand(4))
     # But no noise lets an action win whose value is minus infinity.
     row[..., 1] = -math.inf
     assert {*actions.choose(row, noise)[blind].tolist()} == {0, 2, 3}
-
-
-def test_probabilities_are_the_frequencies() -> None:
-    actions = EpsilonGreedy(3)
-    for epsilon in (0.4, 0.0):
-        actions.epsilon = epsilon
-        row = torch.tensor([[0.0, 2.0, 1.0]]).expand(60_000, 3)
-        noise = actions.noise(1, 60_000, torch.Generator().manual_seed(0))[0]
-        share = actions.choose(row, noise).bincount(minlength=3) / 60_000
-        log_prob, entropy = actions.evaluate(row[:3], torch.arange(3))
-        prob = log_prob.exp()
-        torch.testing.assert_close(prob, share, rtol=0, atol=0.01)
-        assert prob.sum().item() == pytest.approx(1.0)
-        wanted = -torch.special.xlogy(prob, prob).sum()
-        torch.testing.assert_close(entropy, wanted.expand(3))
 
 
 # --- The error and the older network --------------------------------------------------
@@ -168,9 +155,7 @@ def policy_for(env: str = ENV, **arguments: Any) -> Policy:
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
-def test_the_error_against_a_slow_form(
-    double: bool, dueling: bool, fused: bool
-) -> None:
+def test_the_error_against_a_slow_form(double, dueling, fused):
     torch.manual_seed(2)
     policy, older = (policy_for(hidden=8, dueling=dueling).double() for _ in range(2))
     algorithm = QLearning(policy, DQNConfig(double=double))
@@ -204,11 +189,10 @@ def test_the_error_against_a_slow_form(
     assert all(p.grad is None for p in older.parameters())
 
 
-def test_a_target_of_another_shape_is_refused_and_stays() -> None:
+def test_a_target_of_another_shape_is_refused_and_stays():
     target = [torch.zeros(2), torch.zeros(3, 4)]
-    for shape in ((4,), (3, 1), (3, 5)):
-        with pytest.raises(ValueError, match=r"source\[1\]"):
-            polyak_update(target, [torch.ones(2), torch.ones(shape)], 0.5)
+    with pytest.raises(ValueError, match=r"source\[1\]"):
+        polyak_update(target, [torch.ones(2), torch.ones(4)], 0.5)
     assert not any(x.any() for x in target), "nothing has moved"
 
 
@@ -225,9 +209,7 @@ class Counted(nn.Sequential):
 @pytest.mark.equation("polyak")
 @pytest.mark.parametrize("tau", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("anew", [False, True])
-def test_the_target_is_a_copy_that_follows_and_that_nobody_trains(
-    tau: float, anew: bool
-) -> None:
+def test_the_target_is_a_copy_that_follows_and_that_nobody_trains(tau, anew):
     network: Any = Counted()
     target: Any = TargetNetwork(network)
     if anew:  # other objects, other memory, other buffers
@@ -256,37 +238,19 @@ def test_the_target_is_a_copy_that_follows_and_that_nobody_trains(
 # --- The agent -----------------------------------------------------------------------
 
 
-class Signs(gym.Env[Any, Any]):
-    """The sign that is seen is the action that pays; six steps in a row."""
-
-    observation_space = spaces.Box(-1, 1, (1,))
-    action_space = spaces.Discrete(2, start=5)
-
-    def look(self) -> Any:
-        self.sign = int(self.np_random.integers(2))
-        return np.array([2 * self.sign - 1], np.float32)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time = 0
-        return self.look(), {}
-
-    def step(self, action: Any) -> Any:
-        reward = float(action - 5 == self.sign)
-        self.time += 1
-        return self.look(), reward, self.time == 6, False, {}
-
-
 @pytest.mark.parametrize("algorithm", ["dqn", "sac"])
-def test_it_learns_to_tell_left_from_right(algorithm: str) -> None:
-    settings: Any = {"total_steps": 1500, "hidden": 16, "gamma": 0.5, "tau": 0.05}
-    settings |= {"learning_rate": 3e-3, "batch_size": 32, "learning_starts": 100}
+def test_it_learns_to_tell_left_from_right(algorithm):
+    """Who guesses earns 25 of 50."""
+    settings: Any = {"total_steps": 400, "hidden": 16, "gamma": 0.5, "tau": 0.05}
+    settings |= {"learning_rate": 1e-2, "batch_size": 32, "learning_starts": 100}
+    settings |= {"iteration_steps": 200, "reward_scale": 0.1, "normalize_obs": True}
     if algorithm == "dqn":
-        settings |= {"total_steps": 3000, "num_envs": 2, "epsilon_steps": 1000}
+        settings |= {"total_steps": 800, "num_envs": 2, "epsilon_steps": 400}
+    env = partial(Apart, middle=0.0)
 
     def check(seed: int) -> None:
-        agent = train(algorithm, Signs, **settings, seed=seed, progress=False)
-        assert evaluate(agent.policy, Signs, 10).tolist() == [6.0] * 10
+        agent = train(algorithm, env, **settings, seed=seed, progress=False)
+        assert evaluate(agent.policy, env, 20).mean() > 42
         if algorithm == "sac":  # as random as it is asked to be
             entropy = agent.history[-1]["charts/entropy"]
             assert entropy == pytest.approx(math.log(2) / 2, abs=0.15)

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import one_hot, pad
 
@@ -76,7 +74,7 @@ def slow_convolution(
 @pytest.mark.equation("convolution-size")
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (2, 0), (3, 1), (1, 2)])
 @pytest.mark.parametrize("last", [False, True])
-def test_features_are_sums_over_windows(stride, padding, last) -> None:
+def test_features_are_sums_over_windows(stride, padding, last):
     shape = (6, 5, 2) if last else (2, 6, 5)
     layers = (3, 2, stride, padding), (2, 2, 1)
     encoder = PictureEncoder(box(*shape, dtype=np.uint8), 4, layers).double()
@@ -94,57 +92,22 @@ def test_features_are_sums_over_windows(stride, padding, last) -> None:
     torch.testing.assert_close(encoder(picture.flatten()), expected)
 
 
-@pytest.mark.equation("convolution-size")
-@given(
-    st.integers(1, 12),
-    st.lists(
-        st.tuples(st.just(1), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2)),
-        min_size=1,
-        max_size=3,
-    ),
-)
-def test_the_size_of_maps_is_known_before_they_are_computed(side, convolutions) -> None:
-    maps = torch.zeros(1, 1, side, side)
-    try:
-        for layer in convolutions:
-            maps = nn.Conv2d(1, *layer)(maps)
-        expected = maps.shape[-1]
-    except RuntimeError:  # the kernel is larger than what is left
-        expected = 0
-    assert side_after(side, convolutions) == expected
-
-
 # --- Shapes ---------------------------------------------------------------------------
 
 
-SAME = {
-    "a stack of frames": (
-        box(6, 7, 8),
-        box(3, 7, 8, 2),
-        lambda x: x.unflatten(-3, (3, 2)).movedim(-3, -1),
-    ),
-    "no channels": (box(1, 6, 5), box(6, 5), lambda x: x.squeeze(-3)),
-    "whole numbers, which are not scaled": (
-        box(*CAMERA.shape),
-        box(*CAMERA.shape, dtype=np.int64),
-        lambda x: x,
-    ),
-}
-
-
-@pytest.mark.parametrize(("one", "other", "turned"), SAME.values(), ids=SAME)
-def test_what_is_seen_in_another_form_has_the_same_features(one, other, turned) -> None:
-    first, second = PictureEncoder(one, 7), PictureEncoder(other, 7)
+def test_a_stack_of_frames_has_the_features_of_their_channels():
+    first, second = PictureEncoder(box(6, 7, 8), 7), PictureEncoder(box(3, 7, 8, 2), 7)
     second.load_state_dict(first.state_dict())
-    obs = torch.randint(256, (3, *one.shape)) / 255
-    torch.testing.assert_close(second(turned(obs)), first(obs))
+    obs = torch.rand(3, 6, 7, 8)
+    stacked = obs.unflatten(1, (3, 2)).movedim(2, -1)
+    torch.testing.assert_close(second(stacked), first(obs))
 
 
-def test_many_pictures_are_read_as_one_by_one() -> None:
+def test_many_pictures_are_read_as_one_by_one():
     encoder = PictureEncoder(CAMERA, 5, [(2, 3, 1)])
-    obs = torch.randint(256, (513, 7, 6, 3), dtype=torch.uint8)
+    obs = torch.randint(256, (257, 7, 6, 3), dtype=torch.uint8)
     alone = torch.stack([encoder(picture) for picture in obs])
-    for count in (0, 1, 256, 257, 513):
+    for count in (0, 256, 257):
         torch.testing.assert_close(encoder(obs[:count]), alone[:count])
 
 
@@ -158,8 +121,6 @@ WEIGHTS = {
         [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)],
     ),
     "too small for it": (box(3, 35, 50), {}, [(16, 3, 3, 3), (128, 16 * 33 * 48)]),
-    "just large enough": (box(50, 36, 3), {}, [(32, 3, 8, 8)]),
-    "two equal sides": (box(4, 6, 4), {}, [(16, 4, 3, 3)]),
     "a wish": (
         ATARI,
         {"hidden": 32, "convolutions": ((4, 8, 8), (2, 3, 1, 1))},
@@ -169,14 +130,14 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize(("space", "wish", "sizes"), WEIGHTS.values(), ids=WEIGHTS)
-def test_the_size_decides_the_layers_and_a_wish_comes_first(space, wish, sizes) -> None:
+def test_the_size_decides_the_layers_and_a_wish_comes_first(space, wish, sizes):
     encoder = make_encoder(space, **wish)
     found = [tuple(x.shape) for x in encoder.parameters() if x.ndim > 1]
     assert found[: len(sizes)] == sizes
     assert encoder(torch.zeros(2, *space.shape)).shape == (2, encoder.output_size)
 
 
-def test_weights_start_orthogonal_and_biases_at_zero() -> None:
+def test_weights_start_orthogonal_and_biases_at_zero():
     encoder = PictureEncoder(MINATAR)
     for layer in (encoder.convolutions[0], encoder.features):
         rows = layer.weight.detach().flatten(1)
@@ -189,21 +150,17 @@ def test_weights_start_orthogonal_and_biases_at_zero() -> None:
 @pytest.mark.parametrize(
     ("space", "kind", "features"),
     [
-        (box(0), RowEncoder, 0),
         # Rows and columns of numbers, such as stacked vectors, are no picture.
         (box(4, 5), RowEncoder, 20),
         (box(4, 5, dtype=np.uint8), PictureEncoder, 128),
-        (box(2, 50, dtype=np.uint8), RowEncoder, 100),
         # Three cells by three are the smallest picture.
         (box(1, 3, 3), PictureEncoder, 128),
         (box(1, 3, 2), RowEncoder, 6),
-        (box(2, 2, 5, 5, 3), RowEncoder, 300),
-        (box(3, 4, 5, 2, dtype=np.int64), PictureEncoder, 128),
         (NESTED, PartsEncoder, 128 + 3 + 4 + 4 + 5),
     ],
     ids=str,
 )
-def test_the_space_decides(space, kind, features) -> None:
+def test_the_space_decides(space, kind, features):
     encoder = make_encoder(space)
     assert type(encoder) is kind
     assert encoder.output_size == features
@@ -219,7 +176,7 @@ def test_the_space_decides(space, kind, features) -> None:
 # --- Parts ----------------------------------------------------------------------------
 
 
-def test_parts_have_the_features_of_their_own_encoders() -> None:
+def test_parts_have_the_features_of_their_own_encoders():
     encoder = PartsEncoder(NESTED, hidden=9)
     NESTED.seed(0)
     samples = [NESTED.sample() for _ in range(4)]
@@ -241,15 +198,6 @@ def test_parts_have_the_features_of_their_own_encoders() -> None:
     assert camera.output_size == 9
 
 
-@pytest.mark.parametrize("space", [CAMERA, NESTED], ids=type)
-def test_gradients_reach_every_weight_in_its_precision(space) -> None:
-    encoder = make_encoder(space, hidden=16).double()
-    features = encoder(torch.rand(8, spaces.flatdim(space)) * 255)
-    assert features.dtype == torch.float64
-    features.square().sum().backward()
-    assert all(x.grad is not None and x.grad.any() for x in encoder.parameters())
-
-
 # --- Where observations go in ---------------------------------------------------------
 
 
@@ -265,24 +213,8 @@ class Totals(nn.Module):
         return self.gain * obs.sum((-2, -1))
 
 
-class Pair(Totals):
-    """Returns two things."""
-
-    def forward(self, obs: Tensor) -> Any:
-        return super().forward(obs), None
-
-
-class Convolved(nn.Sequential):
-    """Wants the channels in front, where there may be others."""
-
-    output_size = 2
-
-    def __init__(self) -> None:
-        super().__init__(nn.Conv2d(3, 1, 3), nn.Flatten(), nn.LazyLinear(2))
-
-
 @pytest.mark.parametrize("own", [Totals(), Totals], ids=["module", "function"])
-def test_an_encoder_of_ones_own_gets_the_shape_back(own) -> None:
+def test_an_encoder_of_ones_own_gets_the_shape_back(own):
     encoder = ShapedEncoder(FILM, own)
     picture = torch.randint(256, (3, 6, 2, 4, 5), dtype=torch.uint8)
     wanted = 2 * picture.float().sum((-2, -1))
@@ -291,28 +223,8 @@ def test_an_encoder_of_ones_own_gets_the_shape_back(own) -> None:
     assert encoder.encoder is not own, "each policy has its own"
 
 
-def test_lazy_layers_have_their_weights_before_anybody_asks() -> None:
-    encoder = ShapedEncoder(box(3, 4, 5), Convolved())
-    assert encoder.encoder[2].weight.shape == (2, 6)
-    assert encoder.training
-
-
-def test_vectors_go_straight_in_and_pictures_through_an_encoder() -> None:
-    assert entrance(JOINTS) == ([], 3)
-    for space, wish, kind in (
-        (CAMERA, {}, PictureEncoder),
-        (NESTED, {}, PartsEncoder),
-        (FILM, {"encoder": Totals}, ShapedEncoder),
-    ):
-        (encoder,), size = entrance(space, **wish)
-        assert type(encoder) is kind
-        assert size == encoder.output_size
-    (encoder,), _ = entrance(CAMERA, ((4, 3, 1),))
-    assert encoder.convolutions[0].out_channels == 4
-
-
 @pytest.mark.parametrize("share", [False, True])
-def test_actor_and_critics_have_an_entrance_each_or_one(share: bool) -> None:
+def test_actor_and_critics_have_an_entrance_each_or_one(share):
     actor, *theirs = off_policy_entrances(CAMERA, 3, share)
     critics = Critics(ActionCritic(size, 2, 8, front) for front, size in theirs)
     obs, action = torch.rand(4, spaces.flatdim(CAMERA)), torch.rand(4, 2)
@@ -328,7 +240,7 @@ def test_actor_and_critics_have_an_entrance_each_or_one(share: bool) -> None:
 
 
 @pytest.mark.parametrize(("size", "kernel"), [(5, 3), (16, 3), (17, 8), (64, 8)])
-def test_the_encoder_for_alf_reads_pictures_of_any_size(size, kernel) -> None:
+def test_the_encoder_for_alf_reads_pictures_of_any_size(size, kernel):
     encoder = ConvolutionalEncodingNetwork(box(size, size, 2, dtype=np.uint8), hidden=8)
     assert encoder.convolutions[0].weight.shape == (16, 2, kernel, kernel)
     features, state = encoder(torch.ones(3, 4, size, size, 2), "a state")
@@ -341,27 +253,16 @@ def test_the_encoder_for_alf_reads_pictures_of_any_size(size, kernel) -> None:
 
 TEXT = spaces.Dict(view=CAMERA, mission=spaces.Tuple((JOINTS, spaces.Text(9))))
 REFUSED = [
-    (
-        lambda: make_encoder(CAMERA)(torch.zeros(2, 7, 6, 2)),
-        "(7, 6, 3) or (126,), got (2, 7, 6, 2)",
-    ),
     (lambda: make_encoder(NESTED)(torch.zeros(2, 141)), "end in (142,)"),
     (lambda: make_encoder(TEXT), "observation_space['mission'][1] must be a Box"),
-    (lambda: make_encoder(spaces.Dict({})), "observation_space must have a part"),
     (lambda: PictureEncoder(CAMERA, 5, NATURE_LAYERS.convolutions), "than 7 x 6"),
-    *(
-        (lambda x=x: ShapedEncoder(FILM, Totals(output_size=x)), "number of features")
-        for x in (0, 2.0)
-    ),
-    (lambda: ShapedEncoder(FILM, Pair), "(2, 2, 4, 5), got Pair"),
-    (lambda: ShapedEncoder(FILM, Convolved()), "got Convolved: RuntimeError"),
-    (lambda: entrance(JOINTS, ((4, 3, 1),)), "must be None without pictures"),
+    (lambda: ShapedEncoder(FILM, Totals(output_size=0)), "number of features"),
     (lambda: entrance(FILM, ((4, 3, 1),), Totals), "None with an encoder of your own"),
 ]
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSED)
-def test_what_does_not_fit_is_named(call, words) -> None:
+def test_what_does_not_fit_is_named(call, words):
     with pytest.raises((TypeError, ValueError), match=re.escape(words)):
         call()
 
@@ -374,7 +275,7 @@ EXPERIMENTS |= masks_learning.EXPERIMENTS
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
+def test_stored_runs_were_made_with_the_settings_of_today(name):
     experiment = EXPERIMENTS[name]
     config = asdict(experiment.config)
     # The seeds are told apart, and some runs are older than some settings.

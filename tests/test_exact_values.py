@@ -1,10 +1,7 @@
 """Exact values against iteration and by hand; the ring against its own table."""
 
-from random import Random
-
 import numpy as np
 import pytest
-from fuzz import assert_held
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,30 +44,17 @@ def test_a_discount_is_a_chance_of_the_end(chain, gamma):
     np.testing.assert_allclose(tabular_values(*chain, gamma), moved, rtol=1e-9)
 
 
-def test_values_of_a_corridor_by_hand():
-    corridor = [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
-    values = tabular_values(corridor, [0.0, 0.0, 1.0], 0.5)
-    np.testing.assert_allclose(values, [0.25, 0.5, 1.0])
-    assert values.dtype == np.float64
-    np.testing.assert_allclose(tabular_values(corridor, [0, 0, 1], 1), [1, 1, 1])
-
-
 @pytest.mark.parametrize(
-    ("transition", "reward", "gamma", "message"),
+    ("transition", "message"),
     [
-        ([[0.5]], [np.nan], 0.9, "reward must be finite"),
-        *(
-            ([[p]], [1.0], 0.9, "transition must have rows")
-            for p in (-0.5, 1.1, np.nan)
-        ),
-        ([[1.0]], [1.0], 1.0, "gamma must be below 1"),
+        ([[1.1]], "transition must have rows"),
         # The first state may end, the other two go round for ever.
-        ([[0.5, 0, 0], [0, 0, 1], [0, 1, 0]], [1, 1, 1], 1.0, "gamma must"),
+        ([[0.5, 0, 0], [0, 0, 1], [0, 1, 0]], "gamma must be below 1"),
     ],
 )
-def test_values_name_the_bad_argument(transition, reward, gamma, message):
+def test_values_name_the_bad_argument(transition, message):
     with pytest.raises(ValueError, match=message):
-        tabular_values(transition, reward, gamma)
+        tabular_values(transition, np.ones(len(transition)), 1.0)
 
 
 # Ring
@@ -78,7 +62,6 @@ def test_values_name_the_bad_argument(transition, reward, gamma, message):
 
 def test_ring_conforms_to_gymnasium():
     check_env(Ring(), skip_render_check=True)
-    check_env(Ring(num_cells=2, end_probability=1.0), skip_render_check=True)
 
 
 @pytest.mark.parametrize("num_cells", [2, 3, 5])
@@ -86,20 +69,13 @@ def test_ring_moves_pays_and_ends(num_cells):
     env = Ring(num_cells, end_probability=0.0)
     cell, _ = env.reset(seed=0)
     for action in (0, 0, 1, 1, 1, 0, 1) * 3:
-        successor, reward, terminated, truncated, _ = env.step(action)
+        successor, reward, *ends, _ = env.step(action)
         assert successor == (cell + 2 * action - 1) % num_cells
-        assert reward == (cell == 0)
-        assert not terminated
-        assert not truncated
+        assert (reward, ends) == (cell == 0, [False, False])
         cell = successor
     env = Ring(num_cells, end_probability=1.0)
     env.reset(seed=0)
     assert env.step(1)[2:4] == (True, False)
-
-
-def test_ring_starts_in_every_cell():
-    env = Ring()
-    assert {int(env.reset(seed=seed)[0]) for seed in range(40)} == set(range(5))
 
 
 @pytest.mark.parametrize("num_cells", [2, 5])
@@ -112,16 +88,6 @@ def test_ring_chain_is_what_the_ring_does(num_cells):
         wanted[cell, (cell - 1) % num_cells] += 0.7 * 0.2
     np.testing.assert_allclose(transition, wanted)
     np.testing.assert_array_equal(reward, np.arange(num_cells) == 0)
-
-
-def test_ring_refuses_an_action_that_is_none():
-    with pytest.raises(ValueError, match="action must be an element"):
-        Ring().step(2)
-
-
-@pytest.mark.parametrize("function", [Ring().__init__, Ring().chain])
-def test_signatures_are_held(function):
-    assert assert_held(function, Random(0)) > 0
 
 
 # errata

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from literate_rl.learners.ddpg import make_ddpg_policy
 from literate_rl.learners.dqn import DQN, DQNConfig, QLearning, make_q_policy
 from literate_rl.learners.loop import OffPolicy, QError
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
-from literate_rl.nets.parts import GaussianActions, normalizer_of
+from literate_rl.nets.parts import normalizer_of
 from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import fit
 
@@ -58,9 +57,7 @@ def seeded(make: Callable[..., Any], **arguments: Any) -> Any:
         ("values", {"dueling": True}),
     ],
 )
-def test_numpy_acts_as_torch_does_and_follows_the_weights(
-    kind: str, arguments: dict[str, bool]
-) -> None:
+def test_numpy_acts_as_torch_does_and_follows_the_weights(kind, arguments):
     policy = seeded(BUILT[kind], **arguments)
     normalizes = arguments.get("normalize", False)
     for name, p in policy.named_parameters():
@@ -130,12 +127,10 @@ def hooked(policy: Any, name: str) -> None:
 DISTURBED: dict[str, Callable[[Any], Any]] = {
     "class of the policy": changed_class,
     "class of the actions": lambda p: changed_class(p.actions),
-    "class of the layers": lambda p: changed_class(rows_of(p)),
     "class of a layer": lambda p: changed_class(rows_of(p)[0]),
     "act": lambda p: replaced(p, "act"),
     "choose": lambda p: replaced(p.actions, "choose"),
     "forward": lambda p: replaced(rows_of(p)[1], "forward"),
-    "unknown layer": lambda p: rows_of(p).append(nn.Identity()),
     "computed weight": computed_weight,
     "weight norm": lambda p: nn.utils.parametrizations.weight_norm(rows_of(p)[0]),
     "hook of the policy": lambda p: p.register_forward_hook(print),
@@ -146,7 +141,7 @@ DISTURBED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("kind", BUILT)
 @pytest.mark.parametrize("change", DISTURBED)
-def test_nobody_else_gets_a_fast_form(kind: str, change: str) -> None:
+def test_nobody_else_gets_a_fast_form(kind, change):
     policy = seeded(BUILT[kind])
     forms = [numpy_act, fused_q_error] if kind == "values" else [numpy_act]
     for form in forms:
@@ -155,30 +150,6 @@ def test_nobody_else_gets_a_fast_form(kind: str, change: str) -> None:
     for form in forms:
         with pytest.raises(ValueError, match=r"policy must have .* there, .*, got"):
             form(policy)
-
-
-def deviations(policy: Any) -> None:
-    net = policy.network.actor.network
-    del net.action_args_log_sigma
-    net.action_args_log_sigma = torch.zeros(1, 4)
-
-
-@pytest.mark.parametrize(
-    ("kind", "change"),
-    [
-        ("hybrid", lambda p: replaced(p.network.actor.network.action_args_mu, "call")),
-        ("hybrid", deviations),
-        ("values", lambda p: setattr(p, "actions", GaussianActions(BOX.low, BOX.high))),
-        ("values", lambda p: p.network.bfloat16()),
-        ("values", lambda p: p.to("meta")),
-        ("box", lambda p: replaced(p.network.actor[-1], "forward")),
-    ],
-)
-def test_numpy_acts_for_no_other_parts(kind: str, change: Any) -> None:
-    policy = seeded(BUILT[kind])
-    change(policy)
-    with pytest.raises(ValueError, match=r"(policy|parameters) must"):
-        numpy_act(policy)
 
 
 # --- Errors with a gradient by hand ---------------------------------------------------
@@ -197,7 +168,6 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "as it is": lambda p: None,
     "layer used twice": tied,
     "frozen in the middle": lambda p: p.network[2].requires_grad_(False),
-    "begins with a ReLU": lambda p: p.network.insert(0, nn.ReLU()),
     "float64": lambda p: p.double(),
 }
 
@@ -233,12 +203,12 @@ def found(change: Callable[[Any], Any], fast: bool) -> list[Any]:
 
 @pytest.mark.equation("chain-gradient")
 @pytest.mark.parametrize("change", COMPUTED)
-def test_errors_and_gradients_are_the_plain_ones(change: str) -> None:
+def test_errors_and_gradients_are_the_plain_ones(change):
     plain, fast = (found(COMPUTED[change], fast) for fast in (False, True))
     torch.testing.assert_close(fast, plain)
 
 
-def test_an_algorithm_with_another_error_is_refused() -> None:
+def test_an_algorithm_with_another_error_is_refused():
     policy = seeded(BUILT["values"])
 
     class Other(QLearning):
@@ -250,17 +220,10 @@ def test_an_algorithm_with_another_error_is_refused() -> None:
         fused_q_error(policy)(algorithm, batch_for(), torch.Generator())
 
 
-def test_autocast_is_refused_while_it_lasts() -> None:
-    policy = seeded(BUILT["values"])
-    with torch.autocast("cpu"), pytest.raises(ValueError, match="outside of autocast"):
-        fused_q_error(policy)
-    fused_q_error(policy)
-
-
 @pytest.mark.parametrize("dueling", [False, True])
-def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(dueling: bool) -> None:
+def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(dueling):
     config = DQNConfig(
-        total_steps=2000,
+        total_steps=1000,
         batch_size=24,
         learning_starts=100,
         double=not dueling,
@@ -277,7 +240,7 @@ def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(dueling: bool) -> None:
         return learner
 
     plain, fast = trained(), trained(act=numpy_act, error=fused_q_error)
-    assert plain.updates == fast.updates > 400
+    assert plain.updates == fast.updates > 200
     ends = (list(x.policy.state_dict().values()) for x in (plain, fast))
     assert all(map(torch.equal, *ends))
     assert torch.equal(plain.sample().action, fast.sample().action)
@@ -319,59 +282,31 @@ class Weights:
 
 
 @pytest.mark.equation("adam")
-def test_the_flat_step_is_adams() -> None:
+def test_the_flat_step_is_adams():
     for dtype, near in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         plain, flat = (Weights(x, dtype).go(0, 200) for x in (False, True))
         flat.assert_close_to(plain, near)
 
 
-@pytest.mark.parametrize("steps", [0, 5])
-@pytest.mark.parametrize("to_flat", [False, True])
-@pytest.mark.parametrize("from_flat", [False, True])
-def test_a_state_goes_from_one_form_to_the_other(
-    from_flat: bool, to_flat: bool, steps: int, tmp_path: Path
-) -> None:
-    whole, first = Weights(False).go(0, 20), Weights(from_flat).go(0, steps)
-    # The other has a past of its own, which the state replaces.
-    second = Weights(to_flat).go(40, 43)
-    torch.save(first.adam.state_dict(), tmp_path / "state.pt")
-    with torch.no_grad():
-        for p, old in zip(second.parameters, first.parameters, strict=True):
-            p.copy_(old)
-    second.adam.load_state_dict(torch.load(tmp_path / "state.pt"))
-    second.go(steps, 20).assert_close_to(whole)
-
-
-def test_other_optimisers_and_states_are_refused() -> None:
+def test_other_optimisers_and_states_are_refused():
     parameters: Any = Weights(False).parameters
     adam = torch.optim.Adam
     for optimizer in (
         torch.optim.AdamW(parameters),
-        adam([{"params": [p]} for p in parameters]),
-        adam(parameters, weight_decay=0.1),
         adam(parameters, amsgrad=True),
-        adam(parameters, maximize=True),
         adam(parameters[::-1]),
     ):
         with pytest.raises(ValueError, match="optimizer must"):
             FlatAdam(optimizer, np.zeros(25), parameters)
-    plain, flat = Weights(False), Weights(True)
-    (grad, plain.parameters[0].grad) = (plain.parameters[0].grad, None)
-    plain.step()
-    # One that had no gradient yet is like those whose gradient was zero.
-    flat.adam.load_state_dict(plain.adam.state_dict())
-    plain.parameters[0].grad = grad
-    plain.step()
+    plain, flat = Weights(False).go(0, 2), Weights(True)
+    plain.adam.state[plain.parameters[0]]["step"] += 1
     with pytest.raises(ValueError, match="the same number of steps"):
         flat.adam.load_state_dict(plain.adam.state_dict())
 
 
-def test_what_happens_to_adam_later_is_seen() -> None:
+def test_what_happens_to_adam_later_is_seen():
     both = [Weights(flat).go(0, 5) for flat in (False, True)]
     for each in both:
         each.adam.state.clear()
         each.go(5, 9)
     both[0].assert_close_to(both[1])
-    both[1].adam.param_groups[0]["weight_decay"] = 0.1
-    with pytest.raises(ValueError, match="without weight_decay"):
-        both[1].step()

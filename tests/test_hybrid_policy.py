@@ -51,15 +51,13 @@ NESTS = {
 }
 
 
-def test_boxes_by_type_give_the_mask_unless_one_is_given():
+def test_boxes_by_type_give_the_mask():
     mask = HybridActions.from_space(BY_TYPE).mask
     assert mask.int().tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
-    mine = [[1, 1, 1], [0, 0, 0], [0, 0, 1]]
-    assert HybridActions.from_space(BY_TYPE, mine).mask.int().tolist() == mine
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_the_largest_number_is_no_bound(kind) -> None:
+def test_the_largest_number_is_no_bound(kind):
     most = float(np.finfo(kind).max)
     both = box(2, low=-most, high=most, dtype=kind)
     space = tuple_of(THREE, both, box(2, low=0, high=most, dtype=kind))
@@ -113,16 +111,10 @@ def test_what_does_not_fit_is_named():
     make = HybridActions.from_space
     actions, args = make(BY_TYPE), torch.zeros(2, 3)
     assert actions.to_env(torch.zeros(2, 4))[0].tolist() == [0, 0]
-    turned = box(1)  # after Gymnasium had looked at its bounds
-    turned.low[:] = 2
     for words, call, given_ in (
-        ("at most the upper", make, tuple_of(THREE, tuple_of(*[turned] * 3))),
         ("mask must be given", make, tuple_of(THREE, box(4))),
-        ("at least one argument", make, tuple_of(THREE, tuple_of(*[box(0)] * 3))),
         ("exactly one Discrete", make, tuple_of(THREE, THREE, box(2))),
-        ("floating", make, tuple_of(THREE, box(2, dtype=np.int64))),
         ("args must be finite", actions.to_env, action_of([0, 1], args + torch.nan)),
-        ("got (2, 2)", actions.to_env, action_of([0, 1], args[:, :2])),
         # Rows have one number more, for the type.
         ("got (2, 2)", actions.to_env, args),
     ):
@@ -180,5 +172,3 @@ def test_acting_is_the_mode_or_a_sample_of_the_distribution():
     zeta = (args - expected.mu) / expected.sigma
     assert zeta.mean(0).abs().max() < error
     assert (zeta.std(0) - 1).abs().max() < error
-    # Types and arguments are independent of each other.
-    assert zeta[kinds == 0].mean(0).abs().max() < 2 * error

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from learning import assert_for_most_seeds
-from torch import Tensor
 
 from literate_rl.data.agents import Rollout, make_envs
 from literate_rl.learners.impala import (
@@ -21,7 +19,6 @@ from literate_rl.learners.impala import (
     Unroll,
     VTraceLearner,
     distances,
-    impala_settings,
     to_unroll,
 )
 from literate_rl.maths.off_policy import (
@@ -29,7 +26,7 @@ from literate_rl.maths.off_policy import (
     vtrace_data,
     vtrace_error_discrete_action,
 )
-from literate_rl.nets.policies import Policy, make_policy
+from literate_rl.nets.policies import make_policy
 from literate_rl.runs.runs import fit
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
@@ -60,14 +57,10 @@ def unroll_of(policy: Any, **changes: Any) -> Unroll:
     )._replace(**changes)
 
 
-def weights(policy: Policy) -> Tensor:
-    return torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
-
-
 # --- Settings -------------------------------------------------------------------------
 
 
-def test_a_bound_above_the_one_that_bounds_it_is_told() -> None:
+def test_a_bound_above_the_one_that_bounds_it_is_told():
     check_clips.cache_clear()
     with pytest.warns(UserWarning, match="c_clip_ratio is above rho_clip"):
         IMPALAConfig(c_clip_ratio=3.0)
@@ -76,7 +69,7 @@ def test_a_bound_above_the_one_that_bounds_it_is_told() -> None:
 # --- The learner ----------------------------------------------------------------------
 
 
-def test_an_unroll_is_what_happened_and_how_likely_it_was() -> None:
+def test_an_unroll_is_what_happened_and_how_likely_it_was():
     policy = make_policy(BOX, TWO)
     wanted = unroll_of(policy, weight=torch.eye(4)[:, :2])
     obs, action = wanted.obs_plus_1[:-1], wanted.action
@@ -90,7 +83,7 @@ def test_an_unroll_is_what_happened_and_how_likely_it_was() -> None:
 
 
 @pytest.mark.equation("impala-loss")
-def test_the_loss_is_put_together_by_hand() -> None:
+def test_the_loss_is_put_together_by_hand():
     """Two environments; one is truncated in the middle of the unroll."""
     learner = vtrace_learner(value_weight=0.7, entropy_weight=0.3, reward_scale=0.5)
     policy, flags = learner.policy, torch.zeros(2, 4, 2).bool()
@@ -115,22 +108,16 @@ def test_the_loss_is_put_together_by_hand() -> None:
     assert info["value_loss"] == pytest.approx(loss.value_loss.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"weight": torch.zeros(3, 2)},
-        {"reward": torch.full((4, 2), torch.nan)},
-    ],
-)
-def test_what_is_wrong_with_an_unroll_is_named_and_teaches_nothing(change) -> None:
+def test_what_is_not_finite_is_named_and_teaches_nothing():
     learner = vtrace_learner()
-    before = weights(learner.policy)
-    with pytest.raises((TypeError, ValueError), match=next(iter(change))):
-        learner.learn(unroll_of(learner.policy, **change))
-    assert torch.equal(weights(learner.policy), before)
+    before = copy.deepcopy(learner.policy.state_dict())
+    wrong = unroll_of(learner.policy, reward=torch.full((4, 2), torch.nan))
+    with pytest.raises(ValueError, match="reward"):
+        learner.learn(wrong)
+    torch.testing.assert_close(learner.policy.state_dict(), before, rtol=0, atol=0)
 
 
-def test_steps_of_weight_zero_teach_nothing() -> None:
+def test_steps_of_weight_zero_teach_nothing():
     unroll, learner = unroll_of(vtrace_learner().policy), vtrace_learner(priority=True)
     weight = torch.tensor([1.0, 0.0]).expand(4, 2)
     infos = [
@@ -149,7 +136,7 @@ def test_steps_of_weight_zero_teach_nothing() -> None:
 @pytest.mark.parametrize(
     "kind", [None, "clip_norm", "clip_value", "clip_momentum_norm"]
 )
-def test_gradients_are_clipped(kind) -> None:
+def test_gradients_are_clipped(kind):
     learner = vtrace_learner(grad_clip_type=kind, clip_value=0.3)
     squares: list[float] = []
     for turn in range(4):
@@ -173,7 +160,7 @@ def test_gradients_are_clipped(kind) -> None:
         learner.optimizer.step()
 
 
-def test_distances_are_means_over_the_steps_that_count() -> None:
+def test_distances_are_means_over_the_steps_that_count():
     value = torch.randn(6, 2, requires_grad=True)
     target, weight = torch.randn(5, 2), torch.rand(5, 2)
     loss = (weight * (value[:-1] - target).square()).mean()
@@ -181,25 +168,8 @@ def test_distances_are_means_over_the_steps_that_count() -> None:
     torch.testing.assert_close(distances(loss, value, weight), far.tolist())
 
 
-def test_two_learners_share_no_state() -> None:
-    first, second = (
-        vtrace_learner(grad_clip_type="clip_momentum_norm") for _ in range(2)
-    )
-    unroll = unroll_of(first.policy)
-    first.learn(unroll)
-    second.policy.load_state_dict(first.policy.state_dict())
-    second.load_state_dict(first.state_dict())
-    places = [
-        {x.data_ptr() for entry in y.optimizer.state.values() for x in entry.values()}
-        for y in (first, second)
-    ]
-    assert not places[0] & places[1]
-    for _ in range(2):  # the second one sees how the first gradient was clipped
-        assert first.learn(unroll) == second.learn(unroll)
-
-
 @pytest.mark.parametrize("lacks", ["optimizer", "norms", None])
-def test_a_state_that_does_not_fit_changes_nothing(lacks: str | None) -> None:
+def test_a_state_that_does_not_fit_changes_nothing(lacks):
     learner = vtrace_learner()
     learner.learn(unroll_of(learner.policy))
     before = copy.deepcopy(learner.state_dict())
@@ -229,7 +199,7 @@ def samples_of(learner: IMPALA) -> list[Unroll]:
     return [Unroll(*entry["sample"]) for entry in learner.memory.entries]
 
 
-def test_a_batch_is_samples_side_by_side_and_copies_of_their_rollout() -> None:
+def test_a_batch_is_samples_side_by_side_and_copies_of_their_rollout():
     learner = loop(priority=True, priority_IS_weight=True)
     learner.collect()
     entries = [entry | {"IS": 0.5} for entry in learner.memory.entries]
@@ -253,7 +223,7 @@ class Witness(VTraceLearner):
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_without_a_lag_all_ratios_are_one_but_for_rounding(lag: int) -> None:
+def test_without_a_lag_all_ratios_are_one_but_for_rounding(lag):
     changes = {"on_policy": True, "update_per_collect": 1, "learning_rate": 1e-2}
     learner = loop(lag=lag, **changes)
     learner.learner.__class__ = Witness
@@ -266,16 +236,8 @@ def test_without_a_lag_all_ratios_are_one_but_for_rounding(lag: int) -> None:
     assert (ratios[~fresh] > 1e-3).all()
 
 
-@pytest.mark.parametrize(("max_use", "updates"), [(1, 4), (2, 4), (2, 5)])
-def test_learning_ends_when_all_samples_are_used_up(max_use, updates) -> None:
-    learner = loop(max_use=max_use, update_per_collect=updates)
-    for _ in range(4):
-        assert math.isfinite(learner.iterate()["losses/total_loss"])
-    assert len(learner.memory) == 0
-
-
 @pytest.mark.parametrize("priority", [False, True])
-def test_samples_are_preferred_only_if_that_is_asked_for(priority: bool) -> None:
+def test_samples_are_preferred_only_if_that_is_asked_for(priority):
     learner = loop(priority=priority)
     assert learner.memory.alpha == (0.6 if priority else 0.0)
     learner.iterate()
@@ -283,16 +245,6 @@ def test_samples_are_preferred_only_if_that_is_asked_for(priority: bool) -> None
     assert (len(used) > 1) == priority
 
 
-def test_another_number_of_environments_is_refused() -> None:
+def test_another_number_of_environments_is_refused():
     with pytest.raises(ValueError, match="envs must have 4 copies, got 3"):
         loop(copies=3)
-
-
-def test_it_learns_to_balance() -> None:
-    def check(seed: int) -> None:
-        config = replace(impala_settings("CartPole-v1"), total_steps=10_000, seed=seed)
-        history = fit(loop(config), progress=False)
-        returns = [row["charts/episodic_return"] for row in history]
-        assert np.nanmean(returns[-5:]) >= 2 * np.nanmean(returns[:3])
-
-    assert_for_most_seeds(check)

@@ -28,7 +28,7 @@ from literate_rl.learners.rainbow import RainbowConfig
 
 
 @pytest.mark.equation("linear-schedule")
-def test_a_schedule_is_a_straight_line_that_stays_at_its_end() -> None:
+def test_a_schedule_is_a_straight_line_that_stays_at_its_end():
     line = partial(linear_schedule, 1.0, 0.2, 100)
     assert [line(x) for x in (0, 100, 1000)] == [1.0, 0.2, 0.2]
     assert [line(x) for x in (25, 50)] == pytest.approx([0.8, 0.6])
@@ -68,9 +68,7 @@ def begun(*given: Any, **changes: Any) -> OffPolicy:
 @pytest.mark.parametrize(
     ("num_envs", "interval"), [(1, 4), (2, 4), (4, 4), (4, 2), (4, 1)]
 )
-def test_updates_are_counted_in_steps_of_all_environments(
-    num_envs: int, interval: int
-) -> None:
+def test_updates_are_counted_in_steps_of_all_environments(num_envs, interval):
     changes = {"num_envs": num_envs, "train_interval": interval}
     learner = begun(**changes, learning_starts=1, iteration_steps=40)
     assert (learner.step, learner.updates) == (40, 40 // interval)
@@ -81,16 +79,15 @@ def test_updates_are_counted_in_steps_of_all_environments(
     ("call", "name"),
     [
         (lambda: RainbowConfig(num_envs=4, train_interval=3), "train_interval"),
-        (lambda: replace(SMALL, log_interval=75), "log_interval"),
         (lambda: DQN(policy_for(), make_envs(ENV, 3), SMALL), "envs"),
     ],
 )
-def test_numbers_that_do_not_fit_each_other_are_refused(call: Any, name: str) -> None:
+def test_numbers_that_do_not_fit_each_other_are_refused(call, name):
     with pytest.raises(ValueError, match=name):
         call()
 
 
-def test_nothing_is_learned_before_the_start_and_metrics_are_means_then() -> None:
+def test_nothing_is_learned_before_the_start_and_metrics_are_means_then():
     learner = learner_for(learning_starts=80, reward_scale=0.01)
     before = copy.deepcopy(learner.policy.state_dict())
     row = learner.iterate()
@@ -107,7 +104,7 @@ def test_nothing_is_learned_before_the_start_and_metrics_are_means_then() -> Non
     assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_each_schedule_begins_and_ends_where_it_should() -> None:
+def test_each_schedule_begins_and_ends_where_it_should():
     learner = begun(
         priority_exponent=0.6, learning_rate=0.5, epsilon_end=0.1, batch_size=40
     )
@@ -132,7 +129,7 @@ def test_each_schedule_begins_and_ends_where_it_should() -> None:
     assert weights[0] > weights[1] > weights[2]
 
 
-def test_a_checkpoint_cuts_the_buffer() -> None:
+def test_a_checkpoint_cuts_the_buffer():
     learner = begun(checkpoint_interval=1)
     assert learner.collector.episodes.carried.sum() > 0
     cuts = learner.buffer.state_dict()["truncated"].sum()
@@ -140,7 +137,7 @@ def test_a_checkpoint_cuts_the_buffer() -> None:
     assert learner.buffer.state_dict()["truncated"].sum() == cuts + 2
 
 
-def test_weights_priorities_and_scaled_rewards_reach_loss_and_buffer() -> None:
+def test_weights_priorities_and_scaled_rewards_reach_loss_and_buffer():
     learner = begun(priority_exponent=0.6, reward_scale=0.5, max_grad_norm=1e9)
     mass = learner.buffer.state_dict()["mass"].clone()
     assert len(mass.unique()) > 10
@@ -183,7 +180,7 @@ class Noted(QLearning):
         return {"charts/pages": float(len(self.diary))}
 
 
-def test_an_algorithm_is_asked_in_this_order() -> None:
+def test_an_algorithm_is_asked_in_this_order():
     learner = begun(
         Noted, learning_starts=1, target_interval=3, iteration_steps=10, tau=0.5
     )
@@ -195,13 +192,14 @@ def test_an_algorithm_is_asked_in_this_order() -> None:
 
 
 class Halves(Algorithm):
-    """Values from a first layer, an actor in the last; no older copy."""
+    """Values from a first layer, a half-frozen actor in the last; no older copy."""
 
     target = None
 
     def __init__(self, policy: Any, config: Any) -> None:
         self.policy, self.config = policy, config
         self.judge, self.actor = policy.network[0], [*policy.network[2].parameters()]
+        self.actor[1].requires_grad_(False)
 
     def error(self, batch: Batch, generator: torch.Generator) -> QError:
         value = self.judge(batch.obs).mean(-1)
@@ -211,45 +209,22 @@ class Halves(Algorithm):
         return -1e6 * self.policy(obs).mean()
 
 
-class Idle(Halves):
-    """The same, but its actor never climbs."""
-
-    def ascent(self, obs: Tensor, generator: torch.Generator) -> None:
-        return None
-
-
-class Frozen(Halves):
-    """The same, but half of the actor is frozen."""
-
-    def __init__(self, policy: Any, config: Any) -> None:
-        super().__init__(policy, config)
-        self.actor[0].requires_grad_(False)
-
-
-@pytest.mark.parametrize(
-    ("make", "moves"),
-    [
-        (Halves, "0.weight 0.bias 2.weight 2.bias"),
-        (Idle, "0.weight 0.bias"),
-        (Frozen, "0.weight 0.bias 2.bias"),
-    ],
-)
-def test_without_an_older_copy_each_step_moves_its_own(make: Any, moves: str) -> None:
+def test_without_an_older_copy_each_step_moves_its_own():
     """The error moves the judge, the ascent the actor, and nobody anything else."""
-    learner = learner_for(make, target_interval=2)
+    learner = learner_for(Halves, target_interval=2)
     before = copy.deepcopy(learner.policy.state_dict())
     for _ in range(4):
         learner.iterate()
     assert learner.state_dict()["target"] == {}
     after = learner.policy.state_dict()
     moved = {name for name in after if not torch.equal(after[name], before[name])}
-    assert moved == {f"network.{name}" for name in moves.split()}
+    assert moved == {"network.0.weight", "network.0.bias", "network.2.weight"}
 
 
 # --- States and numbers that break ----------------------------------------------------
 
 
-def test_a_state_that_lacks_something_is_refused_before_anything_changes() -> None:
+def test_a_state_that_lacks_something_is_refused_before_anything_changes():
     state, other = begun().state_dict(), learner_for()
     before = copy.deepcopy(other.state_dict())
     for name in state:
@@ -259,7 +234,7 @@ def test_a_state_that_lacks_something_is_refused_before_anything_changes() -> No
 
 
 @pytest.mark.parametrize("share", [0.1, 1.5, math.inf])
-def test_gradients_are_clipped_as_torch_does(share: float) -> None:
+def test_gradients_are_clipped_as_torch_does(share):
     learner = learner_for()
     *some, last = learner.parameters
     grads = [torch.randn_like(p) for p in some]
@@ -282,7 +257,7 @@ def test_gradients_are_clipped_as_torch_does(share: float) -> None:
 
 
 @pytest.mark.erratum("target-interval-shrinks")
-def test_an_interval_that_is_written_over_shrinks_with_every_load() -> None:
+def test_an_interval_that_is_written_over_shrinks_with_every_load():
     interval, seen = 10_000, []
     for _ in range(3):
         interval = max(interval // 4, 1)
@@ -295,7 +270,7 @@ def test_an_interval_that_is_written_over_shrinks_with_every_load() -> None:
 
 
 @pytest.mark.erratum("target-interval-within")
-def test_two_conditions_must_not_hold_at_once() -> None:
+def test_two_conditions_must_not_hold_at_once():
     renewed = [x for x in range(1, 20_000) if x % 10 == 0 and x % 501 == 0]
     assert renewed == [5010, 10_020, 15_030]
     # Ours counts updates, however many steps lie between them.

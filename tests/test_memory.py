@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from literate_rl.apps.training import ALGORITHMS, train
+from literate_rl.apps.training import train
 from literate_rl.data.memory import UnrollBuffer
 from literate_rl.data.windows import check_fits, memory_left
 
@@ -46,7 +44,7 @@ def uses(buffer: UnrollBuffer) -> list[int]:
 @pytest.mark.equation("replay-priority")
 @settings(max_examples=30)
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8), st.integers(1, 8))
-def test_priorities_decide_with_what_weight(priorities, count) -> None:
+def test_priorities_decide_with_what_weight(priorities, count):
     size = len(priorities)
     numbers, weights = drawn(numbered(size, priorities, alpha=0.6, beta=0.4), count)
     assert len(numbers) == min(count, size)
@@ -57,7 +55,7 @@ def test_priorities_decide_with_what_weight(priorities, count) -> None:
 
 @pytest.mark.equation("replay-priority")
 @pytest.mark.parametrize("batch", [1, 4, 16])
-def test_frequencies_follow_the_priorities(batch) -> None:
+def test_frequencies_follow_the_priorities(batch):
     """Also where a batch is as large as the buffer."""
     priority = np.arange(1.0, 17.0) ** 2
     buffer = numbered(16, priority, alpha=0.5, beta=1.0)
@@ -72,13 +70,10 @@ def test_frequencies_follow_the_priorities(batch) -> None:
     assert buffer.entries[-1]["priority"] == 256.0
 
 
-def test_without_preference_no_sample_is_drawn_twice() -> None:
+def test_each_draw_is_a_use_and_only_with_preference_one_is_drawn_twice():
     numbers, weights = drawn(numbered(16), 16)
     assert {*numbers} == {*range(16)}
     assert {*weights} == {1.0}
-
-
-def test_each_draw_of_a_batch_is_a_use() -> None:
     buffer = numbered(2, [1e6, 1e-6], max_use=3, alpha=1.0)
     assert drawn(buffer, 2)[0] == [0, 0]
     assert uses(buffer) == [2, 0]
@@ -87,7 +82,7 @@ def test_each_draw_of_a_batch_is_a_use() -> None:
 
 
 @pytest.mark.erratum("last-start-excluded")
-def test_every_sample_is_drawn_also_the_last() -> None:
+def test_every_sample_is_drawn_also_the_last():
     assert {*drawn(numbered(5), 1, 200)[0]} == {*range(5)}
     # As published: starts are drawn from n - T numbers.
     steps, length = 10, 4
@@ -95,7 +90,7 @@ def test_every_sample_is_drawn_also_the_last() -> None:
     assert steps - 1 not in seen
 
 
-def test_the_buffer_forgets_the_oldest_and_the_used() -> None:
+def test_the_buffer_forgets_the_oldest_and_the_used():
     buffer = numbered(5, size=3, max_use=2)
     assert samples(buffer) == [2, 3, 4]
     drawn(buffer, 3)
@@ -106,15 +101,14 @@ def test_the_buffer_forgets_the_oldest_and_the_used() -> None:
         drawn(buffer, 1)
 
 
-@pytest.mark.parametrize("priorities", [[2.0], [2.0, math.nan], [2.0, math.inf]])
-def test_bad_priorities_leave_the_buffer_as_it_was(priorities) -> None:
+def test_bad_priorities_leave_the_buffer_as_it_was():
     buffer = numbered(2)
     with pytest.raises(ValueError, match="priorities must be 2 finite numbers"):
-        buffer.update([*buffer.entries], priorities)
+        buffer.update([*buffer.entries], [2.0, math.nan])
     assert [entry["priority"] for entry in buffer.entries] == [1.0, 1.0]
 
 
-def test_the_state_is_a_copy_and_comes_back() -> None:
+def test_the_state_is_a_copy_and_comes_back():
     buffer, other = numbered(2), numbered(3)
     state = buffer.state_dict()
     drawn(buffer, 2)
@@ -128,10 +122,8 @@ class Screen(gym.Env):
     """Shows pictures of 10 kB, and counts what is asked of it."""
 
     observation_space = gym.spaces.Box(0, 255, (100, 100), np.uint8)
+    action_space = gym.spaces.Discrete(2)
     asked = 0
-
-    def __init__(self, action_space: gym.spaces.Space[Any]) -> None:
-        self.action_space = action_space
 
     def reset(self, **_: Any) -> Any:
         Screen.asked += 1
@@ -140,28 +132,24 @@ class Screen(gym.Env):
     step = reset
 
 
-MEMORIES = [
-    name for name, x in ALGORITHMS.items() if "buffer_size" in str(fields(x.config))
-]
-
-
-@pytest.mark.parametrize("name", MEMORIES)
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("impala", "replay_buffer_size"),
+        ("dqn", "buffer_size"),
+        ("dqnapex", "buffer_size"),
+    ],
+)
 def test_a_buffer_that_does_not_fit_is_refused_before_the_first_step(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    boxes = name in ("ddpg", "ddpgper", "hddpg", "td3", "sac", "ddpgapex")
-    action = gym.spaces.Box(-1, 1, (1,)) if boxes else gym.spaces.Discrete(2)
-    setting = "replay_buffer_size" if name == "impala" else "buffer_size"
+    name, setting, monkeypatch
+):
     monkeypatch.setattr("literate_rl.data.windows.memory_left", lambda: 1e7)
-    options: Any = {setting: 1000, "progress": False}  # 20 MB
-    if "apex" in name:
-        options["actors"] = 1
     with pytest.raises(ValueError, match=f"^{setting} must be smaller, got 1000: "):
-        train(name, partial(Screen, action), **options)
+        train(name, Screen, **{setting: 1000}, progress=False)  # 20 MB
     assert not Screen.asked
 
 
-def test_what_a_short_run_leaves_empty_takes_nothing(monkeypatch) -> None:
+def test_what_a_short_run_leaves_empty_takes_nothing(monkeypatch):
     space = Screen.observation_space
     monkeypatch.setattr("literate_rl.data.windows.memory_left", lambda: 1e9)
     check_fits("buffer_size", 10**6, 10**6, 40_000, space)
@@ -169,7 +157,7 @@ def test_what_a_short_run_leaves_empty_takes_nothing(monkeypatch) -> None:
         check_fits("buffer_size", 10**6, 10**6, 60_000, space)
 
 
-def test_memory_is_what_is_available_or_what_a_container_allows(monkeypatch) -> None:
+def test_memory_is_what_is_available_or_what_a_container_allows(monkeypatch):
     texts = {"meminfo": "MemTotal: 9 kB\nMemAvailable:   5 kB\n", "memory.max": "max"}
 
     def read(path: Path, *_: Any) -> str:

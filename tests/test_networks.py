@@ -1,35 +1,20 @@
-"""Networks that several chapters build: boxes, densities, pictures and critics."""
+"""Networks that several chapters build: boxes, densities and modes."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Normal, TanhTransform
-from torch.distributions.transformed_distribution import TransformedDistribution
 from worlds import left_alone, modes, moody
 
 from literate_rl.ground.networks import Stretch, eval_mode, squashed_log_prob
 
 
-@pytest.mark.equation("squashed-density")
 @pytest.mark.equation("stable-jacobian")
-def test_the_squashed_density_is_that_of_the_transformed_distribution() -> None:
-    generator = torch.Generator().manual_seed(0)
-    u, mu, log_sigma = torch.randn(3, 7, 2, generator=generator).double()
-    half_width = torch.tensor([0.5, 3.0]).double()
-    squash = TransformedDistribution(Normal(mu, log_sigma.exp()), [TanhTransform()])
-    expected = squash.log_prob(u.tanh()) - half_width.log()
-    log_prob = squashed_log_prob(u, mu, log_sigma, half_width)
-    torch.testing.assert_close(log_prob, expected.sum(-1), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.equation("stable-jacobian")
-def test_the_jacobian_is_exact_for_large_u() -> None:
+def test_the_jacobian_is_exact_for_large_u():
     # log(1 - tanh(u)^2) = log 4 - 2 u, less than e^-40 for u = 20.
     u = torch.tensor([[10.0], [20.0], [-20.0], [80.0]], requires_grad=True)
     zero, one = torch.zeros(4, 1), torch.ones(1)
@@ -41,12 +26,10 @@ def test_the_jacobian_is_exact_for_large_u() -> None:
     torch.testing.assert_close(grad, -2 * u.detach().sign())
 
 
-def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
+def test_undo_is_the_inverse_as_far_as_the_digits_tell():
     squash = Stretch([-2.0, 0.0], [2.0, 1.0])
     u = torch.tensor([[0.0, 3.0], [-5.0, 1e-4], [7.0, -2.0]])
     torch.testing.assert_close(squash.undo(squash(u)), u, rtol=0.05, atol=1e-6)
-    double = Stretch([-2.0, 0.0], [2.0, 1.0]).double()
-    torch.testing.assert_close(double.undo(double(u.double())), u.double())
     edge = squash.undo(torch.tensor([[2.0, 0.0]]))
     assert edge.flatten().tolist() == pytest.approx([8.66, -8.66], abs=0.01)
     (grad,) = torch.autograd.grad(squash(u.requires_grad_()).sum(), u)
@@ -61,7 +44,7 @@ def test_undo_is_the_inverse_as_far_as_the_digits_tell() -> None:
     [lambda net: net, nn.DataParallel, partial(torch.compile, backend="eager")],
     ids=["plain", "parallel", "compiled"],
 )
-def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap: Any) -> None:
+def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap):
     net = wrap(moody(4, 2))
 
     def fail() -> None:
@@ -74,10 +57,3 @@ def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap: Any) -> None
     for _ in range(2):
         with left_alone(net), pytest.raises(KeyError):
             fail()
-
-
-def test_a_scripted_module_has_modes_too() -> None:
-    net, state = torch.jit.script(nn.Dropout()), torch.ones(2, 40)
-    with eval_mode(net):
-        assert torch.equal(net(state), state)
-    assert not torch.equal(net(state), state)

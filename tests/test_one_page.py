@@ -29,7 +29,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_an_off_policy_program_learns_as_its_class_does(name: str) -> None:
+def test_an_off_policy_program_learns_as_its_class_does(name):
     """Given the batches and the state of the generator, both end alike."""
     parts, changes, total_steps = PROGRAMS[name]
     batches, names = drawn_batches(name, total_steps=total_steps)
@@ -71,7 +71,7 @@ class DrawnInTurn(CategoricalActions):
         return torch.multinomial(prob, 1, generator=self.source).squeeze(-1)
 
 
-def test_the_program_of_impala_learns_as_its_class_does() -> None:
+def test_the_program_of_impala_learns_as_its_class_does():
     names = run_program("impala", seed=1, total_steps=5_000)
     same = {key: names[key] for key in ("total_steps", "lag", "learning_rate")}
     same |= {key: names[key] for key in ("reward_scale", "entropy_weight")}
@@ -92,7 +92,7 @@ def test_the_program_of_impala_learns_as_its_class_does() -> None:
         assert torch.allclose(ours, theirs, atol=1e-4), "the same weights"
 
 
-def test_the_recurrent_program_learns_as_ppo_does() -> None:
+def test_the_recurrent_program_learns_as_ppo_does():
     made = run_program("recurrent", total_steps=2_048)
     config = PPOConfig(
         num_envs=16,

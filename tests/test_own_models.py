@@ -1,4 +1,4 @@
-"""Policies of one's own models: what reaches a critic, and what checkpoints say."""
+"""Policies of one's own models: what they draw, and what checkpoints say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
 
 from literate_rl.book.contract_models import (
     ActionValue,
@@ -17,45 +16,16 @@ from literate_rl.book.contract_models import (
     SquashedGaussianActor,
 )
 from literate_rl.check.own_models import (
-    FirstResult,
     as_many,
     make_own_ddpg_policy,
     make_own_sac_policy,
 )
-from literate_rl.check.states import state_spec
-from literate_rl.learners.discrete_sac import DiscreteCritics
 from literate_rl.runs.runs import todays_form
 
 STATES, FORCES = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))
 
 
-class ActionIfGiven(nn.Linear):
-    """A critic of all actions that could also be asked about one."""
-
-    def forward(self, state: Tensor, action: Tensor | None = None) -> Tensor:
-        return super().forward(state)
-
-
-class Picture(nn.Linear):
-    """A critic of one action that sees a picture."""
-
-    def forward(self, state: Tensor, action: Tensor) -> Tensor:
-        return super().forward(torch.cat([state.flatten(1), action], -1))
-
-
-def test_an_action_that_need_not_be_given_is_not() -> None:
-    first = FirstResult(ActionIfGiven(3, 2), state_spec(STATES), 2)
-    assert DiscreteCritics([first])(torch.randn(5, 3)).shape == (1, 5, 2)
-
-
-def test_pictures_are_judged_flat_or_not() -> None:
-    spec = state_spec(spaces.Box(0, 1, (1, 3, 4)))
-    critics = DiscreteCritics([FirstResult(Picture(12 + 2, 1), spec, 2)])
-    obs = torch.rand(5, 1, 3, 4)
-    torch.testing.assert_close(critics(obs), critics(obs.flatten(1)))
-
-
-def test_no_critic_is_none() -> None:
+def test_no_critic_is_none():
     with pytest.raises(ValueError, match="critic must hold a model, got none"):
         as_many([], 2)
 
@@ -75,7 +45,7 @@ def own_discrete_sac() -> Any:
     return make_own_sac_policy(STATES, spaces.Discrete(2), actor, critic)
 
 
-def test_the_generator_decides_what_an_own_actor_draws() -> None:
+def test_the_generator_decides_what_an_own_actor_draws():
     policy, obs = own_sac(), torch.randn(5, 3)
     seeds = (torch.Generator().manual_seed(seed) for seed in (1, 1, 2))
     one, same, other = (policy.draw(obs, generator)[0].tolist() for generator in seeds)
@@ -83,7 +53,7 @@ def test_the_generator_decides_what_an_own_actor_draws() -> None:
 
 
 @pytest.mark.parametrize("make", [own_ddpg, own_sac, own_discrete_sac])
-def test_todays_checkpoints_stay_what_they_are(make: Any) -> None:
+def test_todays_checkpoints_stay_what_they_are(make):
     policy = make()
     target = getattr(policy, "critics", policy).state_dict()
     state = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fuzz import assert_held
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, flatdim
 from hybrid import assert_same
 from hypothesis import given, settings
@@ -59,25 +57,17 @@ def drawn(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.equation("act-discrete")
-def test_the_race_draws_from_the_softmax() -> None:
+def test_the_race_draws_from_the_softmax():
     action, row = drawn(policy_of(THREE))
     share = torch.bincount(action, minlength=3) / 200_000
     torch.testing.assert_close(share, row.softmax(-1), atol=5e-3, rtol=0)
 
 
 @pytest.mark.equation("act-gaussian")
-def test_gaussian_actions_have_their_mean_and_deviation() -> None:
+def test_gaussian_actions_have_their_mean_and_deviation():
     action, row = drawn(policy_of(BOUNDED))
     found = torch.cat([action.mean(0), action.std(0).log()])
     torch.testing.assert_close(found, row, atol=1e-2, rtol=0)
-
-
-@pytest.mark.parametrize("space", [THREE, BOUNDED])
-def test_without_noise_a_policy_is_greedy(space: Any) -> None:
-    policy, obs = policy_of(space), torch.randn(7, 3)
-    row = policy(obs)
-    best = row.argmax(-1) if space is THREE else row.chunk(2, -1)[0]
-    torch.testing.assert_close(policy.act(obs, 0.0), best)
 
 
 # --- Action distributions against those of PyTorch ------------------------------------
@@ -98,7 +88,7 @@ def peer_of(actions: Any, row: torch.Tensor) -> Any:
 @both_kinds
 @settings(max_examples=30)
 @given(st.sampled_from([(1,), (6,), (4, 3), (2, 1, 3)]), st.integers(0, 2**31))
-def test_rows_mean_what_pytorchs_distributions_say(actions, shape, seed) -> None:
+def test_rows_mean_what_pytorchs_distributions_say(actions, shape, seed):
     torch.manual_seed(seed)
     # Logits that are far apart among them.
     width, scale = (5, 6.0) if actions is CATEGORICAL else (6, 1.0)
@@ -114,12 +104,6 @@ def test_rows_mean_what_pytorchs_distributions_say(actions, shape, seed) -> None
     assert (actions.kl(row, row) == 0).all()
 
 
-@both_kinds
-@pytest.mark.parametrize("name", ["choose", "evaluate", "kl"])
-def test_action_distributions_are_held_to_their_signatures(actions, name) -> None:
-    assert assert_held(getattr(actions, name), Random(0)) > 5
-
-
 # --- Out into the world ---------------------------------------------------------------
 
 
@@ -133,9 +117,7 @@ def test_action_distributions_are_held_to_their_signatures(actions, name) -> Non
     ],
 )
 @pytest.mark.parametrize("space", [THREE, Box(-2, np.inf, (2,))])
-def test_a_recipe_builds_the_same_policy_from_plain_values(
-    space, seen, options
-) -> None:
+def test_a_recipe_builds_the_same_policy_from_plain_values(space, seen, options):
     policy = make_policy(seen, space, 8, **options)
     obs, other = torch.rand(4, 5, flatdim(seen)), again(policy)
     action = policy.act(obs, 0.0).detach()
@@ -155,14 +137,13 @@ LARGEST = float(np.finfo(np.float64).max)
         (-1, 3, np.float32, [[1, 3], [-1, 3]]),
         (-np.inf, np.inf, np.float32, [[0, 1], [-7e4, 7e4]]),
         (-LARGEST, LARGEST, np.float64, [[0, 1], [-7e4, 7e4]]),
-        (-3e38, 3e38, np.float32, [[0, 3e38], [-3e38, 3e38]]),
         (0, np.inf, np.float32, [[0, 1], [0, 7e4]]),
         (-0.1, 0.1, np.float16, [[0, 0.1], [-0.1, 0.1]]),
     ],
 )
 def test_what_is_sent_is_in_the_box_and_bounds_that_mean_none_stretch_nothing(
     low, high, dtype, sent
-) -> None:
+):
     space = Box(low, high, (2,), dtype)
     for policy in (make_policy(BOX, space), again(make_policy(BOX, space))):
         actions = policy.to_env(torch.tensor([[0.0, 1.0], [-7e4, 7e4]]))
@@ -170,21 +151,14 @@ def test_what_is_sent_is_in_the_box_and_bounds_that_mean_none_stretch_nothing(
         assert all(space.contains(action) for action in actions)
 
 
-REVERSED = Box(-1, 1, (2,))
-REVERSED.low[1] = np.nan  # after Gymnasium has looked at them
-
-
 @pytest.mark.parametrize(
     ("seen", "space", "options", "words"),
     [
         (Box(-1, 1, (2, 2)), THREE, {}, "observation_space"),
-        (BOX, REVERSED, {}, "at most the upper ones"),
-        (BYTES, THREE, {"normalize": True}, "normalize"),
         (BOX, THREE, {"share_encoder": True}, "share_encoder"),
-        (BOX, THREE, {"convolutions": ((4, 3, 1),)}, "must be None"),
     ],
 )
-def test_what_does_not_fit_is_named(seen, space, options, words) -> None:
+def test_what_does_not_fit_is_named(seen, space, options, words):
     with pytest.raises(ValueError, match=words):
         make_policy(seen, space, **options)
 
@@ -197,7 +171,7 @@ def test_what_does_not_fit_is_named(seen, space, options, words) -> None:
         (STICK, np.float32),
     ],
 )
-def test_rollouts_keep_the_bytes_of_pictures_as_bytes(seen: Any, kept: Any) -> None:
+def test_rollouts_keep_the_bytes_of_pictures_as_bytes(seen, kept):
     policy, envs = make_policy(seen, THREE), SimpleNamespace()
     envs.single_observation_space = seen
     assert kept_dtype(policy, envs) == kept
@@ -211,7 +185,7 @@ def test_rollouts_keep_the_bytes_of_pictures_as_bytes(seen: Any, kept: Any) -> N
 @pytest.mark.equation("pooled-moments")
 @settings(max_examples=50)
 @given(st.integers(0, 2**31), st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_moments_of_parts_are_those_of_the_whole(seed: int, sizes: list[int]) -> None:
+def test_moments_of_parts_are_those_of_the_whole(seed, sizes):
     rng = np.random.default_rng(seed)
     parts = [rng.normal(rng.normal(), 2.0, (size, 3)) for size in sizes]
     moments, everything = RunningMoments(3), np.concatenate(parts)
@@ -222,7 +196,7 @@ def test_moments_of_parts_are_those_of_the_whole(seed: int, sizes: list[int]) ->
     assert moments.count == len(everything)
 
 
-def test_items_are_normalised_by_what_was_seen_and_within_ten() -> None:
+def test_items_are_normalised_by_what_was_seen_and_within_ten():
     torch.manual_seed(0)
     moments, items = RunningMoments(2), 50 + torch.randn(1000, 2)
     items[:, 1] = 2.0  # it never moves
@@ -236,7 +210,7 @@ def test_items_are_normalised_by_what_was_seen_and_within_ten() -> None:
 
 
 @pytest.mark.equation("reward-scale")
-def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
+def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far():
     torch.manual_seed(0)
     gamma, rollouts = 0.9, 3
     reward = torch.randn(rollouts, 20, 4) + 1
@@ -260,16 +234,12 @@ def test_rewards_are_divided_by_the_deviation_of_the_sum_so_far() -> None:
     torch.testing.assert_close(scaled.item(), 0.1, rtol=1e-6, atol=0)
 
 
-def test_what_moments_and_scales_do_not_take_leaves_no_trace() -> None:
+def test_what_moments_and_scales_do_not_take_leaves_no_trace():
     moments, scaler = RunningMoments(3), RewardScaler(2, 0.9)
     items, flag = torch.ones(5, 3), torch.ones(5, 2).bool()
-    for call, words in [
-        (lambda: moments.update(items[:, :1]), "items"),
-        (lambda: moments.update(items / 0), "items must be finite"),
-        (lambda: scaler(items, flag, flag), "done"),
-        (lambda: scaler(items[:, :2] / 0, flag, flag), "reward must be finite"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            call()
+    with pytest.raises(ValueError, match="items must be finite"):
+        moments.update(items / 0)
+    with pytest.raises(ValueError, match="reward must be finite"):
+        scaler(items[:, :2] / 0, flag, flag)
     assert moments.count == scaler.moments.count == 0
     assert not scaler.carry.any()

@@ -21,7 +21,7 @@ EYE = spaces.Box(0, 255, (3, 5, 7), np.uint8)
 
 
 @pytest.mark.parametrize("action", [THREE, PAIR])
-def test_a_phasic_policy_is_that_of_ppo_with_another_head(action: Any) -> None:
+def test_a_phasic_policy_is_that_of_ppo_with_another_head(action):
     phasic, other = make_phasic_policy(BOX, action), make_policy(BOX, action)
     copy_weights(phasic, other)
     obs, found = torch.randn(6, 4), []
@@ -35,7 +35,7 @@ def test_a_phasic_policy_is_that_of_ppo_with_another_head(action: Any) -> None:
     torch.testing.assert_close(*found)
 
 
-def test_hybrid_rows_are_those_of_the_hybrid_network() -> None:
+def test_hybrid_rows_are_those_of_the_hybrid_network():
     torch.manual_seed(0)
     phasic, obs = make_phasic_policy(BOX, HYBRID), torch.randn(6, 4)
     for projection in phasic.network.network.heads.projections[1:]:
@@ -48,7 +48,7 @@ def test_hybrid_rows_are_those_of_the_hybrid_network() -> None:
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_pictures_may_come_flat(share: bool) -> None:
+def test_pictures_may_come_flat(share):
     policy = make_phasic_policy(spaces.Box(0, 1, (3, 5, 7)), THREE, share)
     obs = torch.rand(2, 4, 3, 5, 7)
     flat, one = obs.flatten(2), obs[1, 2][None]
@@ -69,7 +69,7 @@ def test_pictures_may_come_flat(share: bool) -> None:
         (spaces.Dict(eye=EYE, hand=BOX), False, True),
     ],
 )
-def test_only_an_encoder_reads_bytes(space, normalize: bool, reads: bool) -> None:
+def test_only_an_encoder_reads_bytes(space, normalize, reads):
     policy = make_phasic_policy(space, THREE, normalize=normalize)
     assert policy.reads_bytes == reads
     obs = torch.randint(255, (2, spaces.flatdim(space)), dtype=torch.uint8)
@@ -79,15 +79,12 @@ def test_only_an_encoder_reads_bytes(space, normalize: bool, reads: bool) -> Non
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: make_phasic_policy(THREE, THREE), "observation_space"),
-        (lambda: make_phasic_policy(spaces.Box(0, 1, (2, 2)), THREE), "observation"),
         (lambda: make_phasic_policy(BOX, spaces.Box(0, 1, (2, 2))), "action_space"),
-        (lambda: make_phasic_policy(BOX, spaces.Tuple([BOX])), "one Discrete"),
         (lambda: replace(SMALL, num_minibatches=1000), "num_minibatches"),
         (lambda: replace(SMALL, aux_batch_length=5), "must divide 16, got 5"),
     ],
 )
-def test_spaces_and_settings_that_no_phase_can_serve(call: Any, words: str) -> None:
+def test_spaces_and_settings_that_no_phase_can_serve(call, words):
     with pytest.raises(ValueError, match=words):
         call()
 
@@ -110,21 +107,13 @@ def after_phases(count: int, **changes: Any) -> tuple[Any, Any]:
     )
 
 
-def test_apart_each_learns_what_it_learns_together() -> None:
+def test_apart_each_learns_what_it_learns_together():
     """One minibatch and no clip: nothing is left that the two could share."""
     together, apart = after_phases(2), after_phases(2, value_epochs=2)
     torch.testing.assert_close(apart, together, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("changed", "more"), [(0, "num_epochs"), (1, "value_epochs")])
-def test_more_epochs_of_one_leave_the_other_alone(changed: int, more: str) -> None:
-    usual = {"num_epochs": 2, "value_epochs": 2}
-    few, many = (after_phases(1, **{**usual, more: epochs}) for epochs in (1, 5))
-    assert torch.equal(few[1 - changed], many[1 - changed])
-    assert not torch.allclose(few[changed], many[changed])
-
-
-def test_a_long_gradient_of_the_value_alone_is_clipped() -> None:
+def test_a_long_gradient_of_the_value_alone_is_clipped():
     policy, obs = make_policy(BOX, THREE), torch.randn(5, 2, 4)
     config = replace(SMALL, value_epochs=1, num_minibatches=1, max_grad_norm=0.1)
     value = policy.value(obs).detach()

@@ -4,20 +4,16 @@ import copy
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor, nn
 
-from literate_rl.apps.cli import main
 from literate_rl.apps.training import train
 from literate_rl.by_hand.fast_forms import numpy_act
 from literate_rl.by_hand.ppo_by_hand import ByHand, surrogate
@@ -140,8 +136,8 @@ CONFIGS = st.builds(
     masked=st.booleans(),
 )
 def test_gradient_and_losses_are_those_of_autograd(
-    kind: str, config: PPOConfig, size: int, seed: int, spread: float, masked: bool
-) -> None:
+    kind, config, size, seed, spread, masked
+):
     """A spread of 40 nats leaves the ratio's clamp, one of 0 puts all ratios at 1."""
     for dtype, near in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         policy = built(kind, seed, dtype)
@@ -165,9 +161,7 @@ WIDTHS = [math.exp(ABOVE) - 1, 1 - math.exp(BELOW)]
     width=st.sampled_from([*WIDTHS, 0.2]),
     dual=st.sampled_from([None, 1.5, 3.0]),
 )
-def test_the_slope_of_the_surrogate_is_that_of_autograd(
-    log_ratio: float, adv: float, width: float, dual: float | None
-) -> None:
+def test_the_slope_of_the_surrogate_is_that_of_autograd(log_ratio, adv, width, dual):
     ratio = math.exp(log_ratio)
     held = min(max(ratio, 1 - width), 1 + width)
     # Where two branches meet with a kink, there is no slope to agree on.
@@ -200,7 +194,7 @@ def learner(env: str, by_hand: bool, config: PPOConfig = SMALL) -> PPO:
     return PPO(policy, envs, config, numpy_act(policy), by_hand=by)
 
 
-def test_after_zero_grad_or_another_state_the_gradient_is_there_again() -> None:
+def test_after_zero_grad_or_another_state_the_gradient_is_there_again():
     one = learner("CartPole-v1", True)
     part = one.look_back(one.collect())
     one.gradient(part, SMALL)
@@ -211,25 +205,12 @@ def test_after_zero_grad_or_another_state_the_gradient_is_there_again() -> None:
     assert all(map(torch.equal, before, (p.grad for p in one.parameters)))
 
 
-def test_a_schedule_of_the_learning_rate_is_followed() -> None:
-    both = [learner("CartPole-v1", by_hand) for by_hand in (False, True)]
-    part = both[0].look_back(both[0].collect())
-    for one in both:
-        schedule = torch.optim.lr_scheduler.LinearLR(one.optimizer, 0.1, total_iters=3)
-        for _ in range(4):
-            one.learn(part)
-            schedule.step()
-    ends = (one.parameters for one in both)
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-5)
-
-
-def test_what_autograd_would_refuse_later_is_refused() -> None:
+def test_what_autograd_would_refuse_later_is_refused():
     one = learner("CartPole-v1", True)
     part = one.look_back(one.collect())
     mask = torch.zeros(len(part.adv), 2, dtype=torch.bool)
-    for changes in {"adv": part.adv[:1]}, {"mask": mask + 1.0}, {"mask": mask}:
-        with pytest.raises((TypeError, ValueError), match=r"part|mask"):
-            one.learn(part._replace(**changes))
+    with pytest.raises(ValueError, match="mask"):
+        one.learn(part._replace(mask=mask))
     one.parameters[0].requires_grad_(False)
     with pytest.raises(ValueError, match="none of them frozen"):
         one.learn(part)
@@ -238,7 +219,7 @@ def test_what_autograd_would_refuse_later_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["log_prob", "adv", "target", "obs"])
-def test_what_is_not_finite_is_named_and_moves_nothing(name: str) -> None:
+def test_what_is_not_finite_is_named_and_moves_nothing(name):
     policy = built("discrete")
     part = samples(policy, 4, 0.1)
     getattr(part, name)[0] = -math.inf
@@ -287,33 +268,13 @@ REFUSED: dict[str, Callable[[], Policy]] = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_other_policies_are_refused_with_the_reason(words: str) -> None:
+def test_other_policies_are_refused_with_the_reason(words):
     policy = REFUSED[words]()
     with pytest.raises(ValueError, match=words):
         ByHand(policy)
 
 
-def test_numpy_computes_on_one_thread_and_has_its_own_back(monkeypatch) -> None:
-    def threads() -> set[int]:
-        found = threadpool_info()
-        return {x["num_threads"] for x in found if x["user_api"] == "blas"}
-
-    seen: list[set[int]] = []
-    tanh = np.tanh
-    monkeypatch.setattr(np, "tanh", lambda x: (seen.append(threads()), tanh(x))[1])
-    policy = built("discrete", dtype=torch.float32)
-    part, act, by_hand = samples(policy, 9, 0.1), numpy_act(policy), ByHand(policy)
-    with threadpool_limits(2, user_api="blas"):
-        act(part.obs, 0.0)
-        by_hand.value(part.obs)
-        by_hand.evaluate_actions(part.obs, part.action)
-        by_hand.gradient(part, PPOConfig())
-        assert threads() == {2}, "as it was"
-    # Two tangents in each network.
-    assert seen == [{1}] * (2 + 2 + 2 + 4)
-
-
-def test_a_loss_of_ones_own_needs_autograd() -> None:
+def test_a_loss_of_ones_own_needs_autograd():
     policy, envs = make_policy(SEEN, LISTED), make_envs("CartPole-v1", 4)
     error, by_hand = policy_error_from_log_prob, ByHand(policy)
     with pytest.raises(ValueError, match="policy_error needs autograd"):
@@ -325,7 +286,7 @@ def test_a_loss_of_ones_own_needs_autograd() -> None:
 TINY: dict[str, Any] = {"num_envs": 2, "num_steps": 32, "num_epochs": 2}
 
 
-def test_a_run_goes_on_in_another_form(tmp_path: Path) -> None:
+def test_a_run_goes_on_in_another_form(tmp_path):
     ends, quiet = [], {"progress": False}
     for first, then in ("plain", "plain"), ("by hand", "auto"), ("auto", "by hand"):
         agent = train("PPO", "CartPole-v1", fast=first, total_steps=64, **TINY, **quiet)
@@ -340,18 +301,6 @@ def test_a_run_goes_on_in_another_form(tmp_path: Path) -> None:
         torch.testing.assert_close(ends[0], other, rtol=0, atol=1e-5)
 
 
-def test_the_command_line_learns_by_hand_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = ["--name=a", "--num-envs=2", "--num-steps=32", "--total-steps=64"]
-    main(["ppo", *options, "--fast", "by hand"])
-    assert "fast forms: acting and learning by hand\n" in capsys.readouterr().out
-    main(["ppo", "--resume", "runs/a", "--fast", "plain"])
-    assert "fast forms: none\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("algorithm", "wish"), [("PPO", "fast"), ("A2C", "by hand")])
-def test_what_there_is_not_is_refused(algorithm: str, wish: str) -> None:
+def test_what_there_is_not_is_refused():
     with pytest.raises(ValueError, match="fast"):
-        train(algorithm, "CartPole-v1", fast=wish)
+        train("A2C", "CartPole-v1", fast="by hand")

@@ -48,7 +48,7 @@ def seeded() -> None:
 @given(
     st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**32 - 1)
 )
-def test_a_noisy_layer_is_a_layer_with_random_weights(batch, n, m, seed) -> None:
+def test_a_noisy_layer_is_a_layer_with_random_weights(batch, n, m, seed):
     torch.manual_seed(seed)
     layer, x = NoisyLinear(n, m).double(), torch.randn(batch, n).double()
     mean, deviation = layer.mean, layer.deviation
@@ -67,14 +67,14 @@ def test_a_noisy_layer_is_a_layer_with_random_weights(batch, n, m, seed) -> None
 
 
 @pytest.mark.equation("factorised-noise")
-def test_noise_is_the_signed_root_of_a_normal_number() -> None:
+def test_noise_is_the_signed_root_of_a_normal_number():
     noise = factorised_noise(2, 3, 16, generator())
     normal = torch.randn(2, 3, 16, generator=generator())
     torch.testing.assert_close(noise * noise.abs(), normal)
 
 
 @pytest.mark.equation("noisy-start")
-def test_the_deviations_start_as_in_the_paper() -> None:
+def test_the_deviations_start_as_in_the_paper():
     layer, bound = NoisyLinear(512, 51), 512**-0.5
     for spread, mean in zip(
         layer.deviation.parameters(), layer.mean.parameters(), strict=True
@@ -96,7 +96,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS[1::6])
-def test_pictures_may_come_flat_and_as_bytes(kind) -> None:
+def test_pictures_may_come_flat_and_as_bytes(kind):
     pictures = spaces.Box(0, 255, (3, 7, 7), np.uint8)
     made = make_rainbow_policy(pictures, spaces.Discrete(4), hidden=16, **kind)
     assert isinstance(made.network.first.encoder, ConvolutionalEncodingNetwork)
@@ -109,7 +109,7 @@ def test_pictures_may_come_flat_and_as_bytes(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_are_means_and_greedy_actions_the_best_of_them(kind) -> None:
+def test_values_are_means_and_greedy_actions_the_best_of_them(kind):
     policy = make_rainbow_policy(STATES, LIST, hidden=16, **kind)
     assert type(policy.network.first) is nn.Linear  # as in old checkpoints
     obs = torch.randn(3, 6, 4)
@@ -126,7 +126,7 @@ def test_values_are_means_and_greedy_actions_the_best_of_them(kind) -> None:
 
 
 @pytest.mark.equation("dueling-logits")
-def test_dueling_logits_are_the_same_if_all_advantages_grow_alike() -> None:
+def test_dueling_logits_are_the_same_if_all_advantages_grow_alike():
     network = RainbowNetwork(4, 3, 5, 16, dueling=True, noisy=False, sigma=0.5)
     obs, layers = torch.randn(7, 4), network.layers
     before = network(obs, 0.0)
@@ -138,7 +138,7 @@ def test_dueling_logits_are_the_same_if_all_advantages_grow_alike() -> None:
     torch.testing.assert_close(network(obs, 0.0), before)
 
 
-def test_probabilities_of_a_foreign_network_become_logits() -> None:
+def test_probabilities_of_a_foreign_network_become_logits():
     own = RainbowNetwork(4, 2, 5, 16, dueling=True, noisy=False, sigma=0.5)
 
     class Foreign(nn.Module):
@@ -156,13 +156,6 @@ def test_probabilities_of_a_foreign_network_become_logits() -> None:
     # A probability of zero has a finite logit.
     logits = LogitsOf(nn.Identity(), 1, 2)(torch.tensor([[[0.0, 1.0]]]), 0.0)
     assert logits.flatten().tolist() == pytest.approx([math.log(1e-8), 0.0], abs=1e-6)
-
-
-def test_a_noise_that_is_held_lasts_for_some_steps() -> None:
-    policy = make_rainbow_policy(STATES, LIST, hidden=8, hold=4)
-    noise = policy.noise(10, 3, generator())[..., : policy.noise_size]
-    assert torch.equal(noise, noise[[0, 0, 0, 0, 4, 4, 4, 4, 8, 8]])
-    assert len(noise.flatten(0, 1).unique(dim=0)) == 9, "one for each environment"
 
 
 # --- The error of a batch ------------------------------------------------------------
@@ -186,7 +179,7 @@ def error_of(policy, older, **changes):
 @pytest.mark.equation("rainbow-target")
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("num_atoms", [1, 5])
-def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms) -> None:
+def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms):
     kind = {"hidden": 16, "num_atoms": num_atoms, "value_max": 4.0, "noisy": False}
     policy, older = (make_rainbow_policy(STATES, LIST, **kind) for _ in range(2))
     found, batch = error_of(policy, older, double=double), batch_of()
@@ -208,7 +201,7 @@ def test_the_error_of_a_batch_is_computed_sample_by_sample(double, num_atoms) ->
         assert told == pytest.approx([loss, gap, value], abs=1e-5)
 
 
-def test_the_target_network_has_noise_of_its_own() -> None:
+def test_the_target_network_has_noise_of_its_own():
     seen = []
 
     class Spy(nn.Linear):
@@ -225,10 +218,9 @@ def test_the_target_network_has_noise_of_its_own() -> None:
 # --- The agent -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("low", [0.0, -100.0])
-def test_returns_beyond_the_atoms_are_told_and_warned_of_once(low) -> None:
-    # Each step of Acrobot costs 1, so no return is above 0 or below -100.
-    ends = {"num_atoms": 11, "value_min": low, "value_max": low + 100.0}
+def test_returns_beyond_the_atoms_are_told_and_warned_of_once():
+    # Each step of Acrobot costs 1, so all returns are below 0.
+    ends = {"num_atoms": 11, "value_min": 0.0, "value_max": 100.0}
     config: Any = RainbowConfig(
         hidden=16, **ends, learning_starts=104, iteration_steps=100
     )
@@ -239,15 +231,12 @@ def test_returns_beyond_the_atoms_are_told_and_warned_of_once(low) -> None:
     told = [str(x.message) for x in seen if "value_min" in str(x.message)]
     first, *shares = [row["losses/beyond_atoms"] for row in rows]
     assert math.isnan(first), "nothing has been learned yet"
-    if low:
-        assert (shares, told) == ([0.0] * 4, [])
-        return
     assert min(shares) > 0.05
     (only,) = told
     assert only.startswith(f"{shares[0]:.0%} of what the targets expect lies beyond")
 
 
 @pytest.mark.parametrize("kind", [RainbowConfig, RainbowApexConfig])
-def test_atoms_that_do_not_rise_are_refused(kind) -> None:
+def test_atoms_that_do_not_rise_are_refused(kind):
     with pytest.raises(ValueError, match="value_min"):
         kind(value_min=1.0, value_max=1.0)

@@ -1,7 +1,6 @@
 """Replay: sums, draws, weights, states and files."""
 
-import subprocess
-import sys
+import copy
 
 import gymnasium as gym
 import numpy as np
@@ -129,52 +128,18 @@ def test_a_state_comes_back_bit_for_bit(alpha, num_rollouts):
     assert all(map(torch.equal, one[:7], two[:7]))
 
 
-@pytest.mark.parametrize("wrong", [KeyError, ValueError])
-def test_a_state_that_is_refused_changes_nothing(wrong) -> None:
-    memory, other = ReplayBuffer(8), ReplayBuffer(8 if wrong is KeyError else 16)
+@pytest.mark.parametrize("capacity", [8, 16])
+def test_a_state_that_is_refused_changes_nothing(capacity):
+    """One that lacks something, or is that of a larger buffer."""
+    memory, other = ReplayBuffer(8), ReplayBuffer(capacity)
     for k, buffer in enumerate((memory, other)):
         buffer.push(make_rollout(np.random.default_rng(k), 4, 1))
-    before, state = memory.state_dict(), other.state_dict()
-    before = {
-        name: x.clone() if hasattr(x, "clone") else x for name, x in before.items()
-    }
-    if wrong is KeyError:
+    before, state = copy.deepcopy(memory.state_dict()), other.state_dict()
+    if capacity == 8:
         del state["reward"]
-    with pytest.raises(wrong):
+    with pytest.raises((KeyError, ValueError)):
         memory.load_state_dict(state)
     assert same(memory.state_dict(), before)
-
-
-PEAK = """
-import resource, sys, torch
-from pathlib import Path
-from literate_rl.data.agents import Rollout
-from literate_rl.data.replay import ReplayBuffer
-from literate_rl.runs.runs import load_checkpoint, save_checkpoint
-def peak():
-    unit = 1024 if sys.platform == "linux" else 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-picture, one = torch.ones(50, 8, 84, 84, dtype=torch.uint8), torch.ones(50, 8)
-no = one > 1
-buffer, loaded = (ReplayBuffer(8000, priority_exponent=0.5) for _ in range(2))
-for _ in range(20):
-    buffer.push(Rollout(picture, no, one, picture, no, no, ~no, one, one))
-save_checkpoint(Path("small.pt"), {"step": 1})
-size, before = sum(x.nbytes for x in buffer.rings.fields.values()), peak()
-save_checkpoint(Path("c.pt"), {"step": 1, "buffer": buffer.state_dict()})
-print(size, (peak() - before) / size)
-loaded.load_state_dict(load_checkpoint("c.pt")["buffer"])
-assert len(loaded) == 8000 and loaded.rings.fields["obs"].min() == 1
-"""
-
-
-def test_saving_a_large_buffer_needs_a_fifth_more_memory_at_most(tmp_path):
-    """Its peak is 1.2 times the buffer, where three copies would be 4 times."""
-    command, options = [sys.executable, "-c", PEAK], {"cwd": tmp_path, "text": True}
-    done = subprocess.run(command, capture_output=True, check=True, **options)
-    size, grown = map(float, done.stdout.split())
-    assert size > 100e6
-    assert grown < 0.2
 
 
 def test_pictures_stay_bytes_and_a_batch_moves_to_a_device():
@@ -199,13 +164,8 @@ def rollout_of(*size):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda b: ReplayBuffer(0), "capacity"),
-        (lambda b: ReplayBuffer(5, -1.0), "priority_exponent"),
         (lambda b: ReplayBuffer(2).push(rollout_of(1, 3)), "capacity"),
-        (lambda b: b.push(rollout_of(1, 2)), "rollout"),
-        (lambda b: b.push(rollout_of(4, 3), torch.ones(4, 2)), "priority"),
         (lambda b: ReplayBuffer(2).sample(1, generator()), "hold a step"),
-        (lambda b: b.sample(0, generator()), "batch_size"),
         (lambda b: b.update(torch.tensor([9]), torch.ones(1)), "place"),
         (lambda b: b.update(torch.tensor([0]), torch.tensor([torch.nan])), "priority"),
     ],
@@ -223,7 +183,7 @@ def test_what_is_refused_is_named_and_changes_nothing(call, words):
 
 
 @pytest.mark.erratum("n-steps-without-effect")
-def test_a_setting_that_only_one_branch_reads_has_no_effect() -> None:
+def test_a_setting_that_only_one_branch_reads_has_no_effect():
     def buffer_settings(buffer_class, n_steps, gamma, given):
         if buffer_class is None and n_steps > 1:
             given = given | {"n_steps": n_steps, "gamma": gamma}
@@ -240,7 +200,7 @@ def test_a_setting_that_only_one_branch_reads_has_no_effect() -> None:
 
 
 @pytest.mark.erratum("next-row-of-another-episode")
-def test_the_next_row_is_no_successor_behind_an_end() -> None:
+def test_the_next_row_is_no_successor_behind_an_end():
     envs = make_envs(lambda: gym.make("CartPole-v1", max_episode_steps=15), 2)
     collector = Collector(envs)
     collector.reset(seed=0)
@@ -255,7 +215,7 @@ def test_the_next_row_is_no_successor_behind_an_end() -> None:
 
 
 @pytest.mark.erratum("weights-in-a-column")
-def test_weights_in_a_column_correct_nothing() -> None:
+def test_weights_in_a_column_correct_nothing():
     loss, weight = torch.tensor([1.0, 4.0]), torch.tensor([[1.0], [0.25]])
     assert (loss * weight).mean() == loss.mean() * weight.mean()
     assert (loss * weight.squeeze(1)).mean() != loss.mean() * weight.mean()

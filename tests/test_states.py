@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -25,7 +22,7 @@ class Scaled(nn.Linear):
         return scale * super().forward(state)
 
 
-def test_state_spec_reads_names_shapes_and_dtypes() -> None:
+def test_state_spec_reads_names_shapes_and_dtypes():
     both = spaces.Tuple((spaces.Discrete(5), spaces.Box(-1, 1, ())))
     tower = ("picture", "speed"), ((3, 6, 6), (2,)), (torch.uint8, None)
     for space, *wanted in (
@@ -38,21 +35,7 @@ def test_state_spec_reads_names_shapes_and_dtypes() -> None:
         state_spec(spaces.Dict({"my state": spaces.Discrete(2)}))
 
 
-@pytest.mark.parametrize("lead", [(), (5, 2), (1, 1)])
-def test_split_undoes_flattening(lead: tuple[int, ...]) -> None:
-    space = Tower().observation_space
-    drawn = [space.sample() for _ in range(math.prod(lead))]
-    flat = np.stack([spaces.flatten(space, x) for x in drawn])
-    obs = torch.as_tensor(flat).float().reshape(*lead, -1)
-    states = state_spec(space).split(obs)
-    for name, state in states.items():
-        expected = np.stack([x[name] for x in drawn])
-        shape = (*lead, *expected.shape[1:])
-        np.testing.assert_array_equal(state, expected.reshape(shape))
-    assert states["speed"].data_ptr() == obs[..., -2:].data_ptr(), "a view"
-
-
-def test_a_lone_picture_may_come_as_it_is_or_flat() -> None:
+def test_a_lone_picture_may_come_as_it_is_or_flat():
     spec = state_spec(spaces.Box(0, 1, (3, 6, 6)))
     picture = torch.rand(5, 2, 3, 6, 6)
     for given in (picture, picture.flatten(2)):
@@ -60,9 +43,7 @@ def test_a_lone_picture_may_come_as_it_is_or_flat() -> None:
 
 
 @pytest.mark.parametrize("lead", [(), (4,), (5, 2)])
-def test_by_name_flattens_what_stands_in_front_and_puts_it_back(
-    lead: tuple[int, ...],
-) -> None:
+def test_by_name_flattens_what_stands_in_front_and_puts_it_back(lead):
     actor = CategoricalActor(4, 3)
     obs, action = torch.randn(*lead, 4), torch.randint(0, 3, (*lead, 1))
     results = ByName(actor, state_spec(FOUR))(obs, action=action)
@@ -71,7 +52,7 @@ def test_by_name_flattens_what_stands_in_front_and_puts_it_back(
         assert torch.equal(one, other.reshape(*lead, size))
 
 
-def test_by_name_knows_wrappers_extras_and_a_lone_tensor() -> None:
+def test_by_name_knows_wrappers_extras_and_a_lone_tensor():
     two = StateSpec(("cart", "pole"), ((4,), (2,)), (None, None))
     q_value, number, nothing, word = ByName(TwoStates(), two)(torch.randn(5, 2, 6))
     assert (q_value.shape, number.shape) == ((5, 2, 3), ())
@@ -84,9 +65,7 @@ def test_by_name_knows_wrappers_extras_and_a_lone_tensor() -> None:
 
 
 @pytest.mark.parametrize("make", [Tower, partial(flat_env, Tower)])
-def test_looking_around_finds_names_below_a_wrapper_and_flat_observations(
-    make: Any,
-) -> None:
+def test_looking_around_finds_names_below_a_wrapper_and_flat_observations(make):
     before = torch.get_rng_state()
     spec, action_space, obs = look_around(make)
     assert action_space == spaces.Discrete(3)
