@@ -75,7 +75,7 @@ OTHERS = pytest.mark.skipif(
         *(pytest.param(name, marks=OTHERS) for name in command.PEER_NAMES),
     ],
 )
-def test_benchmark_runs_and_its_methods_agree(name: str, monkeypatch) -> None:
+def test_benchmark_runs_and_its_methods_agree(name, monkeypatch):
     for size, value in SMALLER.get(name, {}).items():
         monkeypatch.setattr(f"benchmarks.{name}.{size}", value)
     rows = command.run(name, quick=True)
@@ -83,7 +83,7 @@ def test_benchmark_runs_and_its_methods_agree(name: str, monkeypatch) -> None:
     assert all(row.microseconds >= 0 for row in rows)
 
 
-def test_a_trial_of_chaos_that_lost_count_does_not_hold(monkeypatch) -> None:
+def test_a_trial_of_chaos_that_lost_count_does_not_hold(monkeypatch):
     monkeypatch.setattr(chaos_actors.Witness, "size", lambda self: 31)
     (row,) = chaos_actors.trials(seed=1, count=1)
     assert not row["held"]
@@ -93,7 +93,7 @@ def test_a_trial_of_chaos_that_lost_count_does_not_hold(monkeypatch) -> None:
 # --- Measuring and storing ------------------------------------------------------------
 
 
-def test_ratios_come_from_the_same_round_and_goals_can_be_missed() -> None:
+def test_ratios_come_from_the_same_round_and_goals_can_be_missed():
     samples = {"peer": [1.0, 10.0, 1.0], "own": [0.25, 5.0, 0.5]}
     for goal, reached in (
         (Goal(at_least=2.0), True),
@@ -107,7 +107,7 @@ def test_ratios_come_from_the_same_round_and_goals_can_be_missed() -> None:
         assert (peer.reached, own.reached) == (None, reached)
 
 
-def test_stored_rows_come_back(tmp_path: Path) -> None:
+def test_stored_rows_come_back(tmp_path):
     case = Case("a, b", {"peer": int, "own": int}, "peer", {"own": Goal(at_least=2)})
     rows, origin = summarise(case, {"peer": [2.0], "own": [1.0]}), {"command": "c: d"}
     write_results(tmp_path / "x.csv", rows, origin)
@@ -120,7 +120,7 @@ def test_stored_rows_come_back(tmp_path: Path) -> None:
     assert origin == {"s": "a=1 b: 2"}
 
 
-def test_every_experiment_of_the_page_can_be_repeated(monkeypatch) -> None:
+def test_every_experiment_of_the_page_can_be_repeated(monkeypatch):
     for made in command.learning_commands().values():
         module, given = made.removeprefix("python -m ").split()
         if module == "benchmarks.peer_learning":  # in an environment of its own
@@ -138,7 +138,7 @@ def test_every_experiment_of_the_page_can_be_repeated(monkeypatch) -> None:
     ]
 
 
-def test_few_seeds_are_shown_and_get_no_interval() -> None:
+def test_few_seeds_are_shown_and_get_no_interval():
     four = np.array([1.0, 2.0, 3.0, 10.0])
     assert curves.with_interval(four) == "1, 2, 3, 10"
     assert curves.interval(four) == (4.0, 1.0, 10.0)
@@ -146,7 +146,7 @@ def test_few_seeds_are_shown_and_get_no_interval() -> None:
     assert curves.with_interval(five) == "3 <small>(1.04 to 4.96)</small>"
 
 
-def test_bins_average_what_ended_in_them() -> None:
+def test_bins_average_what_ended_in_them():
     ended = {40: 1.0, 80: math.nan, 100: 3.0, 1010: 7.0}
     history = [{"step": k, "charts/episodic_return": x} for k, x in ended.items()]
     curve = learning.binned(history, total=1000)
@@ -155,14 +155,14 @@ def test_bins_average_what_ended_in_them() -> None:
     assert np.isnan(curve[1][1])
 
 
-def test_the_clock_starts_when_all_processes_have() -> None:
+def test_the_clock_starts_when_all_processes_have():
     columns = ("step", "charts/SPS", "charts/lag")
     rows = (10, 0.1, 0.0), (20, 10.0, 1.0), (30, 5.0, 2.0)
     numbers = learning.clock([dict(zip(columns, row, strict=True)) for row in rows])
     assert numbers == {"seconds": 3.0, "half_seconds": 1.0, "lag": 1.0}
 
 
-def test_the_median_seed_is_that_of_the_lower_middle() -> None:
+def test_the_median_seed_is_that_of_the_lower_middle():
     def rows(text: str) -> learning.Table:
         return [{"seed": f"{k}", "return": x} for k, x in enumerate(text.split(), 8)]
 
@@ -185,9 +185,7 @@ def kept_in(folder: Path) -> set[str]:
     return {str(path.parent.relative_to(folder / "policies")) for path in found}
 
 
-def test_a_stopped_experiment_goes_on_and_another_starts_over(
-    small, tmp_path: Path, capsys
-) -> None:
+def test_a_stopped_experiment_goes_on_and_another_starts_over(small, tmp_path, capsys):
     one = replace(small, variants={"as it is": learning.Variant({})})
     learning.run("x", one, "c", tmp_path)
     assert kept_in(tmp_path) == {"x/as_it_is/1"}
@@ -221,9 +219,7 @@ def test_a_stopped_experiment_goes_on_and_another_starts_over(
         ("gamma=0.9", "gamma=0.9 epochs=4", 0),
     ],
 )
-def test_rows_are_kept_if_their_settings_are_those_of_today(
-    then: str, now: str, kept: int, tmp_path: Path
-) -> None:
+def test_rows_are_kept_if_their_settings_are_those_of_today(then, now, kept, tmp_path):
     paths = learning.paths("x", tmp_path)
     today = nets()["PPO"]
     origin = {"env": "a", "episodes": "1", "net": today, "settings": then}
@@ -237,7 +233,7 @@ def test_rows_are_kept_if_their_settings_are_those_of_today(
 
 
 @pytest.mark.parametrize("name", ["ddpg_pendulum", "td3_switches", "td3_cheetah"])
-def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
+def test_stored_runs_were_made_with_the_settings_of_today(name):
     config = asdict(ddpg_learning.EXPERIMENTS[name].config)
     del config["seed"]
     _, origin = read_table(learning.LEARNING / f"{name}.csv")
@@ -247,7 +243,7 @@ def test_stored_runs_were_made_with_the_settings_of_today(name: str) -> None:
     assert {**defaults, **stored} == {name: str(x) for name, x in config.items()}
 
 
-def test_the_agents_of_the_package_are_from_the_rows_that_are_named() -> None:
+def test_the_agents_of_the_package_are_from_the_rows_that_are_named():
     packed = trained_agents()
     assert packed.keys() == agents.AGENTS.keys()
     for name, agent in packed.items():
@@ -273,7 +269,7 @@ SHORT: dict[Any, dict[str, int]] = {
 
 
 @pytest.mark.parametrize("module", SHORT, ids=lambda module: module.__name__)
-def test_every_kind_of_variant_trains(module) -> None:
+def test_every_kind_of_variant_trains(module):
     """Those that differ in numbers alone are of one kind; some worlds are not here."""
     kinds = {
         (repr(variant.build), *variant.changes): (experiment, variant)
@@ -294,7 +290,7 @@ def test_every_kind_of_variant_trains(module) -> None:
         learning.close(learner)
 
 
-def test_a_task_counts_as_solved_at_its_first_good_evaluation(monkeypatch) -> None:
+def test_a_task_counts_as_solved_at_its_first_good_evaluation(monkeypatch):
     means, calls = iter([100.0, 474.9, 475.0]), []
     monkeypatch.setattr(ppo_solve, "evaluate", lambda *_: np.array([next(means)]))
     steps, _ = ppo_solve.solve(lambda _: (None, lambda: calls.append(1)), seed=1)
@@ -317,7 +313,7 @@ class Both(impala_learning.Split):
         (impala_learning.Split, impala_learning.Uncorrected),
     ],
 )
-def test_the_halves_of_vtrace_make_the_whole(split, whole) -> None:
+def test_the_halves_of_vtrace_make_the_whole(split, whole):
     experiment = impala_learning.EXPERIMENTS["impala_places"]
     config = replace(experiment.config, lag=3)
     weights = []
@@ -343,7 +339,7 @@ def steps_of(kind: Any, gradients: list[float]) -> list[float]:
     return steps
 
 
-def test_steps_are_watched_capped_corrected_or_floored() -> None:
+def test_steps_are_watched_capped_corrected_or_floored():
     gradients, decay = [1.0, 1e-4, -3.0], 0.99
     square, plain, floored = 0.0, [], []
     for gradient in gradients:
@@ -360,7 +356,7 @@ def test_steps_are_watched_capped_corrected_or_floored() -> None:
         assert steps_of(kind, gradients) == pytest.approx(wanted)
 
 
-def test_reinforce_for_any_policy_weights_actions_with_returns() -> None:
+def test_reinforce_for_any_policy_weights_actions_with_returns():
     settings = {**arc_learning.REINFORCE, "num_envs": 2, "num_steps": 5}
     config = replace(arc_learning.SHARED, **settings)
     for learner in (arc_learning.Reinforce, arc_learning.WithoutBaseline):
@@ -403,7 +399,7 @@ def terms(loss: str) -> list[torch.Tensor]:
     return [log_prob, entropy, *torch.autograd.grad(log_prob.sum(), row)]
 
 
-def test_each_loss_drops_its_part_of_the_mask() -> None:
+def test_each_loss_drops_its_part_of_the_mask():
     log_prob, entropy, grad = terms("joint")
     without = terms("not masked")
     # Two of three types leave arguments out, and the policy takes each of them.
@@ -425,7 +421,7 @@ def test_each_loss_drops_its_part_of_the_mask() -> None:
 
 
 @pytest.mark.parametrize(("gamma", "n", "share"), [(0.9, 1, 1.0), (0.99, 20, 0.25)])
-def test_the_feedback_of_one_weight_is_that_of_the_equation(gamma, n, share) -> None:
+def test_the_feedback_of_one_weight_is_that_of_the_equation(gamma, n, share):
     # A value w of the first state and 2w of the second: targets move 2γⁿ times as far,
     # in the share of the windows that end in a value.
     weight = torch.nn.Linear(1, 1, bias=False)

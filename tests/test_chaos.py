@@ -15,7 +15,7 @@ def gave_way(rows: list[dict[str, object]]) -> list[object]:
     return [row["why"] for row in rows if not row["held"]]
 
 
-def test_killed_trainings_come_to_the_same_end() -> None:
+def test_killed_trainings_come_to_the_same_end():
     rows = chaos_runs.kills(1, len(FEW), FEW)
     assert gave_way(rows) == []
     assert {row["what"] for row in rows} == {f"SIGKILL, {name}" for name in FEW}
@@ -32,14 +32,14 @@ def test_killed_trainings_come_to_the_same_end() -> None:
         (chaos_calls.calls, (1, 60)),
     ],
 )
-def test_what_is_wrong_is_seen_and_named(trials, asked) -> None:
+def test_what_is_wrong_is_seen_and_named(trials, asked):
     assert gave_way(trials(*asked)) == []
 
 
 # --- It can fail ----------------------------------------------------------------------
 
 
-def test_a_resume_that_forgets_is_seen(monkeypatch) -> None:
+def test_a_resume_that_forgets_is_seen(monkeypatch):
     def forget(run, learner) -> None:
         learner.policy.load_state_dict(run.state["policy"]["weights"])
 

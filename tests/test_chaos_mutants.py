@@ -20,7 +20,7 @@ from benchmarks.store import read_table, write_table
 MUTANTS = all_mutants()
 
 
-def test_each_mutant_is_another_program_and_has_a_name_of_its_own() -> None:
+def test_each_mutant_is_another_program_and_has_a_name_of_its_own():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) > 1000
     for mutant in random.Random(0).sample(MUTANTS, 12):
         original = path_of(mutant.place.module).read_text()
@@ -42,12 +42,12 @@ def test_each_mutant_is_another_program_and_has_a_name_of_its_own() -> None:
         ("check_finite(x, x=x); y = torch.add(x, x)", []),
     ],
 )
-def test_conditions_arguments_and_statements_are_changed(code: str, change) -> None:
+def test_conditions_arguments_and_statements_are_changed(code, change):
     (function,) = ast.parse(f"def f():\n {code}").body
     assert [new for _, new in chaos_mutants.changes(function)] == change
 
 
-def test_each_listed_mutant_is_there() -> None:
+def test_each_listed_mutant_is_there():
     chaos_mutants.check_the_list()
 
 
@@ -63,7 +63,7 @@ LOOP = Listed(
 )
 
 
-def test_the_list_can_be_read() -> None:
+def test_the_list_can_be_read():
     rows = [Listed(**row) for row in read_table(LIST)[0]]
     assert len({row[:5] for row in rows}) == len(rows) >= 400
     for row in rows:
@@ -73,7 +73,7 @@ def test_the_list_can_be_read() -> None:
         assert "::" in row.killed_by
 
 
-def test_a_statement_is_found_where_it_went() -> None:
+def test_a_statement_is_found_where_it_went():
     moved = LOOP._replace(module="maths.sac", function="Old.gae_loop")
     other = LOOP._replace(module="maths.sac", function="step")
     for row in (LOOP, moved, other):
@@ -83,9 +83,7 @@ def test_a_statement_is_found_where_it_went() -> None:
 
 
 @pytest.mark.parametrize("killer", ["test_x.py::test_y", "", "pytest ended with 4"])
-def test_a_mutant_dies_lives_or_is_gone(
-    killer: str, monkeypatch, tmp_path: Path, capsys
-) -> None:
+def test_a_mutant_dies_lives_or_is_gone(killer, monkeypatch, tmp_path, capsys):
     def run(source: Path, tests: list[str]) -> str:
         changed = LOOP.after in (source / "literate_rl/maths/advantages.py").read_text()
         return killer if changed else ""
@@ -99,7 +97,7 @@ def test_a_mutant_dies_lives_or_is_gone(
     assert summary == str({now: 1, "line gone": 1})
 
 
-def test_a_test_that_cannot_run_at_all_kills_nothing(monkeypatch, tmp_path) -> None:
+def test_a_test_that_cannot_run_at_all_kills_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(chaos_mutants, "first_failure", lambda *_: "import")
     write_table(tmp_path / "list.csv", Listed._fields, [LOOP], {})
     with pytest.raises(RuntimeError, match="fails without a mutant: import"):

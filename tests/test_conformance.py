@@ -6,17 +6,22 @@ one of them does is tested beside its module.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from net import CASES, SMALL, leaves
 
 from literate_rl import evaluate, load, train
+from literate_rl.apps.commands import main
 from literate_rl.apps.training import ALGORITHMS
+from literate_rl.ground.nests import SpaceError
+from literate_rl.ground.rows import ANY
+from literate_rl.runs.runs import load_checkpoint
 
 # Actors in processes of their own, and A3C's workers, are seldom the same twice.
 RARE = ("IMPALA, actors", "A3C", "Ape-X DQN", "Ape-X Rainbow", "Ape-X DDPG")
@@ -112,3 +117,32 @@ def test_after_a_termination_anything_may_be_seen(name):
     one, other = (list(agent.policy.parameters()) for agent in agents)
     # Rainbow's probabilities add up to 1, but for rounding.
     torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+class Choices(gym.Env[Any, Any]):
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.MultiBinary(2)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_wrong_settings_and_actions_are_refused_by_name(algorithm):
+    row = ALGORITHMS[algorithm]
+    config = row.settings("")
+    for field in fields(config):
+        number = type(getattr(config, field.name)) in (int, float)
+        for wrong in [["no"], object(), *(["many", float("nan")] if number else [])]:
+            with pytest.raises((TypeError, ValueError), match=field.name):
+                replace(config, **{field.name: wrong})
+    if row.actions != ANY:
+        with pytest.raises(SpaceError, match=f"{algorithm.upper()}'s "):
+            train(algorithm, Choices, progress=False)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_it_has_a_command_line(algorithm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kind = algorithm.removesuffix("per")
+    words = [f"--{name.replace('_', '-')}={x}" for name, x in SMALL[kind].items()]
+    env = next(x.env for x in CASES.values() if x.algorithm == kind)
+    main([algorithm, "--env", env, "--name=a", *words, "--total-steps=100"])
+    assert load_checkpoint("runs/a/checkpoint.pt")["step"] >= 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import nbformat
 import psutil
@@ -13,7 +12,7 @@ from benchmarks import handed_out
 from benchmarks.store import RESULTS, read_table
 
 
-def test_a_notebook_runs_alone_and_says_how_it_failed(tmp_path: Path) -> None:
+def test_a_notebook_runs_alone_and_says_how_it_failed(tmp_path):
     (tmp_path / "beside.txt").touch()
     code = (
         "import os\nassert os.listdir() == ['one.ipynb']\nraise ValueError('no more')"
@@ -31,7 +30,7 @@ def test_a_notebook_runs_alone_and_says_how_it_failed(tmp_path: Path) -> None:
     assert not kernels
 
 
-def test_all_notebooks_ran_on_python_3_12() -> None:
+def test_all_notebooks_ran_on_python_3_12():
     """As many as there were then; `make readers` runs those of today."""
     rows, origin = read_table(RESULTS / "handed_out.csv")
     assert len({row["notebook"] for row in rows}) == len(rows) >= 70

@@ -109,7 +109,7 @@ def lab(address: str, browser: Browser) -> Iterator[Page]:
     page.close()
 
 
-def test_a_reader_works_through_a_notebook(lab: Page, book: Path) -> None:
+def test_a_reader_works_through_a_notebook(lab, book):
     """One page, from top to bottom: what comes later builds on what was before."""
     all_of_it_runs(lab, book)
     equations_have_their_numbers(lab)

@@ -1,7 +1,6 @@
 """Refactorings change nothing: short trainings come to what they came to before."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ DIFFERENT = {json.dumps(RECORDED[name]): name for name in reversed(NAMES)}.value
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_a_short_training_comes_to_what_was_recorded(name: str) -> None:
+def test_a_short_training_comes_to_what_was_recorded(name):
     recorded, now = RECORDED[name], play(name)
     assert recorded.keys() <= now.keys()
     for part in recorded:
@@ -30,15 +29,15 @@ def test_a_short_training_comes_to_what_was_recorded(name: str) -> None:
         )
 
 
-def test_every_algorithm_is_in_the_net() -> None:
+def test_every_algorithm_is_in_the_net():
     # The others are these with another setting.
     same = {"dqnper", "ddpgper"}
     assert {case.algorithm for case in CASES.values()} == ALGORITHMS.keys() - same
 
 
 def test_runs_of_an_algorithm_that_computes_other_numbers_are_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     before, numbers = store.nets()["PPO"], json.loads(RECORD.read_text())
     monkeypatch.setattr(store, "NET", tmp_path / "net.json")
     numbers["PPO, fast"]["metric that is new"] = [1.0]

@@ -83,7 +83,7 @@ def links(page: BeautifulSoup) -> list[str]:
     ]
 
 
-def test_chapters_come_in_the_order_of_the_index(root: Path) -> None:
+def test_chapters_come_in_the_order_of_the_index(root):
     read = order.read_order(root)
     assert [(c.number, c.name, c.kind, c.part) for c in read] == [
         ("1", "notes", "evidence", "Part"),
@@ -103,7 +103,7 @@ def equation(page: BeautifulSoup) -> list[str]:
     return [text.rstrip("¶") for text in texts if text.startswith("(")]
 
 
-def test_numbers_are_those_of_the_index_and_follow_it(root: Path) -> None:
+def test_numbers_are_those_of_the_index_and_follow_it(root):
     pages = build(root)
     page = pages["chapters/coins.html"]
     assert page.h1.get_text().startswith("2 Coins")
@@ -122,7 +122,7 @@ def test_numbers_are_those_of_the_index_and_follow_it(root: Path) -> None:
     assert equation(pages["chapters/coins.html"]) == ["(3.1)", "(3.1)"]
 
 
-def test_a_chapter_says_how_long_it_takes() -> None:
+def test_a_chapter_says_how_long_it_takes():
     text = chapter("coins").replace("This:", "It takes about\n# 30 minutes.")
     assert order.Chapter("chapters/coins", "", "1", text).minutes == 30
 
@@ -150,7 +150,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_new_chapter_is_complete_and_what_it_lacks_is_said(copy: Path) -> None:
+def test_a_new_chapter_is_complete_and_what_it_lacks_is_said(copy):
     before = {*copy.rglob("*")}
     for place in ("advantages", "12_bandits", "../up", "a/b", "Upper", "class"):
         with pytest.raises(tangle.TangleError, match=re.escape(place.split("/")[-1])):
@@ -193,6 +193,6 @@ def test_a_new_chapter_is_complete_and_what_it_lacks_is_said(copy: Path) -> None
         assert words in said
 
 
-def test_the_repository_lacks_nothing() -> None:
+def test_the_repository_lacks_nothing():
     assert [*check.stale_views(), *check.missing_files(), *check.unlinked()] == []
     assert not [*check.in_brackets()]

@@ -2,7 +2,6 @@
 
 import re
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import reference
@@ -25,9 +24,7 @@ def test_the_first_names_are_public_in_their_modules():
         assert set(names) <= set(known), module
 
 
-def test_the_example_trains_an_agent_that_can_be_loaded(
-    tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_the_example_trains_an_agent_that_can_be_loaded(tmp_path, monkeypatch, capsys):
     [example] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
     assert "total_steps=50_000" in example
     monkeypatch.chdir(tmp_path)

@@ -34,7 +34,7 @@ def runs_of(name: str) -> Any:
 # --- The page and what it shows -------------------------------------------------------
 
 
-def test_each_stored_run_and_measurement_has_its_place_and_is_made_again() -> None:
+def test_each_stored_run_and_measurement_has_its_place_and_is_made_again():
     """But for runs that a chapter draws."""
     speed = re.findall(r"```\{benchmark\} (.*)", PAGE)
     assert sorted(speed) == sorted(NAMES + PEER_NAMES + GPU_NAMES)
@@ -54,7 +54,7 @@ def final_of(row: Standing) -> np.ndarray:
     return (variants[row.variant] if row.variant else only(variants)).final
 
 
-def test_the_first_table_says_which_goals_are_missed() -> None:
+def test_the_first_table_says_which_goals_are_missed():
     told = []
     for row in STANDINGS:
         origin = read_table(RESULTS / f"learning/{row.experiment}.csv")[1]
@@ -79,7 +79,7 @@ def test_the_first_table_says_which_goals_are_missed() -> None:
    3 | 2   | <strong>missed</strong> <small>2 in all 3; 2 did</small>
    1 |     |
 """)
-def test_a_goal_asks_for_runs_or_for_their_mean(row) -> None:
+def test_a_goal_asks_for_runs_or_for_their_mean(row):
     wanted, goal, said = row
     standing = Standing("PPO", "x", wanted=int(wanted) if wanted else None)
     assert verdict(standing, np.array([1.0, 2.0, 6.0]), goal or None) == said
@@ -120,7 +120,7 @@ lander, joint | 200 | 3 | 5
 lander_continuous, PPO | 200 | 2 | 5
 sac_cheetah, SAC | 1500 | 5 | 5
 """)
-def test_so_many_runs_reach_what_the_page_says(row) -> None:
+def test_so_many_runs_reach_what_the_page_says(row):
     name, goal, *told = row
     final = runs_of(name).final
     found = (final >= float(goal)).sum(), len(final)
@@ -150,7 +150,7 @@ sac_cartpole_random, SAC | sac_cartpole, SAC | area | less
 apex_ratio, actor | apex_ratio, largest | area | either
 minatar_breakout, chosen | minatar_breakout, by hand | curves | either
 """)
-def test_two_agents_differ_as_the_page_says(row) -> None:
+def test_two_agents_differ_as_the_page_says(row):
     *names, what, told = row
     ours, theirs = (
         found.judged[what] if what in found.judged else getattr(found, what)
@@ -162,7 +162,7 @@ def test_two_agents_differ_as_the_page_says(row) -> None:
     assert told == ("more" if found.low > 0 else "less" if found.high < 0 else "either")
 
 
-def test_the_curve_rises_slowly_because_the_cart_leaves_the_track() -> None:
+def test_the_curve_rises_slowly_because_the_cart_leaves_the_track():
     tracks = stored_runs("cartpole_ends")
     steps = tracks["PPO"].steps
     gains = tracks["endless track"].curves - tracks["PPO"].curves
@@ -171,7 +171,7 @@ def test_the_curve_rises_slowly_because_the_cart_leaves_the_track() -> None:
     assert (len(gain), gain.min() > 0) == (10, True)
 
 
-def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
+def test_the_zoo_is_ahead_where_the_page_says_so():
     rows, _ = read_table(RESULTS / "published.csv")
     zoo = {
         (row["agent"], row["env"]): (float(row["return"]), int(row["steps"]))
@@ -192,7 +192,7 @@ def test_the_zoo_is_ahead_where_the_page_says_so() -> None:
         assert times is None or steps == times * runs.steps[-1]
 
 
-def test_the_same_seeds_a_week_later() -> None:
+def test_the_same_seeds_a_week_later():
     rows, _ = read_table(RESULTS / "again.csv")
     moves: dict[tuple[str, str], list[float]] = {}
     for row in rows:
@@ -208,7 +208,7 @@ def test_the_same_seeds_a_week_later() -> None:
     assert (sum(x < 0 for x in whole), sum(x > 0 for x in whole)) == (9, 7)
 
 
-def test_ddpg_and_its_relatives_relapse_and_most_recover() -> None:
+def test_ddpg_and_its_relatives_relapse_and_most_recover():
     runs = stored_runs("ddpg_pendulum")
     gaps = {n: r.watched["estimate"] - r.watched["earned"] for n, r in runs.items()}
     relapsed = {
@@ -219,13 +219,13 @@ def test_ddpg_and_its_relatives_relapse_and_most_recover() -> None:
     assert sum((gap[:, -1] > 50).sum() for gap in gaps.values()) == 1
 
 
-def test_weak_runs_of_discrete_sac_drift_at_either_temperature() -> None:
+def test_weak_runs_of_discrete_sac_drift_at_either_temperature():
     for name in ("sac_cartpole_sure, SAC", "sac_cartpole_cool, SAC"):
         found = runs_of(name)
         assert (found.judged["off_track"][found.final < 400] > 0.8).all()
 
 
-def test_apex_gains_less_from_shorter_targets_than_seeds_differ() -> None:
+def test_apex_gains_less_from_shorter_targets_than_seeds_differ():
     for name, alone, with_actors in (("waiting", 8, 16), ("long", 10, 8)):
         runs = stored_runs(f"apex_{name}")
         assert [round(x.judged["lag"].mean()) for x in runs.values()] == [0, 1, 3, 7]
@@ -234,7 +234,7 @@ def test_apex_gains_less_from_shorter_targets_than_seeds_differ() -> None:
         assert sum(reached.values()) == with_actors
 
 
-def test_rainbow_knows_mazes_best_and_starpilot_is_near_its_floor() -> None:
+def test_rainbow_knows_mazes_best_and_starpilot_is_near_its_floor():
     solved = stored_runs("rainbow_mazes") | stored_runs("ppg_maze")
     for judge in ("training", "unseen"):
         known = solved["Rainbow"].judged[judge]
@@ -243,7 +243,7 @@ def test_rainbow_knows_mazes_best_and_starpilot_is_near_its_floor() -> None:
         assert np.abs(runs.judged["unseen"] - 2.5).max() < 0.7
 
 
-def test_hybrid_losses_reach_the_goal_or_miss_it() -> None:
+def test_hybrid_losses_reach_the_goal_or_miss_it():
     runs = stored_runs("moving")
     for loss in ("joint", "per head"):
         assert t_interval(runs[loss].final)[0] > 1.5, "so does the whole interval"
@@ -252,13 +252,13 @@ def test_hybrid_losses_reach_the_goal_or_miss_it() -> None:
 
 
 @pytest.mark.parametrize("agent", ["TD3", "SAC"])
-def test_the_peer_lies_within_our_runs_on_the_cheetah(agent: str) -> None:
+def test_the_peer_lies_within_our_runs_on_the_cheetah(agent):
     ours = stored_runs(f"{agent.lower()}_cheetah")[agent].final
     theirs = only(stored_runs(f"{agent.lower()}_cheetah_peer")).final
     assert ours.min() < theirs.min() <= theirs.max() < ours.max()
 
 
-def test_nothing_gave_way_but_two_mutants() -> None:
+def test_nothing_gave_way_but_two_mutants():
     rows, _ = read_table(RESULTS / "chaos.csv")
     failed = [[*row.values()][2:4] for row in rows if row["times"] != row["held"]]
     assert failed == [["200", "198"]]
@@ -288,7 +288,7 @@ replay | B = 64, 1000 entries | SumTree | 0.7
 replay | B = 64, 4000 entries | SumTree | 0.7
 import_time |  | ppo, after torch | 7.4
 """)
-def test_it_is_so_many_times_as_fast_as_the_page_says(row) -> None:
+def test_it_is_so_many_times_as_fast_as_the_page_says(row):
     name, case, method, *told = row
     rows, _ = read_results(RESULTS / f"{name}.csv")
     found = [x.ratio for x in rows if case in x.case and x.method.endswith(method)]
@@ -305,14 +305,14 @@ td3_loop | +---
 sac_loop | +---
 hybrid | +---
 """)
-def test_goals_are_reached_where_the_page_says_so(row) -> None:
+def test_goals_are_reached_where_the_page_says_so(row):
     name, told = row
     rows, _ = read_results(RESULTS / f"{name}.csv")
     reached = [row.reached for row in rows if row.reached is not None]
     assert "".join("-+"[each] for each in reached) == told
 
 
-def test_cartpole_is_solved_as_soon_as_the_page_says() -> None:
+def test_cartpole_is_solved_as_soon_as_the_page_says():
     rows, _ = read_table(RESULTS / "ppo_solve.csv")
 
     def of(method: str, unit: str) -> np.ndarray:

@@ -63,7 +63,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_every_learner_of_discrete_actions_is_right_in_all_rooms(name: str) -> None:
+def test_every_learner_of_discrete_actions_is_right_in_all_rooms(name):
     default = ALGORITHMS[name].settings("")
     wanted = LEARNERS[name] | {"seed": 1, "gamma": 0.8, "anneal": False}
     known = {field.name for field in fields(default)} & wanted.keys()
@@ -94,7 +94,7 @@ def best(obs: torch.Tensor) -> torch.Tensor:
     return torch.stack([1 - right, right], -1)
 
 
-def test_exact_answers_pass_in_any_form() -> None:
+def test_exact_answers_pass_in_any_form():
     told = six_rooms(exact, best, 1e-4)
     assert told == pytest.approx({room: answer for room, (answer, _) in ROOMS.items()})
     assert six_rooms(lambda obs: exact(obs).unsqueeze(-1), best) == told
@@ -104,7 +104,7 @@ def test_exact_answers_pass_in_any_form() -> None:
     assert room_answers(value, prob)["both"] == 1
 
 
-def test_wrong_answers_are_named_and_logits_are_none() -> None:
+def test_wrong_answers_are_named_and_logits_are_none():
     with pytest.raises(AssertionError) as caught:
         six_rooms(exact, lambda obs: torch.full((9, 2), 0.5))
     head, chooses, both = str(caught.value).splitlines()
@@ -117,7 +117,7 @@ def test_wrong_answers_are_named_and_logits_are_none() -> None:
         six_rooms(exact, lambda obs: torch.zeros(9, 2))
 
 
-def test_the_house_keeps_gymnasiums_interface() -> None:
+def test_the_house_keeps_gymnasiums_interface():
     check_env(House(), skip_render_check=True)
     env = house()
     env.reset(seed=1)
@@ -198,11 +198,11 @@ VERDICTS = {
 @pytest.mark.parametrize(
     ("after", "wrong", "moving", "table"), VERDICTS.values(), ids=VERDICTS
 )
-def test_a_learner_gets_time_as_long_as_it_moves(after, wrong, moving, table) -> None:
+def test_a_learner_gets_time_as_long_as_it_moves(after, wrong, moving, table):
     assert verdict(table) == (after, wrong, moving)
 
 
-def test_a_verdict_has_the_answers_before_and_after() -> None:
+def test_a_verdict_has_the_answers_before_and_after():
     words = "lasts +expected 5, got 2.46, with twice the training 2.44: the two flags"
     with pytest.raises(AssertionError, match=words):
         visit_rooms(lambda n: answering(1, 1, 0.8, 2.46 if n == 30 else 2.44, 1, 1))
