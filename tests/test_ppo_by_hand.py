@@ -173,9 +173,8 @@ def test_the_slope_of_the_surrogate_is_that_of_autograd(log_ratio, adv, width, d
     (plain,) = torch.autograd.grad(objective.sum(), new)
     own = surrogate(*(x.detach().numpy() for x in (new, old, given)), width, dual)
     # Two libraries may round the exponential function differently.
-    near = {"rtol": 1e-14, "atol": 0}
     own = tuple(map(torch.from_numpy, own))
-    torch.testing.assert_close((objective.detach(), plain), own, **near)
+    torch.testing.assert_close((objective.detach(), plain), own, rtol=1e-14, atol=0)
 
 
 # --- In the learner -------------------------------------------------------------------
