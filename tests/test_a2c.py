@@ -246,7 +246,7 @@ def test_what_a_contract_policy_draws_depends_on_its_arguments_alone(kind):
     noise = policy.noise(5, 4, torch.Generator().manual_seed(2))
     assert len(noise) == len(noise.unique()) == 5
 
-    def ask() -> tuple[Any, ...]:
+    def ask():
         pairs = zip(obs, noise, strict=True)
         action = torch.stack([policy.act(x, seed) for x, seed in pairs])
         return action, *policy.evaluate_actions(obs, action), policy.value(obs)

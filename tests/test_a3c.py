@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import os
+import signal
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import torch
 from test_a2c import make_a2c, policy_for, same
 from test_actors import cartpoles
+from test_processes import pids
 from torch import nn
 
 from literate_rl.actors.a3c import A3C, A3CConfig
@@ -73,7 +76,7 @@ def test_each_gradient_is_that_of_the_weights_before_its_lag():
     learner.make_transport, applied, kept = with_seed(9), [], []
     learn = learner.learner.learn
 
-    def note(gradient: Any, step: int) -> Any:
+    def note(gradient, step):
         kept.append({k: x.copy() for k, x in weights_of(learner.policy).items()})
         applied.append([x.clone() for x in gradient])
         return learn(gradient, step)
@@ -98,6 +101,25 @@ def test_a_stale_gradient_is_stable_up_to_the_limit(lag):
         polynomial[0], polynomial[1] = 1.0, -1.0
         polynomial[-1] += factor * limit
         assert (abs(np.roots(polynomial)).max() < 1) == stable
+
+
+def test_a_run_whose_workers_are_killed_counts_every_step_once():
+    with make_a3c(transport="shared", total_steps=100_000) as learner:
+        learner.start()
+        steps, census = [], learner.transport.census
+
+        def until(condition):
+            while not condition():
+                assert math.isfinite(learner.iterate()["losses/policy_loss"])
+                steps.append(learner.step)
+
+        for kills in range(2):
+            until(lambda: census.at_work == 2)
+            os.kill(pids(learner.transport)[kills], signal.SIGKILL)
+            until(lambda kills=kills: census.replaced == kills + 1)
+        end = learner.step + 150
+        until(lambda: learner.step == end)
+    assert steps == list(range(15, end + 1, 15))
 
 
 @pytest.mark.parametrize("own", [False, True])

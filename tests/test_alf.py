@@ -277,7 +277,7 @@ def test_the_divergence_of_a_nest_is_a_sum_and_bounds_the_hybrid_one(seed, batch
     sizes = [2, 1, 2]
     mask = torch.eye(3).int().repeat_interleave(torch.tensor(sizes), 1).tolist()
 
-    def drawn() -> tuple[Any, Any]:
+    def drawn():
         """Return a nest of distributions and a hybrid one of the same numbers."""
         logit = torch.randn(batch, 3).double()
         mu, sigma = torch.randn(batch, 5).double(), torch.rand(batch, 5).double() + 0.1
@@ -393,7 +393,7 @@ def test_each_epoch_learns_all_targets_with_the_error_that_was_handed_over():
     """As in ALF it gets the target first."""
     seen: list[Tensor] = []
 
-    def error(target: Tensor, value: Tensor) -> Tensor:
+    def error(target, value):
         assert value.requires_grad > target.requires_grad
         seen.append(target)
         return (value - target).relu()

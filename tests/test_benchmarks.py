@@ -163,7 +163,7 @@ def test_the_clock_starts_when_all_processes_have():
 
 
 def test_the_median_seed_is_that_of_the_lower_middle():
-    def rows(text: str) -> learning.Table:
+    def rows(text):
         return [{"seed": f"{k}", "return": x} for k, x in enumerate(text.split(), 8)]
 
     # Of many that are equally good the middle one, by number and not by letter.

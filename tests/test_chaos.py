@@ -40,7 +40,7 @@ def test_what_is_wrong_is_seen_and_named(trials, asked):
 
 
 def test_a_resume_that_forgets_is_seen(monkeypatch):
-    def forget(run, learner) -> None:
+    def forget(run, learner):
         learner.policy.load_state_dict(run.state["policy"]["weights"])
 
     chaos_runs.whole("a2c")

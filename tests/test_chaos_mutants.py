@@ -2,7 +2,6 @@
 
 import ast
 import random
-from pathlib import Path
 
 import pytest
 
@@ -84,7 +83,7 @@ def test_a_statement_is_found_where_it_went():
 
 @pytest.mark.parametrize("killer", ["test_x.py::test_y", "", "pytest ended with 4"])
 def test_a_mutant_dies_lives_or_is_gone(killer, monkeypatch, tmp_path, capsys):
-    def run(source: Path, tests: list[str]) -> str:
+    def run(source, tests):
         changed = LOOP.after in (source / "literate_rl/maths/advantages.py").read_text()
         return killer if changed else ""
 

@@ -151,7 +151,7 @@ def test_an_actor_that_hangs_is_replaced_and_ctrl_c_ends_a_run_that_waits(
     learner = A3C(policy_for(counting()), build, config, RayActors)
     iterate, steps = learner.iterate, []
 
-    def watched() -> dict[str, float]:
+    def watched():
         if len(steps) == 2:
             hurry(learner.transport)
         row = iterate()

@@ -417,7 +417,7 @@ def test_several_critics_are_checked_one_by_one():
 
 
 def test_an_actor_may_be_adapted():
-    def squash(raw: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def squash(raw, state):
         assert list(state) == ["state"]
         return (LOW + HIGH) / 2 + (HIGH - LOW) / 2 * raw.tanh()
 
@@ -429,7 +429,7 @@ def test_an_actor_may_be_adapted():
 @pytest.mark.parametrize("bound", [math.inf, 1.0])
 def test_a_gaussian_is_left_alone_and_a_clamped_one_is_not(bound):
     class Gaussian(nn.Linear):
-        def forward(self, state: Tensor, action: Tensor | None = None) -> Any:
+        def forward(self, state, action=None):
             gaussian = Normal(super().forward(state), self.bias.exp())
             if action is None:
                 action = gaussian.sample().clamp(-bound, bound)
@@ -443,7 +443,7 @@ def test_a_gaussian_is_left_alone_and_a_clamped_one_is_not(bound):
 
 def test_an_actor_that_never_draws_is_found():
     class Greedy(CategoricalActor):
-        def forward(self, state: Tensor, action: Tensor | None = None) -> Any:
+        def forward(self, state, action=None):
             return super().forward(
                 state, self.mode(state) if action is None else action
             )
@@ -465,7 +465,7 @@ def test_the_model_and_all_random_numbers_stay_as_they_were():
     model.bend = lambda results, **_: results + 0 * np.random.random() * random.random()
     states = {"state": STATE.clone()}
 
-    def traces() -> Any:
+    def traces():
         seeds = torch.get_rng_state(), torch.as_tensor(np.random.get_state()[1])
         held = *seeds, *model.state_dict().values(), *states.values()
         return [x.tolist() for x in held], random.getstate(), modes(model)

@@ -207,7 +207,7 @@ def test_it_learns_to_name_the_point(algorithm):
         **({"target_entropy": -8.0} if algorithm == "sac" else {}),
     }
 
-    def check(seed: int) -> None:
+    def check(seed):
         agent = train(algorithm, Reach, **settings, seed=seed, progress=False)
         assert evaluate(agent.policy, Reach, 20).mean() > -0.4
 
@@ -233,7 +233,7 @@ def test_a_second_critic_is_given_or_begins_anew():
     actor = DeterministicActor(1, LOW, HIGH, 8)
     first, second = (ActionValue(1, 2, 8) for _ in range(2))
 
-    def models_of(critic: Any, number: int) -> list[Any]:
+    def models_of(critic, number):
         spaces = Reach.observation_space, BOX
         policy = make_own_ddpg_policy(*spaces, actor, critic, num_critics=number)
         return [x.by_name.model for x in policy.network.critics]

@@ -321,7 +321,7 @@ def test_the_number_of_steps_is_that_of_the_data():
 
 @pytest.mark.erratum("priority-weights-dead")
 def test_importance_weights_reach_the_loss():
-    def learn(*numbers: float) -> dict[str, Any]:
+    def learn(*numbers: float):
         impala = make_impala(priority=True, priority_IS_weight=True, entropy_weight=0.0)
         rows = [episode(impala, 4, seed) for seed in (0, 1)]
         samples = [impala.get_train_sample(row)[0] for row in rows]
@@ -379,7 +379,7 @@ def test_a_state_comes_back_as_a_copy():
 def test_collecting_begins_anew_and_evaluating_changes_nothing():
     impala, obs = make_impala(), {i: torch.zeros(3) for i in range(64)}
 
-    def drawn() -> list[int]:
+    def drawn():
         return [row["action"].item() for row in impala.forward_collect(obs).values()]
 
     first, second = drawn(), drawn()

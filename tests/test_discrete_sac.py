@@ -94,7 +94,7 @@ def test_discrete_targets_are_sums_over_the_actions(form):
     error = algorithm.error(batch, generator())
     assert not error.td_error.requires_grad
 
-    def worth(critic: Any, obs: Tensor) -> Tensor:
+    def worth(critic, obs):
         if form == "all":
             return critic(obs)
         shown = obs.unsqueeze(1).expand(-1, ACTIONS, -1)

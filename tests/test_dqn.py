@@ -99,7 +99,7 @@ def test_the_mean_of_the_values_is_the_state_value():
 
 @pytest.mark.erratum("bound-of-zero")
 def test_zero_is_not_none():
-    def lower(value_min: float | None, value_max: float) -> float:
+    def lower(value_min, value_max):
         return value_min if value_min else -value_max
 
     assert lower(None, 10.0) == lower(0.0, 10.0) == -10.0
@@ -217,7 +217,7 @@ def test_the_target_is_a_copy_that_follows_and_that_nobody_trains(tau, anew):
         network.double(), target.network.double()
         network.not_stored = network.not_stored.clone()
 
-    def numbers_of(net: Any) -> list[Tensor]:
+    def numbers_of(net):
         return [x.detach().clone() for x in (*net.parameters(), *net.buffers())]
 
     before = numbers_of(target.network)
@@ -248,7 +248,7 @@ def test_it_learns_to_tell_left_from_right(algorithm):
         settings |= {"total_steps": 800, "num_envs": 2, "epsilon_steps": 400}
     env = partial(Apart, middle=0.0)
 
-    def check(seed: int) -> None:
+    def check(seed):
         agent = train(algorithm, env, **settings, seed=seed, progress=False)
         assert evaluate(agent.policy, env, 20).mean() > 42
         if algorithm == "sac":  # as random as it is asked to be

@@ -182,7 +182,7 @@ def test_parts_have_the_features_of_their_own_encoders():
     samples = [NESTED.sample() for _ in range(4)]
     rows = np.stack([spaces.flatten(NESTED, sample) for sample in samples])
 
-    def part(read: Any) -> Tensor:
+    def part(read):
         return torch.as_tensor(np.stack([read(sample) for sample in samples]))
 
     camera = encoder.encoders[0]

@@ -161,7 +161,7 @@ def test_a_probability_that_is_held_has_no_gradient():
 
 @pytest.mark.erratum("c51-mass-lost")
 def test_a_piece_on_an_atom_gets_weight_zero_from_both_sides():
-    def mass(value: float, low: float, high: float) -> float:
+    def mass(value, low, high):
         atoms, margin = 51, 1e-6
         held = torch.tensor(value).clamp(low + margin, high - margin)
         place = (held - low) / ((high - low) / (atoms - 1))
@@ -206,7 +206,7 @@ def test_burn_in_and_the_last_steps_of_a_window_are_never_trained():
     assert not trained & set(range(burn_in)), "the first actions"
     assert not trained & set(range(steps - n, steps)), "the end"
 
-    def learn(times: set[int]) -> np.ndarray:
+    def learn(times):
         value = np.zeros(steps + n)
         for t in sorted(times, reverse=True):
             paid = discount ** (steps - 1 - t) if t + n >= steps else 0.0
@@ -221,7 +221,7 @@ def test_burn_in_and_the_last_steps_of_a_window_are_never_trained():
 def test_a_shift_of_windows_as_long_as_the_rollout_leaves_none():
     processes, frames = 2, 8
 
-    def shifted(window: int) -> list[int]:
+    def shifted(window):
         starts = np.arange(0, processes * frames, window)
         kept = starts[(starts + window) % frames != 0]
         return (kept + window // 2).tolist()
@@ -232,7 +232,7 @@ def test_a_shift_of_windows_as_long_as_the_rollout_leaves_none():
 
 @pytest.mark.erratum("state-read-too-late")
 def test_a_generator_reads_what_was_written_since():
-    def shared() -> list[tuple[torch.Tensor, ...]]:
+    def shared():
         return [(torch.ones(1, 1, 4), torch.ones(1, 1, 4)) for _ in range(2)]
 
     for read, expected in ((iter, 9.0), (tuple, 1.0)):

@@ -21,7 +21,7 @@ from literate_rl.data.agents import make_envs
 from literate_rl.data.replay import Batch
 from literate_rl.learners.ddpg import make_ddpg_policy
 from literate_rl.learners.dqn import DQN, DQNConfig, QLearning, make_q_policy
-from literate_rl.learners.loop import OffPolicy, QError
+from literate_rl.learners.loop import QError
 from literate_rl.nets.hybrid_policy import make_hybrid_policy
 from literate_rl.nets.parts import normalizer_of
 from literate_rl.nets.policies import make_policy
@@ -212,7 +212,7 @@ def test_an_algorithm_with_another_error_is_refused():
     policy = seeded(BUILT["values"])
 
     class Other(QLearning):
-        def error(self, batch: Batch, generator: torch.Generator) -> QError:
+        def error(self, batch, generator):
             raise NotImplementedError
 
     algorithm = Other(policy, config=DQNConfig())
@@ -230,7 +230,7 @@ def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(dueling):
         priority_exponent=0.6,
     )
 
-    def trained(**make: Callable[[Any], Any]) -> OffPolicy:
+    def trained(**make: Callable[[Any], Any]):
         envs = make_envs("CartPole-v1", 4)
         seen, done = envs.single_observation_space, envs.single_action_space
         policy = seeded(partial(make_q_policy, seen, done, 64, dueling=dueling))

@@ -240,7 +240,7 @@ def test_gradients_are_clipped_as_torch_does(share):
     grads = [torch.randn_like(p) for p in some]
     bound = share * nn.utils.get_total_norm(grads).item()
 
-    def backward(parameters: Any = some) -> None:
+    def backward(parameters=some):
         for p, grad in zip(parameters, grads, strict=True):
             p.grad = grad.clone()
 

@@ -329,7 +329,7 @@ class Wrong(Fenced):
 def test_what_is_no_mask_is_refused_by_name(said, at, words):
     collector = Collector(make_envs(lambda: Wrong(said, at), 2))
 
-    def act(obs: Tensor, mask: Tensor | None = None) -> Tensor:
+    def act(obs, mask=None):
         return 3 + (obs[:, :4] if mask is None else mask.float()).argmax(-1)
 
     collector.reset(1)

@@ -47,7 +47,7 @@ def test_undo_is_the_inverse_as_far_as_the_digits_tell():
 def test_each_part_gets_its_own_mode_back_also_after_an_error(wrap):
     net = wrap(moody(4, 2))
 
-    def fail() -> None:
+    def fail():
         with eval_mode(net):
             with eval_mode(net):
                 pass  # inside of the block there is nothing to switch

@@ -266,7 +266,7 @@ def test_an_attached_value_settles_above_the_truth_by_the_entropy():
     entropy = categorical_entropy(logit.unsqueeze(0)).item()
     value = (prob @ q_value).item()
 
-    def slope(guess: float, attached: bool) -> float:
+    def slope(guess, attached):
         """Return the slope of the mean of both losses by the value."""
         leaf = torch.tensor(guess, dtype=torch.float64, requires_grad=True)
         adv = q_value - leaf

@@ -119,7 +119,7 @@ def test_the_first_ratios_of_an_iteration_are_one():
 
 
 def test_a_large_divergence_ends_the_epochs():
-    def epochs(target_kl: float | None) -> int:
+    def epochs(target_kl):
         config = replace(SMALL, target_kl=target_kl, num_epochs=8, learning_rate=1e-2)
         spy = Watched()
         learner_of(config=config, policy_error=spy).iterate()
@@ -224,7 +224,7 @@ def test_ppo_learns():
     """A policy that draws at random balances the pole for 22 steps."""
     settings = replace(ppo_settings("CartPole-v1"), total_steps=12_000)
 
-    def check(seed: int) -> None:
+    def check(seed):
         learner = learner_of(config=replace(settings, seed=seed))
         learner.act = numpy_act(learner.policy)
         fit(learner, progress=False)

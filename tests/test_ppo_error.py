@@ -20,7 +20,6 @@ from literate_rl.maths.ppo_error import (
     ppo_policy_data,
     ppo_policy_error,
     ppo_policy_error_continuous,
-    ppo_policy_loss,
     ppo_value_data,
     ppo_value_error,
 )
@@ -142,7 +141,7 @@ def test_policy_error_matches_loops(batch, actions, seed, weighted, c):
 def test_gradient_matches_central_differences():
     data = make_batch(5, 4, seed=3, weighted=True, spread=1.0)
 
-    def losses(logit: Tensor) -> ppo_policy_loss:
+    def losses(logit):
         return ppo_policy_error(data._replace(logit_new=logit), 0.2, 2.0)[0]
 
     assert torch.autograd.gradcheck(losses, data.logit_new)
@@ -169,7 +168,7 @@ def test_continuous_error_is_that_of_the_densities_of_whole_actions(
     old = {"mu": mu + 0.1 * draws[2], "sigma": sigma * 1.1}
     half = 0.5 * math.log(2 * math.pi)
 
-    def log_prob(mu: Tensor, sigma: Tensor) -> Tensor:
+    def log_prob(mu, sigma):
         return -(((action - mu) / sigma) ** 2 / 2 + sigma.log() + half).sum(1)
 
     data = ppo_policy_data(new, old, action, adv, None)
@@ -183,7 +182,7 @@ def test_continuous_error_is_that_of_the_densities_of_whole_actions(
 
 
 def test_a_finite_loss_has_a_finite_gradient_at_all_deviations():
-    def loss_of(mu: Tensor, sigma: Tensor, action: float) -> ppo_policy_loss:
+    def loss_of(mu, sigma, action):
         new = {"mu": mu.expand(2, 1), "sigma": sigma.expand(2, 1)}
         old = {name: x.detach() for name, x in new.items()}
         actions = torch.full((2, 1), action)
@@ -284,7 +283,7 @@ def test_attached_old_policy_cancels_the_gradient():
     action = torch.randint(0, 32, (64, 1), generator=g)
     adv = torch.rand(64, 1, generator=g)
 
-    def norm(old: Tensor) -> float:
+    def norm(old):
         new, before = (x.log_softmax(1).gather(1, action) for x in (logit, old))
         return slope_of(-(new - before).exp() * adv / 64, logit).norm().item()
 

@@ -152,7 +152,7 @@ def test_memory_is_bounded_by_the_slots_and_actors_sleep_while_they_wait():
         witness.take()  # all have begun
         actors = [psutil.Process(pid) for pid in pids(transport)]
 
-        def asleep() -> bool:
+        def asleep():
             before = [actor.cpu_times()[:2] for actor in actors]
             time.sleep(0.5)
             # On a busy machine somebody may be awake and get no time.
@@ -357,7 +357,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_actors_that_hang(tmp_path):
         iterate, everyone = learner.iterate, pids(learner.start())
         press = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
 
-        def watched() -> dict[str, float]:
+        def watched():
             # All that they had sent before has been learned from when it waits.
             if learner.version == 6:
                 for pid in everyone:

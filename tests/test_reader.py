@@ -253,7 +253,7 @@ def test_a_changed_chapter_is_laid_beside_what_a_reader_has(tmp_path):
 
 
 def test_only_a_change_of_the_text_makes_a_new_notebook(root):
-    def origins() -> set[tuple[str, str]]:
+    def origins():
         notebooks = reader.reader_notebooks(reader.Book(root))
         return {(name, reader.origin(text)) for name, text in notebooks.items()}
 

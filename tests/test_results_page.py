@@ -315,7 +315,7 @@ def test_goals_are_reached_where_the_page_says_so(row):
 def test_cartpole_is_solved_as_soon_as_the_page_says():
     rows, _ = read_table(RESULTS / "ppo_solve.csv")
 
-    def of(method: str, unit: str) -> np.ndarray:
+    def of(method, unit):
         return np.array([float(row[unit]) for row in rows if row["method"] == method])
 
     peer, fast, own = "stable-baselines3", "PPO, numpy_act", "PPO, by hand"

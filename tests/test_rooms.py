@@ -68,7 +68,7 @@ def test_every_learner_of_discrete_actions_is_right_in_all_rooms(name):
     wanted = LEARNERS[name] | {"seed": 1, "gamma": 0.8, "anneal": False}
     known = {field.name for field in fields(default)} & wanted.keys()
 
-    def after(times: int) -> tuple[Any, Any]:
+    def after(times):
         changes = {x: wanted[x] for x in known}
         changes["total_steps"] *= times
         learner = make_learner(name, house, settings_with(default, changes), {})

@@ -157,7 +157,7 @@ def test_the_name_of_an_algorithm_is_not_taken_twice(own):
 def test_a_callback_sees_each_iteration_and_may_end_the_training():
     seen = []
 
-    def look(learner: Any, metrics: dict[str, float]) -> bool:
+    def look(learner, metrics):
         seen.append((learner.step, "losses/approx_kl" in metrics))
         return bool(learner.step >= 256)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import nn
 
 from literate_rl.check import rules
 from literate_rl.check.probes import Probe, try_rules
@@ -36,7 +36,7 @@ ATOMS = rules.has_shape("dist[batch_size, action_num, atom_num]", 0)
 )
 def test_what_a_rule_finds_and_advises(rule, bend, words):
     class Bent(nn.Linear):
-        def forward(self, state: Tensor) -> Tensor:
+        def forward(self, state):
             return bend(super().forward(state))
 
     torch.manual_seed(3)

@@ -177,7 +177,7 @@ def test_an_executed_notebook_is_written_afresh(root):
 
 
 def test_what_is_saved_through_its_pairing_reaches_all_views(root, monkeypatch):
-    def paired(saved: Path) -> None:
+    def paired(saved):
         later = source.stat().st_mtime + pair.stat().st_mtime
         os.utime(saved, (later, later))
         jupytext.cli.jupytext(["--quiet", "--sync", str(saved.relative_to(root))])
@@ -315,7 +315,7 @@ def test_exit_codes_and_what_is_printed(tmp_path):
     extensions = shutil.copytree(Path(tangle.__file__).parent, root / "docs/_ext")
     shutil.copy(floors.__file__, root / "src/literate_rl")
 
-    def run(*arguments: str) -> tuple[int, str, str]:
+    def run(*arguments: str):
         command = [sys.executable, extensions / "tangle.py", *arguments]
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr

@@ -45,16 +45,16 @@ def test_three_iterations_are_those_of_the_package(show, monkeypatch, clip):
     draws: dict[str, list[Any]] = {"starts": [], "actions": [], "orders": []}
 
     class Started(gym.Wrapper):
-        def reset(self, **options: Any) -> Any:
+        def reset(self, **options: Any):
             found = super().reset(**options)
             draws["starts"].append([float(x) for x in self.env.unwrapped.state])
             return found
 
-    def permutation(*arguments: Any, **options: Any) -> torch.Tensor:
+    def permutation(*arguments: Any, **options: Any):
         draws["orders"].append((order := shuffle(*arguments, **options)).tolist())
         return order
 
-    def collected() -> Any:
+    def collected():
         batch = collect()
         draws["actions"] += batch.action.flatten().tolist()
         return batch

@@ -276,7 +276,7 @@ def digest_of(source: str) -> str:
 def test_a_chapter_runs_again_when_what_it_stands_on_changes(
     package, path, text, again
 ):
-    def digests() -> set[tuple[str, str]]:
+    def digests():
         names = *"abd", "pictures"
         return {(x, digest_of(f"from literate_rl.{x} import f")) for x in names}
 

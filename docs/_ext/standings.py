@@ -77,9 +77,11 @@ STANDINGS = (
     Standing("Rainbow", "rainbow_mazes"),
     Standing("PPO", "ppg_starpilot", "PPO"),
     Standing("PPG", "ppg_starpilot", "PPG"),
+    Standing("PPO", "minatar_asterix"),
     Standing("PPO", "minatar_breakout", "chosen"),
     Standing("DQN", "minatar_dqn"),
     Standing("Rainbow", "minatar_rainbow"),
+    Standing("PPO", "minatar_space_invaders"),
     Standing("TD3", "td3_cheetah", peer="td3_cheetah_peer"),
     Standing("SAC", "sac_cheetah", peer="sac_cheetah_peer"),
 )
