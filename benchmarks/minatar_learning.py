@@ -118,7 +118,6 @@ EXPERIMENTS = {
         packages=("MinAtar",),
     ),
     "minatar_asterix": other_game("MinAtar/Asterix-v1"),
-    "minatar_space_invaders": other_game("MinAtar/SpaceInvaders-v1"),
     "minatar_dqn": values(OF_DQN, "DQN"),
     "minatar_rainbow": values(OF_RAINBOW, "Rainbow"),
 }

@@ -119,6 +119,7 @@ sac_cartpole_hoard, SAC | 195 | 9 | 10
 lander, joint | 200 | 3 | 5
 lander_continuous, PPO | 200 | 2 | 5
 sac_cheetah, SAC | 1500 | 5 | 5
+minatar_asterix, PPO | 6 | 5 | 5
 """)
 def test_so_many_runs_reach_what_the_page_says(row):
     name, goal, *told = row

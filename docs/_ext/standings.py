@@ -81,7 +81,6 @@ STANDINGS = (
     Standing("PPO", "minatar_breakout", "chosen"),
     Standing("DQN", "minatar_dqn"),
     Standing("Rainbow", "minatar_rainbow"),
-    Standing("PPO", "minatar_space_invaders"),
     Standing("TD3", "td3_cheetah", peer="td3_cheetah_peer"),
     Standing("SAC", "sac_cheetah", peer="sac_cheetah_peer"),
 )
