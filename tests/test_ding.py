@@ -321,7 +321,7 @@ def test_the_number_of_steps_is_that_of_the_data():
 
 @pytest.mark.erratum("priority-weights-dead")
 def test_importance_weights_reach_the_loss():
-    def learn(*numbers: float):
+    def learn(*numbers):
         impala = make_impala(priority=True, priority_IS_weight=True, entropy_weight=0.0)
         rows = [episode(impala, 4, seed) for seed in (0, 1)]
         samples = [impala.get_train_sample(row)[0] for row in rows]

@@ -230,7 +230,7 @@ def test_dqn_with_fast_forms_is_plain_dqn_to_the_bit(dueling):
         priority_exponent=0.6,
     )
 
-    def trained(**make: Callable[[Any], Any]):
+    def trained(**make):
         envs = make_envs("CartPole-v1", 4)
         seen, done = envs.single_observation_space, envs.single_action_space
         policy = seeded(partial(make_q_policy, seen, done, 64, dueling=dueling))

@@ -160,7 +160,7 @@ def test_what_a_short_run_leaves_empty_takes_nothing(monkeypatch):
 def test_memory_is_what_is_available_or_what_a_container_allows(monkeypatch):
     texts = {"meminfo": "MemTotal: 9 kB\nMemAvailable:   5 kB\n", "memory.max": "max"}
 
-    def read(path, *_: Any):
+    def read(path, *_):
         if path.name not in texts:
             raise FileNotFoundError
         return texts[path.name]

@@ -381,12 +381,12 @@ class PPOConfig(RecurrentConfig):
 # with which the agent has learned. Those of CartPole come from
 # [rl-baselines3-zoo](https://github.com/DLR-RM/rl-baselines3-zoo/blob/22e3ff2450fd92033f7f032915e1f64894a09584/hyperparams/ppo.yml#L37-L48),
 # with half as many steps and epochs, twice the learning rate and a clip range that stays as it
-# is. An environment that is not in the table gets the defaults. The program of {doc}`/chapters/ppo` has settings of its own, with
-# minibatches, so that every part of PPO can be seen.
+# is. All games of MinAtar have the settings of Breakout; of the others only Asterix was tried
+# ({doc}`/docs/results`). An environment that is not in the table gets the defaults. The program of
+# {doc}`/chapters/ppo` has settings of its own, with minibatches, so that every part of PPO can be seen.
 
 # %% tags=["export", "hide-input"]
-# Settings with which the agent has learned, by environment. What an entry leaves out is
-# the default.
+# Settings by environment. What an entry leaves out is the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 50_000, "num_envs": 8, "num_steps": 32, "num_epochs": 10,

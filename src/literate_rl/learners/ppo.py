@@ -1,4 +1,4 @@
-# Generated from chapters/learners/ppo.py (edit there); digest 42e281f6d5a3413e
+# Generated from chapters/learners/ppo.py (edit there); digest e04a6bd5230988a8
 """PPO: a policy, a rollout, a few epochs of updates, for any action space."""
 
 from __future__ import annotations
@@ -323,8 +323,7 @@ class PPOConfig(RecurrentConfig):
         check_that(parts <= most, words)
 
 
-# Settings with which the agent has learned, by environment. What an entry leaves out is
-# the default.
+# Settings by environment. What an entry leaves out is the default.
 SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         "total_steps": 50_000, "num_envs": 8, "num_steps": 32, "num_epochs": 10,
