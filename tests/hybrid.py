@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-import treetensor.torch as ttorch
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Normal, kl_divergence
+
+from literate_rl.nets.hybrid_action import as_tree
 
 # Types with one, no and two arguments. No symmetry, and K differs from A.
 MASK = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
@@ -14,13 +15,11 @@ MASK = torch.tensor([[0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]], dtype=torch.bool
 
 def logit_of(type_logit, mu, sigma):
     args = {"mu": torch.as_tensor(mu), "sigma": torch.as_tensor(sigma)}
-    return ttorch.as_tensor(
-        {"action_type": torch.as_tensor(type_logit), "action_args": args}
-    )
+    return as_tree({"action_type": torch.as_tensor(type_logit), "action_args": args})
 
 
 def action_of(action_type, action_args):
-    return ttorch.as_tensor(
+    return as_tree(
         {
             "action_type": torch.as_tensor(action_type),
             "action_args": torch.as_tensor(action_args),

@@ -29,7 +29,6 @@ from typing import (
 import numpy as np
 import pytest
 import torch
-import treetensor.torch as ttorch
 from annotated_types import Ge, Gt, Le, Lt
 from fuzz import assert_held
 from hypothesis import example, given, settings
@@ -52,6 +51,7 @@ from literate_rl.ground.signatures import (
     finite,
     plan_for,
 )
+from literate_rl.nets.hybrid_action import as_tree
 
 
 def takes(*hints: Any) -> Callable[..., None]:
@@ -292,7 +292,7 @@ def test_messages(hint, value, message):
     assert len(caught.traceback) == 2
 
 
-@pytest.mark.parametrize("build", [dict, types.MappingProxyType, ttorch.as_tensor])
+@pytest.mark.parametrize("build", [dict, types.MappingProxyType, as_tree])
 def test_trees(build):
     def tree(sigma: Tensor, **more: Tensor) -> Any:
         args = {"mu": ROWS, "sigma": sigma}
