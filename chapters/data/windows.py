@@ -127,7 +127,6 @@ class Rings:
         }
         self.head, self.count = np.zeros((2, self.num_envs), np.int64)
 
-    @checked
     def push(
         self, rollout: Rollout, among: tuple[int, int] | None = None
     ) -> tuple[NDArray[Any], tuple[Any, Any]]:

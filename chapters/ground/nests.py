@@ -157,8 +157,6 @@ def unpack(space: Space, nest: Any, name: str) -> Iterator[Tensor]:
         name: What error messages call the nest.
     """
     for leaf, value, place in named_ends(space, nest, name):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{place} must be a tensor, got {type(value).__name__}")
         # Any number of dimensions may stand in front of those of the leaf.
         shape = leaf.shape or ()
         if value.shape[value.ndim - len(shape) :] != shape:

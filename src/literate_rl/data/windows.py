@@ -1,4 +1,4 @@
-# Generated from chapters/data/windows.py (edit there); digest df73664072c58550
+# Generated from chapters/data/windows.py (edit there); digest 9e1775146db81a1b
 """Windows: the last steps of each environment in a ring, and stretches of them."""
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ class Rings:
         }
         self.head, self.count = np.zeros((2, self.num_envs), np.int64)
 
-    @checked
     def push(
         self, rollout: Rollout, among: tuple[int, int] | None = None
     ) -> tuple[NDArray[Any], tuple[Any, Any]]:

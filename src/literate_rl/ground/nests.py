@@ -1,4 +1,4 @@
-# Generated from chapters/ground/nests.py (edit there); digest 6889b845d0293146
+# Generated from chapters/ground/nests.py (edit there); digest 607022c7188173a2
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -119,8 +119,6 @@ def unpack(space: Space, nest: Any, name: str) -> Iterator[Tensor]:
         name: What error messages call the nest.
     """
     for leaf, value, place in named_ends(space, nest, name):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{place} must be a tensor, got {type(value).__name__}")
         # Any number of dimensions may stand in front of those of the leaf.
         shape = leaf.shape or ()
         if value.shape[value.ndim - len(shape) :] != shape:
