@@ -31,7 +31,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.ground.signatures import Fault, checked
+from literate_rl.ground.signatures import Fault
 
 __all__ = [
     "REASONS",
@@ -216,7 +216,6 @@ def refused(wanted: str, space: Space, reason: str) -> SpaceError:
 
 
 # %% tags=["export"]
-@checked
 def is_spec(name: str, spec: Any, sizes: Any) -> Fault | None:
     """Find a fault in what is no nest of Box and Discrete."""
     found = list(leaves(spec))

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/nests.py (edit there); digest 607022c7188173a2
+# Generated from chapters/ground/nests.py (edit there); digest 9cd107c381daca74
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.ground.signatures import Fault, checked
+from literate_rl.ground.signatures import Fault
 
 __all__ = [
     "REASONS",
@@ -161,7 +161,6 @@ def refused(wanted: str, space: Space, reason: str) -> SpaceError:
     return SpaceError(f"{wanted}, got {came:.300}: {REASONS[reason]}")
 
 
-@checked
 def is_spec(name: str, spec: Any, sizes: Any) -> Fault | None:
     """Find a fault in what is no nest of Box and Discrete."""
     found = list(leaves(spec))
