@@ -84,7 +84,7 @@ NEXT, SAME = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
     ("envs", "later"),
     [
         *((Wrapping(copies(NEXT)), True), (copies(SAME), False)),
-        *((Silent(x), True) for x in ("NextStep", "NEXT_STEP")),
+        (Silent("NextStep"), True),
         (Silent("SameStep"), False),
         # An object knows better than its class, whose metadata another may have set.
         (Silent(NEXT, autoreset_mode=SAME), False),

@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -21,12 +21,12 @@ from literate_rl.ground.nests import remembered
 from literate_rl.ground.rows import (
     ALGORITHMS,
     MAKERS,
-    SLOTS,
+    Slot,
     by_settings,
     maker_named,
     register,
 )
-from literate_rl.learners.dqn import ROW, DQNConfig, make_q_policy
+from literate_rl.learners.dqn import ROW, make_q_policy
 from literate_rl.learners.ppo import ppo_settings
 from literate_rl.runs.evaluation import evaluate
 from literate_rl.runs.runs import load_checkpoint
@@ -277,11 +277,11 @@ def test_a_network_that_would_come_back_as_another_one_is_refused(own):
 
 def test_a_row_says_what_is_wrong_with_it(own):
     row = own.Munchausen
-    assert {*SLOTS} == FORMS.keys()
+    assert {*get_args(Slot)} == FORMS.keys()
     for changes, words in (
         ({"learner": None}, "a row must have a learner or actors, got none"),
-        ({"actions": "discrete"}, r"actions must be of \('all kinds', .*'discrete'"),
-        ({"config": DQNConfig()}, "config must be a class below RunConfig"),
+        ({"contract": "pqn"}, "contract must be '' or 'ppo' or .*, got 'pqn'"),
+        ({"config": Walk}, "config must be a class below RunConfig"),
     ):
         with pytest.raises(ValueError, match=words):
             replace(row, **changes)

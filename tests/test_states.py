@@ -31,8 +31,6 @@ def test_state_spec_reads_names_shapes_and_dtypes():
         (both, ("state_0", "state_1"), ((5,), (1,)), (None, None)),
     ):
         assert state_spec(space) == StateSpec(*wanted)
-    with pytest.raises(ValueError, match="for an argument, got 'my state'"):
-        state_spec(spaces.Dict({"my state": spaces.Discrete(2)}))
 
 
 def test_a_lone_picture_may_come_as_it_is_or_flat():

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from textwrap import shorten
 from typing import Any
 
-import numpy as np
 import torch
 
 from literate_rl.ground.networks import randomness_kept
@@ -63,13 +62,13 @@ def difference(got: Any, wanted: Any) -> str:
     if isinstance(wanted, str):
         return "" if isinstance(got, str) and got == wanted else words
     if isinstance(wanted, tuple | list):
-        if isinstance(got, torch.Tensor | np.ndarray) and got.ndim:
-            got = list(got)
-        if not isinstance(got, tuple | list):
+        try:
+            parts = list(got)
+        except TypeError:
             return words
-        if len(got) != len(wanted):
-            return f"{words}: {len(got)} results, not {len(wanted)}"
-        each = enumerate(map(difference, got, wanted))
+        if len(parts) != len(wanted):
+            return f"{words}: {len(parts)} results, not {len(wanted)}"
+        each = enumerate(map(difference, parts, wanted))
         return next((f"{told} (result {k})" for k, told in each if told), "")
     # The rest are numbers, arrays and tensors. An empty answer is none of these.
     try:

@@ -143,23 +143,20 @@ def seed_generators(seed: int, device: torch.device) -> None:
 def watch(env: Any) -> tuple[gym.Env[Any, Any], list[Any]]:
     """Make an environment and return it with the observations of 32 random steps."""
     made = env_maker(env)()
-    made.action_space.seed(0)
+    space = made.action_space
+    space.seed(0)
     observation, infos = made.reset(seed=0)
     seen = [observation]
     while len(seen) < 32:
-        action = some_action(made.action_space, infos)
-        observation, _, terminated, truncated, infos = made.step(action)
+        # A legal action where somebody says which are.
+        mask = infos.get("action_mask") if isinstance(space, spaces.Discrete) else None
+        legal = None if mask is None else np.asarray(mask, np.int8)
+        observation, _, terminated, truncated, infos = made.step(space.sample(legal))
         seen.append(observation)
         if terminated or truncated:
             observation, infos = made.reset()
             seen.append(observation)
     return made, seen
-
-
-def some_action(space: Space, infos: dict[str, Any]) -> Any:
-    """Draw an action, a legal one where ``infos`` say which are."""
-    mask = infos.get("action_mask") if isinstance(space, spaces.Discrete) else None
-    return space.sample(None if mask is None else np.asarray(mask, np.int8))
 
 
 # %% [markdown]

@@ -105,9 +105,7 @@ def state_spec(observation_space: Space) -> StateSpec:
     elif isinstance(observation_space, spaces.Tuple):
         parts = {f"state_{i}": x for i, x in enumerate(observation_space.spaces)}
     shapes, dtypes = [], []
-    for name, space in parts.items():
-        if not name.isidentifier():
-            raise ValueError(f"a state needs a name for an argument, got {name!r}")
+    for space in parts.values():
         # What is not a box is flattened into one row of numbers.
         box = isinstance(space, spaces.Box) and bool(space.shape)
         shapes.append(tuple(space.shape or ()) if box else (spaces.flatdim(space),))

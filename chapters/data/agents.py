@@ -21,7 +21,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
@@ -48,7 +47,7 @@ from literate_rl.data.episodes import (
 from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.protocols import Act, Envs, Kept, PolicyLike
 from literate_rl.ground.signatures import Bool, Count, Float, check_that, checked
-
+from literate_rl.maths.returns import discounted_returns as discounted_returns
 
 __all__ = [
     "Collector",
@@ -62,13 +61,6 @@ __all__ = [
     "seen_by",
     "true_successors",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Find what was here before."""
-    if name != "discounted_returns":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("literate_rl.maths.returns").discounted_returns
 
 
 # %% [markdown]
@@ -324,13 +316,13 @@ class Collector:
         # own, which they may write to and use again.
         obs, mask = np.array(self.obs, self.dtype), self.mask
         # The agent looks and acts.
-        told, more = as_argument(mask), dict[str, Any]()
+        seen, told = torch.from_numpy(obs.copy()), as_argument(mask)
+        more: dict[str, Any] = {}
         if self.state is None:
-            action = act(torch.from_numpy(obs.copy()), **told)
+            action = act(seen, **told)
         else:
             more["state"] = self.state.cpu().numpy().copy()
-            told["state"] = self.state
-            action, self.state = act(torch.from_numpy(obs.copy()), **told)
+            action, self.state = act(seen, state=self.state, **told)
         action = on_cpu(action)
         taken = action.numpy().copy()
         # The environments answer.

@@ -91,7 +91,7 @@ def check_num_envs(envs: Any, wanted: int) -> None:
 #
 # A vector environment says in its metadata when it resets a copy whose episode is done
 # ({doc}`/chapters/agents`). An object knows better than this dictionary, which it may share with
-# all others of its class. The mode is read as a word, because `AutoresetMode` may have been
+# all others of its class. The mode is read as its word, because `AutoresetMode` may have been
 # imported twice, and then its members are not equal. An environment that does not name its mode
 # is refused: whoever guesses wrong learns from steps that never happened, and nothing shows it.
 
@@ -104,14 +104,14 @@ def resets_later(envs: Envs) -> bool:
         ValueError: If the mode is neither ``NEXT_STEP`` nor ``SAME_STEP``.
     """
     mode = getattr(envs, "autoreset_mode", None) or envs.metadata.get("autoreset_mode")
-    word = str(getattr(mode, "value", mode)).replace("_", "").lower()
-    if word not in ("nextstep", "samestep"):
+    word = getattr(mode, "value", mode)
+    if word not in ("NextStep", "SameStep"):
         raise ValueError(
             "envs must have NEXT_STEP or SAME_STEP as metadata['autoreset_mode'], got "
             f"{getattr(mode, 'name', mode)}: name it where they are made, or use "
             "make_envs"
         )
-    return word == "nextstep"
+    return word == "NextStep"
 
 
 # %% [markdown]
@@ -441,7 +441,7 @@ def warn_cut_off(*collectors: Any) -> bool:
 
 
 # %% tags=["export"]
-MOVED = dict.fromkeys(("check_copies", "env_maker", "flat_env", "known_env"), "makers")
+MOVED = dict.fromkeys(("check_copies", "env_maker"), "makers")
 MOVED |= {"check_chain": "exact_values"}
 
 

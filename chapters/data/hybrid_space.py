@@ -91,10 +91,7 @@ def as_mask(
     mask: Any, shape: tuple[int, int], device: torch.device | None = None
 ) -> Tensor:
     """Return a table of zeros and ones as a bool tensor (K, A)."""
-    try:
-        table = torch.as_tensor(mask, device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"mask must be a table of zeros and ones: {error}") from error
+    table = torch.as_tensor(mask, device=device)
     if table.shape != shape:
         raise ValueError(
             "mask must have a row for each action type and a column for each argument, "

@@ -106,6 +106,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return int(self.rings.count.sum())
 
+    @checked
     def push(
         self,
         rollout: Rollout,
@@ -121,9 +122,6 @@ class ReplayBuffer:
             priority: Their first priorities; None stands for the largest so far.
             among: As in ``Rings.push``.
         """
-        if priority is not None:
-            came, wanted = tuple(priority.shape), tuple(rollout.reward.shape)
-            check_that(came == wanted, f"priority must be {wanted}, got {came}")
         place, steps = self.rings.push(rollout, among)
         if not len(place):
             return  # no row is a step: each stands behind the end of an episode
@@ -205,9 +203,6 @@ class ReplayBuffer:
         """
         if self.tree is None:
             return
-        inside = (place >= 0) & (place < self.rings.places)
-        words = f"place must be below {self.rings.places}, got {place.tolist()}"
-        check_that(inside.all(), words)
         check_finite(priority, priority=priority)
         # A step without error today may have one tomorrow, so no priority is quite 0.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()

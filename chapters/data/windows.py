@@ -59,7 +59,7 @@ def check_fits(
     words = f"{setting} must be smaller, got {size}: {steps:,} steps need {need}"
     # Rows that nothing is written to take nothing.
     fits = min(steps, total) * each <= left
-    check_that(fits, words + f", and {free} are free" * math.isfinite(left))
+    check_that(fits, f"{words}, and {free} are free")
 
 
 def memory_left() -> float:
@@ -68,10 +68,9 @@ def memory_left() -> float:
     with suppress(OSError):
         known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())
         left += [1024 * int(known[1])] if known else []
-    # What a container allows, in either version of control groups.
-    for file in ("memory.max", "memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # there is none, or it is "max"
-            left.append(int(Path("/sys/fs/cgroup", file).read_text()))
+    # What a container allows.
+    with suppress(OSError, ValueError):  # there is none, or it is "max"
+        left.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(left)
 
 
@@ -127,7 +126,6 @@ class Rings:
         }
         self.head, self.count = np.zeros((2, self.num_envs), np.int64)
 
-    @checked
     def push(
         self, rollout: Rollout, among: tuple[int, int] | None = None
     ) -> tuple[NDArray[Any], tuple[Any, Any]]:

@@ -31,7 +31,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.ground.signatures import Fault, checked
+from literate_rl.ground.signatures import Fault
 
 __all__ = [
     "REASONS",
@@ -157,8 +157,6 @@ def unpack(space: Space, nest: Any, name: str) -> Iterator[Tensor]:
         name: What error messages call the nest.
     """
     for leaf, value, place in named_ends(space, nest, name):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{place} must be a tensor, got {type(value).__name__}")
         # Any number of dimensions may stand in front of those of the leaf.
         shape = leaf.shape or ()
         if value.shape[value.ndim - len(shape) :] != shape:
@@ -218,7 +216,6 @@ def refused(wanted: str, space: Space, reason: str) -> SpaceError:
 
 
 # %% tags=["export"]
-@checked
 def is_spec(name: str, spec: Any, sizes: Any) -> Fault | None:
     """Find a fault in what is no nest of Box and Discrete."""
     found = list(leaves(spec))

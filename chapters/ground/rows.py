@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from literate_rl.ground.nests import is_hybrid
 from literate_rl.ground.protocols import Learner, PolicyLike, RunConfig
@@ -45,10 +45,10 @@ __all__ = ["Row", "by_settings", "register"]
 # DI-engine's names, which IMPALA's settings had: they still work, and warn.
 ONCE = {"unroll_len": "num_steps", "n_sample": "num_envs", "discount_factor": "gamma"}
 ANY, LISTED, BOUNDED = "all kinds", "Discrete", "Discrete, Box"
-FAMILIES = ("", "ppo", "dqn", "rainbow", "ddpg", "sac")
-SLOTS = ("act", "act_in_list", "error", "by_hand")
+Slot = Literal["act", "act_in_list", "error", "by_hand"]
 
 
+@checked
 @dataclass(frozen=True)
 class Row:
     """What there is to know of an algorithm.
@@ -80,24 +80,16 @@ class Row:
     learner: Callable[..., Learner] | None = None
     actors: Callable[..., Learner] | None = None
     settings: Callable[[str], Any] | None = None
-    contract: str = ""
-    forms: tuple[str, ...] = ()
+    contract: Literal["", "ppo", "dqn", "rainbow", "ddpg", "sac"] = ""
+    forms: tuple[Slot, ...] = ()
     makers: tuple[Callable[..., PolicyLike], ...] = ()
     chapter: str = ""
 
     def __post_init__(self) -> None:
-        trained = self.learner or self.actors
-        check_that(trained is not None, "a row must have a learner or actors, got none")
-        for name, known, given in (
-            ("actions", (ANY, LISTED, BOUNDED), (self.actions,)),
-            ("contract", FAMILIES, (self.contract,)),
-            ("forms", SLOTS, self.forms),
-        ):
-            words = f"{name} must be of {known}, got {given}"
-            check_that({*given} <= {*known}, words)
-        below = isinstance(self.config, type) and issubclass(self.config, RunConfig)
+        trains = self.learner or self.actors
+        check_that(trains is not None, "a row must have a learner or actors, got none")
         words = f"config must be a class below RunConfig, got {self.config!r}"
-        check_that(below, words)
+        check_that(issubclass(self.config, RunConfig), words)
         # Without `@checked` a setting that makes no sense would be met in the training.
         if not hasattr(self.config.__init__, "__wrapped__"):
             checked(self.config)

@@ -232,8 +232,6 @@ def checked(function: AnyCallable) -> AnyCallable:
     if isinstance(function, type) and is_dataclass(function):
         cast(Any, function).__init__ = held(cast(Any, function).__init__, function)
         return function
-    if not inspect.isfunction(function):
-        raise TypeError(f"@checked takes a function or a dataclass, got {function!r}")
     return cast(AnyCallable, held(function, function))
 
 
@@ -509,11 +507,10 @@ def number_check(base: type, bounds: Sequence[Any]) -> Check:
 def literal_check(options: tuple[Any, ...]) -> Check:
     """Return the check of ``Literal["always", "never"]``."""
     expected = f"be {' or '.join(map(repr, options))}"
-    # The type counts as well: `1 == True`, but one is no truth value.
-    typed = [(type(option), option) for option in options]
 
+    # The type counts as well: `1 == True`, but one is no truth value.
     def is_one(x: Any) -> bool:
-        return any(type(x) is kind and x == option for kind, option in typed)
+        return any(type(x) is type(option) and x == option for option in options)
 
     return asking(is_one, ValueError, expected, repr)
 

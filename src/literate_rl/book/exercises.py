@@ -1,4 +1,4 @@
-# Generated from chapters/book/exercises.py (edit there); digest fdaae2d3b00f594e
+# Generated from chapters/book/exercises.py (edit there); digest 12acc697a0068ff6
 """Exercises: what compares a reader's answer with the right one."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from textwrap import shorten
 from typing import Any
 
-import numpy as np
 import torch
 
 from literate_rl.ground.networks import randomness_kept
@@ -27,13 +26,13 @@ def difference(got: Any, wanted: Any) -> str:
     if isinstance(wanted, str):
         return "" if isinstance(got, str) and got == wanted else words
     if isinstance(wanted, tuple | list):
-        if isinstance(got, torch.Tensor | np.ndarray) and got.ndim:
-            got = list(got)
-        if not isinstance(got, tuple | list):
+        try:
+            parts = list(got)
+        except TypeError:
             return words
-        if len(got) != len(wanted):
-            return f"{words}: {len(got)} results, not {len(wanted)}"
-        each = enumerate(map(difference, got, wanted))
+        if len(parts) != len(wanted):
+            return f"{words}: {len(parts)} results, not {len(wanted)}"
+        each = enumerate(map(difference, parts, wanted))
         return next((f"{told} (result {k})" for k, told in each if told), "")
     # The rest are numbers, arrays and tensors. An empty answer is none of these.
     try:

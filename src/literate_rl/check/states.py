@@ -1,4 +1,4 @@
-# Generated from chapters/check/states.py (edit there); digest 54665ca1bee2a707
+# Generated from chapters/check/states.py (edit there); digest e7490b5ee14960fe
 """States by name: what the states are called, and a model that is called with them."""
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def state_spec(observation_space: Space) -> StateSpec:
     elif isinstance(observation_space, spaces.Tuple):
         parts = {f"state_{i}": x for i, x in enumerate(observation_space.spaces)}
     shapes, dtypes = [], []
-    for name, space in parts.items():
-        if not name.isidentifier():
-            raise ValueError(f"a state needs a name for an argument, got {name!r}")
+    for space in parts.values():
         # What is not a box is flattened into one row of numbers.
         box = isinstance(space, spaces.Box) and bool(space.shape)
         shapes.append(tuple(space.shape or ()) if box else (spaces.flatdim(space),))

@@ -1,4 +1,4 @@
-# Generated from chapters/data/episodes.py (edit there); digest 90ef7d3f63c40910
+# Generated from chapters/data/episodes.py (edit there); digest 7def5e39ea1a5e20
 """Episodes: what guards the loop of agent and environment, and counts its episodes."""
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def resets_later(envs: Envs) -> bool:
         ValueError: If the mode is neither ``NEXT_STEP`` nor ``SAME_STEP``.
     """
     mode = getattr(envs, "autoreset_mode", None) or envs.metadata.get("autoreset_mode")
-    word = str(getattr(mode, "value", mode)).replace("_", "").lower()
-    if word not in ("nextstep", "samestep"):
+    word = getattr(mode, "value", mode)
+    if word not in ("NextStep", "SameStep"):
         raise ValueError(
             "envs must have NEXT_STEP or SAME_STEP as metadata['autoreset_mode'], got "
             f"{getattr(mode, 'name', mode)}: name it where they are made, or use "
             "make_envs"
         )
-    return word == "nextstep"
+    return word == "NextStep"
 
 
 def check_final(infos: dict[str, Any], done: NDArray[Any], later: bool) -> None:
@@ -287,7 +287,7 @@ def warn_cut_off(*collectors: Any) -> bool:
     return True
 
 
-MOVED = dict.fromkeys(("check_copies", "env_maker", "flat_env", "known_env"), "makers")
+MOVED = dict.fromkeys(("check_copies", "env_maker"), "makers")
 MOVED |= {"check_chain": "exact_values"}
 
 

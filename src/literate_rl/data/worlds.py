@@ -1,4 +1,4 @@
-# Generated from chapters/data/worlds.py (edit there); digest 73d23c7ce3b2a7a1
+# Generated from chapters/data/worlds.py (edit there); digest 19c1ac23e69bf8dd
 """Worlds: the environments that are ours, registered with Gymnasium."""
 
 from __future__ import annotations
@@ -129,10 +129,8 @@ class Moving(gym.Env[Seen, tuple[Any, ...]]):
             [*self.position, self.speed, *self.direction(), *way, inside], np.float32
         )
 
-    def render(self) -> NDArray[np.uint8] | None:
+    def render(self) -> NDArray[np.uint8]:
         """Draw the square: the target as a light disc, the agent with its nose."""
-        if self.render_mode is None:
-            return None
         axis = np.linspace(-1.0, 1.0, self.pixels)
         x, y = np.meshgrid(axis, -axis)
         picture = np.full((self.pixels, self.pixels, 3), 235, np.uint8)

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/nests.py (edit there); digest 6889b845d0293146
+# Generated from chapters/ground/nests.py (edit there); digest 9cd107c381daca74
 """Nests: tuples and dictionaries of tensors, and the spaces that describe them."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from literate_rl.ground.signatures import Fault, checked
+from literate_rl.ground.signatures import Fault
 
 __all__ = [
     "REASONS",
@@ -119,8 +119,6 @@ def unpack(space: Space, nest: Any, name: str) -> Iterator[Tensor]:
         name: What error messages call the nest.
     """
     for leaf, value, place in named_ends(space, nest, name):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{place} must be a tensor, got {type(value).__name__}")
         # Any number of dimensions may stand in front of those of the leaf.
         shape = leaf.shape or ()
         if value.shape[value.ndim - len(shape) :] != shape:
@@ -163,7 +161,6 @@ def refused(wanted: str, space: Space, reason: str) -> SpaceError:
     return SpaceError(f"{wanted}, got {came:.300}: {REASONS[reason]}")
 
 
-@checked
 def is_spec(name: str, spec: Any, sizes: Any) -> Fault | None:
     """Find a fault in what is no nest of Box and Discrete."""
     found = list(leaves(spec))

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/networks.py (edit there); digest 7eb5463668fbd2e8
+# Generated from chapters/ground/networks.py (edit there); digest b8bc9089c6057ef0
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
@@ -151,14 +151,11 @@ def squashed_log_prob(
 
     Source: Haarnoja et al. 2018, appendix C, in a form that is exact for large u.
     """
-    # The logarithm of the Gaussian's density, as `normal_log_prob` has it.
-    distance = (u - mu) * (-log_sigma).exp()
-    gaussian = -(0.5 * distance.square() + log_sigma + 0.5 * math.log(2 * math.pi))
     # The logarithm of the squash's derivative: {eq}`stable-jacobian` plus $\log h$.
     jacobian = 2 * (math.log(2) - u - softplus(-2 * u)) + half_width.log()
     # The density of the whole action is a product, its logarithm a sum,
     # {eq}`squashed-density`.
-    return (gaussian - jacobian).sum(-1)
+    return (normal_log_prob(u, mu, log_sigma) - jacobian).sum(-1)
 
 
 @contextmanager
@@ -176,20 +173,14 @@ def eval_mode(module: Any) -> Iterator[None]:
         parts += filter(None, part._modules.values())
     training = [part for part in parts if part.training]
     # An assignment to a module first looks for a parameter of that name, which takes
-    # long, so we write past it. Compiled modules keep their mode elsewhere.
-    flags = [vars(part) for part in training if "training" in vars(part)]
-    compiled = [part for part in training if "training" not in vars(part)]
+    # long, so we write past it.
     try:
-        for flag in flags:
-            flag["training"] = False
-        for part in compiled:
-            part.training = False
+        for part in training:
+            object.__setattr__(part, "training", False)
         yield
     finally:
-        for flag in flags:
-            flag["training"] = True
-        for part in compiled:
-            part.training = True
+        for part in training:
+            object.__setattr__(part, "training", True)
 
 
 @contextmanager
