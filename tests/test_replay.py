@@ -166,6 +166,7 @@ def rollout_of(*size):
     [
         (lambda b: ReplayBuffer(2).push(rollout_of(1, 3)), "capacity"),
         (lambda b: ReplayBuffer(2).sample(1, generator()), "hold a step"),
+        (lambda b: b.update(torch.tensor([9]), torch.ones(1)), "place"),
         (lambda b: b.update(torch.tensor([0]), torch.tensor([torch.nan])), "priority"),
     ],
 )

@@ -203,6 +203,9 @@ class ReplayBuffer:
         """
         if self.tree is None:
             return
+        inside = (place >= 0) & (place < self.rings.places)
+        words = f"place must be below {self.rings.places}, got {place.tolist()}"
+        check_that(inside.all(), words)
         check_finite(priority, priority=priority)
         # A step without error today may have one tomorrow, so no priority is quite 0.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()

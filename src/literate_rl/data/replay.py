@@ -1,4 +1,4 @@
-# Generated from chapters/data/replay.py (edit there); digest d39ddabf0a119153
+# Generated from chapters/data/replay.py (edit there); digest b0d0e84a523b4298
 """Replay: a buffer of windows, with priorities if they are wanted."""
 
 from __future__ import annotations
@@ -184,6 +184,9 @@ class ReplayBuffer:
         """
         if self.tree is None:
             return
+        inside = (place >= 0) & (place < self.rings.places)
+        words = f"place must be below {self.rings.places}, got {place.tolist()}"
+        check_that(inside.all(), words)
         check_finite(priority, priority=priority)
         # A step without error today may have one tomorrow, so no priority is quite 0.
         size = priority.detach().cpu().double().abs().clamp_min(1e-6).numpy()
