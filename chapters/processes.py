@@ -261,7 +261,7 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 # | an actor is killed while others work | no two actors share a pipe or a slot, so there is no *lock* to be left behind |
 # | the learner is killed | the pipes close for the actors too, and they exit |
 # | an actor hangs: it is stopped, or a step never returns | when its `deadline` has passed it is killed, and a new one takes its place |
-# | an environment raises an error | it would come again, so the run ends with the actor's error, as it does in one process |
+# | an environment raises an error | it would come again, so the run is saved and ends with an error that quotes it |
 # | an actor dies 3 times in a row before its first unroll | it will not live longer next time, so the run is saved and ends |
 # | the machine has no process or memory left for a new actor | the run is saved and ends |
 #
@@ -393,8 +393,8 @@ class ActorProcess:
 def pickled(make_actor: MakeActor) -> bytes:
     """Write down how to make an actor, for another process."""
     problem = (
-        "make_envs must be a function that another process can import, not a lambda, "
-        "one from inside another function, or one from a notebook"
+        "environments and models must be what another process can import, not a "
+        "lambda or of a notebook: write them into a file, or leave out transport"
     )
     try:
         recipe = pickle.dumps(make_actor)
@@ -413,14 +413,13 @@ def pickled(make_actor: MakeActor) -> bytes:
 # %% tags=["export"]
 def count_death(census: Census, actor: int, how: object) -> None:
     """Count the death of an actor, or lose patience."""
-    lives = census.lives[actor]
-    lives.append(census.unrolls[actor])
-    if len(lives) >= 3 and not any(lives[-3:]):
+    barren = 0 if census.unrolls[actor] else census.barren[actor] + 1
+    if barren == 3:
         raise ChildProcessError(
             f"actor {actor} died 3 times before its first unroll, the last time with "
             f'{how} (is `if __name__ == "__main__":` in the script that starts it?)'
         )
-    census.unrolls[actor] = 0
+    census.unrolls[actor], census.barren[actor] = 0, barren
     census.replaced += 1
 
 

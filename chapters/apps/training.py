@@ -908,7 +908,7 @@ def has_processes(config: Any) -> bool:
 
 
 def sent(env: Make) -> Make:
-    """Return what other processes make an environment of, if they can."""
+    """Return what other processes make an environment of."""
     inner = env.env if isinstance(env, Wrapped) else env
     if isinstance(inner, str) and inner in gym.registry:
         inner = gym.spec(inner)

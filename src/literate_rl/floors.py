@@ -10,6 +10,7 @@ exports lies on one of the floors as well. Modules once lay otherwise: whoever i
 from __future__ import annotations
 
 import re
+import sys
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -67,7 +68,6 @@ class OldAddress(MetaPathFinder, Loader):
         # Where two have one name, it was that of the upper one.
         self.homes = {module.rpartition(".")[2]: module for module in modules()}
         self.homes["interfaces"] = "ground.protocols"
-        self.spec: dict[str, Any] = {}
 
     def find_spec(self, fullname: str, *where: object) -> ModuleSpec | None:
         """Say who loads an old name; other names are none of its business."""
@@ -77,13 +77,7 @@ class OldAddress(MetaPathFinder, Loader):
         old = package in ("literate_rl", "literate_rl.workshop") and name in self.homes
         return ModuleSpec(fullname, self) if old else None
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module itself, not a copy."""
-        home = self.homes[spec.name.rpartition(".")[2]]
-        module = import_module(f"literate_rl.{home}")
-        self.spec[module.__name__] = module.__spec__
-        return module
-
     def exec_module(self, module: ModuleType) -> None:
-        """Give back its own specification, which the old name has replaced."""
-        module.__spec__ = self.spec.pop(module.__name__)
+        """Put the module itself, not a copy, in the place of the one that was made."""
+        home = self.homes[module.__name__.rpartition(".")[2]]
+        sys.modules[module.__name__] = import_module(f"literate_rl.{home}")

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest 3ecbd072cc555e58
+# Generated from chapters/processes.py (edit there); digest 528a9ab5d23e124c
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class ActorProcess:
 def pickled(make_actor: MakeActor) -> bytes:
     """Write down how to make an actor, for another process."""
     problem = (
-        "make_envs must be a function that another process can import, not a lambda, "
-        "one from inside another function, or one from a notebook"
+        "environments and models must be what another process can import, not a "
+        "lambda or of a notebook: write them into a file, or leave out transport"
     )
     try:
         recipe = pickle.dumps(make_actor)
@@ -137,14 +137,13 @@ def pickled(make_actor: MakeActor) -> bytes:
 
 def count_death(census: Census, actor: int, how: object) -> None:
     """Count the death of an actor, or lose patience."""
-    lives = census.lives[actor]
-    lives.append(census.unrolls[actor])
-    if len(lives) >= 3 and not any(lives[-3:]):
+    barren = 0 if census.unrolls[actor] else census.barren[actor] + 1
+    if barren == 3:
         raise ChildProcessError(
             f"actor {actor} died 3 times before its first unroll, the last time with "
             f'{how} (is `if __name__ == "__main__":` in the script that starts it?)'
         )
-    census.unrolls[actor] = 0
+    census.unrolls[actor], census.barren[actor] = 0, barren
     census.replaced += 1
 
 

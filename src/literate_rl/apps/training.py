@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest b1b6773e1cc96e50
+# Generated from chapters/apps/training.py (edit there); digest a4b43fc56dd0f971
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -773,7 +773,7 @@ def has_processes(config: Any) -> bool:
 
 
 def sent(env: Make) -> Make:
-    """Return what other processes make an environment of, if they can."""
+    """Return what other processes make an environment of."""
     inner = env.env if isinstance(env, Wrapped) else env
     if isinstance(inner, str) and inner in gym.registry:
         inner = gym.spec(inner)
