@@ -45,7 +45,7 @@ from literate_rl.actors.actors import (
     Weights,
     fill,
 )
-from literate_rl.data.held import told
+from literate_rl.data.held import in_one_line, told
 from literate_rl.ground.interrupts import (
     check_interrupt,
     interrupts_blocked,
@@ -261,8 +261,8 @@ assert heard == [0, "the end of the pipe"], "what was sent, then the end"
 # | an actor is killed while others work | no two actors share a pipe or a slot, so there is no *lock* to be left behind |
 # | the learner is killed | the pipes close for the actors too, and they exit |
 # | an actor hangs: it is stopped, or a step never returns | when its `deadline` has passed it is killed, and a new one takes its place |
-# | an environment raises an error | it would come again, so the run ends with the actor's error, as it does in one process |
-# | an actor dies 3 times in a row before its first unroll, or 20 times before its tenth | it will not live longer next time, so the run is saved and ends |
+# | an environment raises an error | it would come again, so the run is saved and ends with an error that quotes it |
+# | an actor dies 3 times in a row before its first unroll | it will not live longer next time, so the run is saved and ends |
 # | the machine has no process or memory left for a new actor | the run is saved and ends |
 #
 # An actor that *hangs* looks like one that is slow. Only a clock can tell them apart: the
@@ -322,7 +322,7 @@ def run_actor(
         # An environment that calls `sys.exit` is an error too. If the learner is gone,
         # there is nobody to tell.
         with suppress(OSError):
-            whole.send((told(error), traceback.format_exc(), as_it_arrives(error)))
+            whole.send((in_one_line(error), traceback.format_exc()))
     finally:
         # After the error is sent: nobody would hear of it if this hangs.
         if actor is not None:
@@ -330,33 +330,9 @@ def run_actor(
                 actor.close()
 
 
-def as_it_arrives(error: BaseException) -> BaseException | None:
-    """Return an error as another process reads it, None if it cannot travel."""
-    try:
-        found: BaseException = pickle.loads(pickle.dumps(error))
-    except Exception:  # some cannot be written, and others not be read
-        return None
-    return found
-
-
-def failure(
-    actor: int, words: str, cause: BaseException, error: BaseException | None
-) -> BaseException:
-    """Return what an actor has raised, or an error that quotes it.
-
-    Args:
-        actor: Its number.
-        words: The error in words.
-        cause: What has its traceback.
-        error: The error itself, or None if it could not travel.
-    """
-    quoted = ChildProcessError(f"actor {actor} failed: {words}")
-    quoted.__cause__ = cause
-    if error is None:
-        return quoted
-    error.add_note(f"in actor {actor}")
-    error.__cause__ = quoted
-    return error
+def failure(actor: int, words: str) -> ChildProcessError:
+    """Return what is raised when an actor has failed with an error in words."""
+    return ChildProcessError(f"actor {actor} failed: {words}")
 
 
 def tokens(connection: Connection) -> Iterator[int]:
@@ -417,8 +393,8 @@ class ActorProcess:
 def pickled(make_actor: MakeActor) -> bytes:
     """Write down how to make an actor, for another process."""
     problem = (
-        "make_envs must be a function that another process can import, not a lambda, "
-        "one from inside another function, or one from a notebook"
+        "environments and models must be what another process can import, not a "
+        "lambda or of a notebook: write them into a file, or leave out transport"
     )
     try:
         recipe = pickle.dumps(make_actor)
@@ -435,25 +411,15 @@ def pickled(make_actor: MakeActor) -> bytes:
 
 
 # %% tags=["export"]
-# An actor that dies so often, each time before the same unroll, will do so next time.
-# By the unroll's name: its number, how many deaths in a row, and what to look at.
-PATIENCE = {
-    "first": (1, 3, 'is `if __name__ == "__main__":` in the script that starts it?'),
-    "tenth": (10, 20, "its environments seem to end it"),
-}
-
-
 def count_death(census: Census, actor: int, how: object) -> None:
     """Count the death of an actor, or lose patience."""
-    lives = census.lives[actor]
-    lives.append(census.unrolls[actor])
-    for name, (unroll, deaths, hint) in PATIENCE.items():
-        if len(lives) >= deaths and max(lives[-deaths:]) < unroll:
-            raise ChildProcessError(
-                f"actor {actor} died {deaths} times before its {name} unroll, the last "
-                f"time with {how} ({hint})"
-            )
-    census.unrolls[actor] = 0
+    barren = 0 if census.unrolls[actor] else census.barren[actor] + 1
+    if barren == 3:
+        raise ChildProcessError(
+            f"actor {actor} died 3 times before its first unroll, the last time with "
+            f'{how} (is `if __name__ == "__main__":` in the script that starts it?)'
+        )
+    census.unrolls[actor], census.barren[actor] = 0, barren
     census.replaced += 1
 
 
@@ -522,9 +488,8 @@ class SharedMemory(Transport):
             self.replace(actor)
             return
         if isinstance(message, tuple):
-            words, trace, error = message
-            cause = RuntimeError(f"in actor {actor}:\n{trace}")
-            raise failure(actor, words, cause, error)
+            words, trace = message
+            raise failure(actor, words) from RuntimeError(trace)
         # A token: its unroll is whole.
         life = self.lives[actor]
         life.held.remove(message)

@@ -422,27 +422,14 @@ def test_the_clone_starts_where_it_is_told(reference):
     assert (start > 0.1) if reference == "rollout" else (abs(start) < 1e-6)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"reward": torch.full((3,), math.nan)},
-        {"observation": torch.ones(3, 2)},
-        {"next_value": torch.zeros(3, 1)},
-        {"action_distribution": of(3, 5)},
-    ],
-)
-def test_experience_that_cannot_be_learned_from_is_not_stored(change):
-    aux, wrong = auxiliary(), (TypeError, ValueError, AttributeError)
-    good = experience(aux.network)
-    bad = change.pop("observation", good[0]), good[1]._replace(**change)
-    with pytest.raises(wrong):
-        aux.observe_for_aux_replay(bad)
+def test_experience_that_cannot_be_learned_from_is_not_stored():
+    aux = auxiliary()
+    obs, info = experience(aux.network)
+    with pytest.raises(ValueError, match="exp"):
+        aux.observe_for_aux_replay(
+            (obs, info._replace(reward=torch.full((3,), math.nan)))
+        )
     assert aux.buffer == []
-    aux.observe_for_aux_replay(good)
-    for exp in (bad, experience(aux.network, 2)):
-        with pytest.raises(wrong):
-            aux.observe_for_aux_replay(exp)
-    assert len(aux.buffer) == 1
 
 
 def test_where_the_phase_is_not_enabled_nothing_is_stored_or_trained():

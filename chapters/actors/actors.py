@@ -281,13 +281,13 @@ class Census:
 
     Attributes:
         unrolls: Unrolls that each actor has delivered in its present life.
-        lives: Unrolls that each delivered in each of its lives before.
+        barren: How many of its lives in a row each has ended without an unroll.
         replaced: Actors that died or hung and were replaced.
     """
 
     def __init__(self, actors: int, seed: int) -> None:
         self.unrolls: list[int] = [0] * actors
-        self.lives: list[list[int]] = [[] for _ in range(actors)]
+        self.barren: list[int] = [0] * actors
         self.replaced = 0
         self.seeds = np.random.SeedSequence(seed)
 

@@ -71,8 +71,8 @@ OFFERED = {name: Offer(*row) for name, *row in LINES}
 # ## The commands
 #
 # Each algorithm is a command, and so is `apex`, the three with many actors under one name. All of
-# them are carried out by {doc}`/chapters/apps/cli`. A further command is a line in `OTHERS`: the module whose
-# `main` gets the words behind the command, and what it does.
+# them are carried out by {doc}`/chapters/apps/cli`. A further command is a line in `OTHERS`: the function that
+# gets the options behind the command and may return what is printed, and what it does.
 #
 # An error is one line on the screen, not a traceback. It says what went wrong and where, and how to
 # go on. (`python -X dev -m literate_rl …` shows the traceback as well.)
@@ -80,11 +80,10 @@ OFFERED = {name: Offer(*row) for name, *row in LINES}
 
 # %% tags=["export"]
 OTHERS: dict[str, tuple[str, str]] = {
-    "show": ("literate_rl.apps.trained", "let an agent play that is trained"),
-    "look": ("literate_rl.apps.doctor", "name the symptoms that a run shows"),
-    "copy": ("literate_rl.apps.programs", "print an algorithm on one page"),
+    "show": ("trained:play", "let an agent play that is trained"),
+    "look": ("doctor:look", "name the symptoms that a run shows"),
+    "copy": ("programs:copied", "print an algorithm on one page"),
 }
-TRAIN = "literate_rl.apps.cli"
 
 
 HELP = """usage: literate-rl COMMAND [options]
@@ -116,6 +115,22 @@ def overview() -> str:
     return HELP.format(rows="\n".join(lines), others="\n".join(others))
 
 
+def trained(name: str, options: list[str]) -> None:
+    """Train with an algorithm."""
+    import_module("literate_rl.apps.cli").main([name, *options])
+
+
+def told(name: str, options: list[str]) -> None:
+    """Call the function of another command, and print what it returns."""
+    import tyro
+
+    module, _, function = OTHERS[name][0].partition(":")
+    called = getattr(import_module(f"literate_rl.apps.{module}"), function)
+    called = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(called)
+    if text := tyro.cli(called, prog=f"literate-rl {name}", args=options):
+        print(text.rstrip())
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Carry out a command, or say which ones there are."""
     name, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -123,9 +138,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(overview())
         return
     if name in OTHERS:
-        module = OTHERS[name][0]
+        carry_out = told
     elif name in OFFERED or name == "apex" or ":" in name or name.endswith(".py"):
-        module, options = TRAIN, [name, *options]
+        carry_out = trained
     else:
         close = get_close_matches(name.lower(), [*OFFERED, *OTHERS, "apex"], n=1)
         hint = f"is it {close[0]}? " if close else ""
@@ -133,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{words} lists all", file=sys.stderr)
         sys.exit(2)
     try:
-        import_module(module).main(options)
+        carry_out(name, options)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a simulator's panic is no Exception

@@ -26,14 +26,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import numpy as np
-import tyro
 from numpy.typing import NDArray
 
 from literate_rl.ground.signatures import checked
@@ -480,12 +478,6 @@ def wrapped(text: str, head: str = "") -> str:
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Carry out ``look`` of the command line."""
-    told = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(look)
-    print(tyro.cli(told, prog="literate-rl look", args=arguments))
 
 
 # %% [markdown]

@@ -123,14 +123,6 @@ def copied(
     return text
 
 
-def main(arguments: list[str]) -> None:
-    """Print a program, as ``literate-rl copy`` does."""
-    import tyro
-
-    told = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(copied)
-    print(tyro.cli(told, prog="literate-rl copy", args=arguments), end="")
-
-
 # %%
 import subprocess
 import sys

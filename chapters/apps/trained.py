@@ -32,7 +32,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Any
 
@@ -154,7 +153,7 @@ def play(
         algorithm_named(algorithm)
     path = found(name)
     settings = read_settings(path / "settings.json")
-    policy, world = load(path), agreed_env(settings, env, wrappers, "--")
+    policy, world = load(path), agreed_env(settings, env, wrappers)
     if not Path(name).exists():  # so it is a name
         agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
@@ -176,11 +175,6 @@ def see(policy: Any, env: Any, video: Path, seed: int = 0, film: bool = False) -
     else:
         record_video(policy, env, video, seed)
         print(f"one episode:   {video}")
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Carry out ``show`` of the command line."""
-    tyro.cli(play, prog="literate-rl show", args=arguments)
 
 
 # %% [markdown]

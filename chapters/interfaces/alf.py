@@ -36,7 +36,6 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, kl_divergence
 
 from literate_rl.ground.nests import Space, ends, map_nest
-from literate_rl.ground.networks import eval_mode
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -399,9 +398,6 @@ class PPGAuxPhaseLoss(nn.Module):
         next_value = info.rollout_next_value
         if isinstance(next_value, tuple):
             next_value = successors(info.rollout_value, info.step_type)
-        came, wanted = tuple(next_value.shape), tuple(info.reward.shape)
-        words = f"next_value must have the reward's shape {wanted}, got {came}"
-        check_that(came == wanted, words)
         flags = two_flags(info.discount, info.step_type)
         # Reward by reward, with its discount; a single one is a row of one.
         rewards, values = map(in_columns, (info.reward, next_value))
@@ -483,7 +479,9 @@ class NestedPolicy(nn.Module):
 
     def three_heads(self, observation: Any) -> Any:
         """Return distributions, values and auxiliary values."""
-        output, _ = self.network(observation)
+        output, state = self.network(observation)
+        words = "encoders must have no memory: a chunk is passed all at once"
+        check_that(not list(ends(state)), words)
         return output
 
     def kl(self, old: Any, new: Any) -> Tensor:
@@ -549,7 +547,6 @@ class PPGAuxAlgorithm:
         self.optimizer, self.parameters = self.phase.optimizer, self.network.parameters
         self.interval = aux_options.interval
         self.buffer: list[tuple[Any, PPGRolloutInfo]] = []
-        self.form = None  # shapes and types of an experience
 
     @property
     def training(self) -> bool:
@@ -557,40 +554,16 @@ class PPGAuxAlgorithm:
         return self.network.training
 
     def observe_for_aux_replay(self, exp: tuple[Any, PPGRolloutInfo]) -> None:
-        """Store a copy of an observation and of the rollout's information on it.
-
-        Nothing is stored if the network cannot learn from it, or if it differs in form
-        from the first experience.
-        """
+        """Store a copy of an observation and of the rollout's information on it."""
         if not self.options.enabled:
             return
         observation, info = exp
         parts = map_nest(taken_apart, info.action_distribution)
         new = observation, info._replace(action_distribution=parts)
-        form = form_of(new)
-        if self.form is None:
-            self.check_first(*new)
-        elif form != self.form:
-            raise ValueError(f"exp must have the form {self.form}, got {form}")
         two_flags(info.discount, info.step_type)
         for x in ends((observation, info.reward, info.value, info.next_value)):
             check_finite(x, exp=x)
         self.buffer.append(map_nest(lambda x: x.detach().clone(), new))
-        self.form = form
-
-    @torch.no_grad()
-    def check_first(self, observation: Any, info: PPGRolloutInfo) -> None:
-        """Raise unless the network can learn from experience of this form."""
-        with eval_mode(self.network):
-            if list(ends(self.network(observation)[1])):
-                raise ValueError(
-                    "dual_actor_value_network must have encoders without memory: the "
-                    "auxiliary phase passes the steps of a chunk all at once"
-                )
-            # A chunk of one step has a loss, or it says what does not fit.
-            observation, info = map_nest(lambda x: x[None], (observation, info))
-            inputs = TimeStep(info.step_type, info.reward, info.discount, observation)
-            self.calc_loss(self.train_step(inputs, (), info).info)
 
     def chunks(self) -> Chunks:
         """Return the buffer as chunks ``(L, C, *)``; spare steps are left out."""

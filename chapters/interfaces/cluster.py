@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from literate_rl.actors.actors import Actor, MakeActor, Slot, Transport, Weights
 from literate_rl.actors.processes import GLANCE, count_death, failure
-from literate_rl.data.held import told
+from literate_rl.data.held import in_one_line
 from literate_rl.ground.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]
@@ -186,8 +186,7 @@ class RayActors(Transport):
                 continue
             except errors.RayTaskError as error:
                 # Ray's error has the traceback; its cause is the actor's own.
-                failed = failure(slot[0], told(error.cause), error, error.cause)
-                raise failed from failed.__cause__
+                raise failure(slot[0], in_one_line(error.cause)) from error
             del self.pending[done[0]]
             self.waiting = len(done) - 1
             self.census.unrolls[slot[0]] += 1

@@ -45,16 +45,101 @@ HEADER = "# Generated from {} (edit there); digest {}\n"
 HEADER_PATTERN = re.compile(r"# Generated from \S+ \(edit there\); digest (\w+)\n")
 HOUSE = runpy.run_path(str(ROOT / "src/literate_rl/floors.py"))
 FLOORS: dict[str, str] = HOUSE["FLOORS"]
-# The names of modules that are not at the top of the package.
-BELOW_THE_TOP: dict[str, str] = HOUSE["BELOW_THE_TOP"]
 TABLE = re.compile(r"(<!-- chapters -->\n).*(<!-- end of chapters -->\n)", re.DOTALL)
+# Chapters of the book whose module has another name, because a learner has theirs.
+TAUGHT_BY = {
+    "maths.returns": "agents",
+    "maths.noisy": "rainbow",
+    "data.sum_tree": "replay",
+    "nets.pictures": "encoders",
+    "nets.masking": "masks",
+    "nets.parts": "policies",
+    "nets.cells": "recurrent",
+}
+
+# Names that are public in their modules and not at the top of the package.
+BELOW_THE_TOP: dict[str, str] = {
+    "ground.protocols": "Act ActorCriticLike ByHandLike Error Kept RecurrentConfig "
+    "RunConfig Settings Stateful Target",
+    "ground.rows": "Row by_settings",
+    "ground.nests": "REASONS as_discrete as_space as_vectors ends is_hybrid leaves "
+    "plain_space refused remembered",
+    "ground.networks": "ActionCritic ClipConfig GradientClip eval_mode "
+    "randomness_kept squashed_log_prob",
+    "ground.interrupts": "StopWaiting check_interrupt",
+    "maths.fast": "categorical_terms gru_scan pieces_of project_atoms reverse_scan",
+    "maths.policy_gradient": "optimal_baseline",
+    "maths.advantages": "gae_loop",
+    "maths.ppo_error": "approx_kl_k3 clipped_surrogate policy_error_from_log_prob",
+    "maths.off_policy": "clipped_policy vtrace_error_from_log_prob vtrace_loop",
+    "maths.dqn": "dueling_q",
+    "maths.noisy": "factorised_noise",
+    "maths.td3": "smoothed_action",
+    "maths.sac": "soft_value temperature_error",
+    "maths.discrete_sac": "expected_soft_value",
+    "maths.c51": "project_distribution_loop",
+    "data.held": "Held",
+    "data.makers": "Wrapped check_copies",
+    "data.episodes": "EpisodeCounter check_experience env_seed on_cpu plain_actions",
+    "data.worlds": "ForceCartPole HybridLander MazeLevels TMaze",
+    "data.memory": "distances",
+    "data.agents": "Sampler Window seen_by true_successors",
+    "data.windows": "Rings",
+    "data.replay": "Batch",
+    "data.sum_tree": "SumTree importance_weights",
+    "data.exact_values": "Ring check_chain",
+    "nets.pictures": "MINATAR_LAYERS NATURE_LAYERS Layers",
+    "nets.encoders": "ConvolutionalEncodingNetwork RowEncoder ShapedEncoder entrance",
+    "nets.choices": "is_choices",
+    "nets.parts": "RewardScaler RunningMoments",
+    "nets.cells": "Memory gru_step lstm_step",
+    "nets.recurrent": "RecurrentEncodingNetwork RecurrentPolicy",
+    "nets.policies": "make_actions",
+    "nets.hybrid_action": "as_tree mask_args select_args",
+    "nets.hybrid_ppo": "ppo_policy_error_hybrid_per_head",
+    "learners.loop": "ActorCriticConfig QError TargetNetwork linear_schedule "
+    "polyak_update squared_error",
+    "learners.dqn": "EpsilonGreedy Exploring ExploringConfig QLearning",
+    "learners.rainbow": "DistributionalQLearning RainbowNetwork RainbowPolicy",
+    "learners.ddpg": "ActorCritics BoxActions DeterministicPolicyGradient "
+    "OneHotActions",
+    "learners.td3": "Hysteretic TwinDelayed critic_error",
+    "learners.sac": "SoftActorCritic SoftPolicy SoftPolicyLike Temperature",
+    "learners.discrete_sac": "DiscreteCritics DiscreteSoftActorCritic "
+    "DiscreteSoftPolicy DiscreteSoftPolicyLike",
+    "learners.a2c": "GradientConfig GradientLearner a2c_gradient a2c_loss",
+    "learners.ppo": "Samples",
+    "learners.ppg": "AuxiliaryPhase",
+    "learners.ppg_learner": "Chunks PhasicNetwork",
+    "learners.impala": "Unroll VTraceLearner to_unroll",
+    "actors.actors": "Census InProcess RemoteLearner TransportConfig slot_layout",
+    "actors.processes": "ActorProcess",
+    "actors.a3c": "GradientWorker gradient_layout",
+    "actors.apex": "ApexActor DDPGApexConfig RainbowApexConfig actor_epsilons "
+    "experience_layout first_priorities",
+    "check.states": "StateSpec look_around",
+    "check.contracts": "Broken Role",
+    "check.own_models": "ContractPolicy LogitsOf",
+    "by_hand.fast_forms": "FlatAdam FusedQError SharesMemory "
+    "chain_backward chain_layers chain_outputs",
+    "interfaces.ding": "IMPALAPolicyConfig Timestep collate",
+    "interfaces.cluster": "import_ray",
+    "runs.evaluation": "Difference",
+    "runs.runs": "OwnModels StoredRuns video_html",
+    "apps.commands": "OFFERED Offer",
+    "apps.doctor": "Symptom",
+    "book.rooms": "ROOMS House house room_answers values_and_greedy visit_rooms",
+    "book.contract_models": "ActionValue CategoricalActor CategoricalQNetwork "
+    "DeterministicActor DuelingQNetwork ProbabilityActor QNetwork "
+    "SquashedGaussianActor StateValue",
+}
 
 
 def chapter_of(module: str) -> str:
     """Return the chapter of a module: one of the package is called as its module."""
     if (ROOT / f"chapters/{module.replace('.', '/')}.py").exists():
         return module
-    return str(HOUSE["TAUGHT_BY"].get(module, module.rpartition(".")[2]))
+    return TAUGHT_BY.get(module, module.rpartition(".")[2])
 
 
 # The module of each chapter.

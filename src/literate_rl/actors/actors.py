@@ -1,4 +1,4 @@
-# Generated from chapters/actors/actors.py (edit there); digest 3f76333fe74d6779
+# Generated from chapters/actors/actors.py (edit there); digest 3ab2d81e19435671
 """Actors that collect for one learner, and the lag of what they collect."""
 
 from __future__ import annotations
@@ -241,13 +241,13 @@ class Census:
 
     Attributes:
         unrolls: Unrolls that each actor has delivered in its present life.
-        lives: Unrolls that each delivered in each of its lives before.
+        barren: How many of its lives in a row each has ended without an unroll.
         replaced: Actors that died or hung and were replaced.
     """
 
     def __init__(self, actors: int, seed: int) -> None:
         self.unrolls: list[int] = [0] * actors
-        self.lives: list[list[int]] = [[] for _ in range(actors)]
+        self.barren: list[int] = [0] * actors
         self.replaced = 0
         self.seeds = np.random.SeedSequence(seed)
 

@@ -1,4 +1,4 @@
-# Generated from chapters/processes.py (edit there); digest ce600b99069e4dba
+# Generated from chapters/processes.py (edit there); digest 528a9ab5d23e124c
 """Actors in processes of their own, with memory that they share with the learner."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.actors.actors import (
     Weights,
     fill,
 )
-from literate_rl.data.held import told
+from literate_rl.data.held import in_one_line, told
 from literate_rl.ground.interrupts import (
     check_interrupt,
     interrupts_blocked,
@@ -61,7 +61,7 @@ def run_actor(
         # An environment that calls `sys.exit` is an error too. If the learner is gone,
         # there is nobody to tell.
         with suppress(OSError):
-            whole.send((told(error), traceback.format_exc(), as_it_arrives(error)))
+            whole.send((in_one_line(error), traceback.format_exc()))
     finally:
         # After the error is sent: nobody would hear of it if this hangs.
         if actor is not None:
@@ -69,33 +69,9 @@ def run_actor(
                 actor.close()
 
 
-def as_it_arrives(error: BaseException) -> BaseException | None:
-    """Return an error as another process reads it, None if it cannot travel."""
-    try:
-        found: BaseException = pickle.loads(pickle.dumps(error))
-    except Exception:  # some cannot be written, and others not be read
-        return None
-    return found
-
-
-def failure(
-    actor: int, words: str, cause: BaseException, error: BaseException | None
-) -> BaseException:
-    """Return what an actor has raised, or an error that quotes it.
-
-    Args:
-        actor: Its number.
-        words: The error in words.
-        cause: What has its traceback.
-        error: The error itself, or None if it could not travel.
-    """
-    quoted = ChildProcessError(f"actor {actor} failed: {words}")
-    quoted.__cause__ = cause
-    if error is None:
-        return quoted
-    error.add_note(f"in actor {actor}")
-    error.__cause__ = quoted
-    return error
+def failure(actor: int, words: str) -> ChildProcessError:
+    """Return what is raised when an actor has failed with an error in words."""
+    return ChildProcessError(f"actor {actor} failed: {words}")
 
 
 def tokens(connection: Connection) -> Iterator[int]:
@@ -146,8 +122,8 @@ class ActorProcess:
 def pickled(make_actor: MakeActor) -> bytes:
     """Write down how to make an actor, for another process."""
     problem = (
-        "make_envs must be a function that another process can import, not a lambda, "
-        "one from inside another function, or one from a notebook"
+        "environments and models must be what another process can import, not a "
+        "lambda or of a notebook: write them into a file, or leave out transport"
     )
     try:
         recipe = pickle.dumps(make_actor)
@@ -159,25 +135,15 @@ def pickled(make_actor: MakeActor) -> bytes:
     return recipe
 
 
-# An actor that dies so often, each time before the same unroll, will do so next time.
-# By the unroll's name: its number, how many deaths in a row, and what to look at.
-PATIENCE = {
-    "first": (1, 3, 'is `if __name__ == "__main__":` in the script that starts it?'),
-    "tenth": (10, 20, "its environments seem to end it"),
-}
-
-
 def count_death(census: Census, actor: int, how: object) -> None:
     """Count the death of an actor, or lose patience."""
-    lives = census.lives[actor]
-    lives.append(census.unrolls[actor])
-    for name, (unroll, deaths, hint) in PATIENCE.items():
-        if len(lives) >= deaths and max(lives[-deaths:]) < unroll:
-            raise ChildProcessError(
-                f"actor {actor} died {deaths} times before its {name} unroll, the last "
-                f"time with {how} ({hint})"
-            )
-    census.unrolls[actor] = 0
+    barren = 0 if census.unrolls[actor] else census.barren[actor] + 1
+    if barren == 3:
+        raise ChildProcessError(
+            f"actor {actor} died 3 times before its first unroll, the last time with "
+            f'{how} (is `if __name__ == "__main__":` in the script that starts it?)'
+        )
+    census.unrolls[actor], census.barren[actor] = 0, barren
     census.replaced += 1
 
 
@@ -239,9 +205,8 @@ class SharedMemory(Transport):
             self.replace(actor)
             return
         if isinstance(message, tuple):
-            words, trace, error = message
-            cause = RuntimeError(f"in actor {actor}:\n{trace}")
-            raise failure(actor, words, cause, error)
+            words, trace = message
+            raise failure(actor, words) from RuntimeError(trace)
         # A token: its unroll is whole.
         life = self.lives[actor]
         life.held.remove(message)

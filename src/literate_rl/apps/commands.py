@@ -1,4 +1,4 @@
-# Generated from chapters/apps/commands.py (edit there); digest 5c357d2cf32d5aa2
+# Generated from chapters/apps/commands.py (edit there); digest ceeaba13be397b91
 """What the command line offers: a table of algorithms, and which command does what."""
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ OFFERED = {name: Offer(*row) for name, *row in LINES}
 
 
 OTHERS: dict[str, tuple[str, str]] = {
-    "show": ("literate_rl.apps.trained", "let an agent play that is trained"),
-    "look": ("literate_rl.apps.doctor", "name the symptoms that a run shows"),
-    "copy": ("literate_rl.apps.programs", "print an algorithm on one page"),
+    "show": ("trained:play", "let an agent play that is trained"),
+    "look": ("doctor:look", "name the symptoms that a run shows"),
+    "copy": ("programs:copied", "print an algorithm on one page"),
 }
-TRAIN = "literate_rl.apps.cli"
 
 
 HELP = """usage: literate-rl COMMAND [options]
@@ -84,6 +83,22 @@ def overview() -> str:
     return HELP.format(rows="\n".join(lines), others="\n".join(others))
 
 
+def trained(name: str, options: list[str]) -> None:
+    """Train with an algorithm."""
+    import_module("literate_rl.apps.cli").main([name, *options])
+
+
+def told(name: str, options: list[str]) -> None:
+    """Call the function of another command, and print what it returns."""
+    import tyro
+
+    module, _, function = OTHERS[name][0].partition(":")
+    called = getattr(import_module(f"literate_rl.apps.{module}"), function)
+    called = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(called)
+    if text := tyro.cli(called, prog=f"literate-rl {name}", args=options):
+        print(text.rstrip())
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Carry out a command, or say which ones there are."""
     name, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -91,9 +106,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(overview())
         return
     if name in OTHERS:
-        module = OTHERS[name][0]
+        carry_out = told
     elif name in OFFERED or name == "apex" or ":" in name or name.endswith(".py"):
-        module, options = TRAIN, [name, *options]
+        carry_out = trained
     else:
         close = get_close_matches(name.lower(), [*OFFERED, *OTHERS, "apex"], n=1)
         hint = f"is it {close[0]}? " if close else ""
@@ -101,7 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{words} lists all", file=sys.stderr)
         sys.exit(2)
     try:
-        import_module(module).main(options)
+        carry_out(name, options)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a simulator's panic is no Exception

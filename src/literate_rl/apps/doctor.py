@@ -1,17 +1,15 @@
-# Generated from chapters/apps/doctor.py (edit there); digest 4d791ab75e436df5
+# Generated from chapters/apps/doctor.py (edit there); digest fa0993b7c7fbaa33
 """The doctor: which symptoms of the chapter on debugging a run shows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import numpy as np
-import tyro
 from numpy.typing import NDArray
 
 from literate_rl.ground.signatures import checked
@@ -412,9 +410,3 @@ def wrapped(text: str, head: str = "") -> str:
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Carry out ``look`` of the command line."""
-    told = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(look)
-    print(tyro.cli(told, prog="literate-rl look", args=arguments))

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/programs.py (edit there); digest d20afc8947cc5b4f
+# Generated from chapters/apps/programs.py (edit there); digest f91da99472d96178
 """Programs to take along: algorithms on one page, and code that is shown again."""
 
 from __future__ import annotations
@@ -83,14 +83,6 @@ def copied(
             old = re.findall(before + after, text)[0]
             text = text.replace(old, re.findall(before, old)[0] + new)
     return text
-
-
-def main(arguments: list[str]) -> None:
-    """Print a program, as ``literate-rl copy`` does."""
-    import tyro
-
-    told = tyro.conf.configure(tyro.conf.PositionalRequiredArgs)(copied)
-    print(tyro.cli(told, prog="literate-rl copy", args=arguments), end="")
 
 
 def run_program(

@@ -1,9 +1,8 @@
-# Generated from chapters/apps/trained.py (edit there); digest 19684435dee6a78c
+# Generated from chapters/apps/trained.py (edit there); digest 602ab1dfcbb7582c
 """Trained agents: those that come with the package, and ``literate-rl show``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Any
 
@@ -107,7 +106,7 @@ def play(
         algorithm_named(algorithm)
     path = found(name)
     settings = read_settings(path / "settings.json")
-    policy, world = load(path), agreed_env(settings, env, wrappers, "--")
+    policy, world = load(path), agreed_env(settings, env, wrappers)
     if not Path(name).exists():  # so it is a name
         agent = trained_agents()[name]
         row = f"{agent.variant} in {agent.experiment}, seed {agent.seed}"
@@ -129,8 +128,3 @@ def see(policy: Any, env: Any, video: Path, seed: int = 0, film: bool = False) -
     else:
         record_video(policy, env, video, seed)
         print(f"one episode:   {video}")
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Carry out ``show`` of the command line."""
-    tyro.cli(play, prog="literate-rl show", args=arguments)

@@ -1,4 +1,4 @@
-# Generated from chapters/interfaces/cluster.py (edit there); digest 0bc5d4bee1db15a7
+# Generated from chapters/interfaces/cluster.py (edit there); digest 6a91795a87a0084b
 """Actors on a cluster: a transport that is made of Ray's calls and references."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from literate_rl.actors.actors import Actor, MakeActor, Slot, Transport, Weights
 from literate_rl.actors.processes import GLANCE, count_death, failure
-from literate_rl.data.held import told
+from literate_rl.data.held import in_one_line
 from literate_rl.ground.interrupts import check_interrupt
 
 __all__ = ["RayActors", "import_ray"]
@@ -156,8 +156,7 @@ class RayActors(Transport):
                 continue
             except errors.RayTaskError as error:
                 # Ray's error has the traceback; its cause is the actor's own.
-                failed = failure(slot[0], told(error.cause), error, error.cause)
-                raise failed from failed.__cause__
+                raise failure(slot[0], in_one_line(error.cause)) from error
             del self.pending[done[0]]
             self.waiting = len(done) - 1
             self.census.unrolls[slot[0]] += 1

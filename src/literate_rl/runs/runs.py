@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest cf19efdd4a43bdac
+# Generated from chapters/runs/runs.py (edit there); digest 83a24398516167d7
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def keep_what_is_whole(
         )
     if run is None:
         return
-    others_failed = ChildProcessError in (type(error), type(error.__cause__))
+    others_failed = isinstance(error, ChildProcessError)
     # What the last checkpoint has gathered is written by the run that goes on there.
     if others_failed or log.step > run.saved:
         log.end_row()
@@ -218,12 +218,10 @@ def keep_what_is_whole(
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
     """Pick what the progress bar shows, with the mean of the last returns."""
-    names = ["losses/approx_kl"]
-    names += [
-        f"charts/{x}" for x in ("eval_return", "actors", "queue", "lag", "replaced")
-    ]
+    names = ["approx_kl", "eval_return", "actors", "queue", "lag", "replaced"]
+    short = {name.partition("/")[2]: x for name, x in metrics.items()}
     found = {"return": math.fsum(returns) / len(returns)} if returns else {}
-    found |= {x.partition("/")[2]: metrics[x] for x in names if x in metrics}
+    found |= {name: short[name] for name in names if name in short}
     return {name: f"{x:.3g}" for name, x in found.items()}
 
 
@@ -396,7 +394,7 @@ class Run:
             ValueError: If the run is closed.
         """
         self.begin()
-        self.events.flush()  # a run that resumes here finds all events up to here
+        self.events.flush()
         if self.metrics.exists():
             sync(self.metrics)  # and all rows, even after a power cut
         state = {
@@ -464,20 +462,6 @@ class Run:
         self.close()
 
 
-class NoQueue:
-    """What takes the place of an event writer's queue: each event goes to the file.
-
-    Args:
-        file: Writes an event.
-    """
-
-    def __init__(self, file: Any) -> None:
-        self.put = file.write_event
-
-    def close(self) -> None:
-        """Do nothing: nothing is waiting."""
-
-
 def events_from(directory: Path, step: int) -> Any:
     """Return a writer of events in a new file, for what comes after a step."""
     # Who only reads runs need not wait for TensorBoard's writer to be imported.
@@ -485,13 +469,8 @@ def events_from(directory: Path, step: int) -> Any:
 
     # Each attempt writes events of its own. The first of them tells TensorBoard to
     # forget what an earlier attempt wrote from this step on.
-    events = SummaryWriter(
-        str(directory), purge_step=step + 1, filename_suffix=f".{step}"
-    )
-    writer = events.file_writer.event_writer
-    writer._worker.stop()  # once it has written what came first
-    writer._event_queue = NoQueue(writer._ev_writer)
-    return events
+    suffix = f".{step}"
+    return SummaryWriter(str(directory), purge_step=step + 1, filename_suffix=suffix)
 
 
 def read_settings(path: Path) -> State:
@@ -567,20 +546,19 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> State:
     return today
 
 
-def warn_once_named(name: str, dash: str = "") -> str:
+def warn_once_named(name: str) -> str:
     """Return what a setting is called now, with a warning if it had another name."""
     new = ONCE.get(name, name)
     if new != name:
-        words = f"{as_typed(name, dash)} is {as_typed(new, dash)} now"
-        warnings.warn(words, FutureWarning, stacklevel=3)
+        warnings.warn(f"{name} is {new} now", FutureWarning, stacklevel=3)
     return new
 
 
-def about(name: str, known: Container[str], dash: str = "") -> str:
+def about(name: str, known: Container[str]) -> str:
     """Return what to say of an unknown setting: its name here, or who has it."""
     names = ELSEWHERE.get(name, name).split()
     if ours := next((x for x in names if x in known), ""):
-        words = f"is it {as_typed(ours, dash)}?"
+        words = f"is it {ours}?"
     elif names == ["hidden"]:
         words = SIZE
     elif theirs := [
@@ -592,11 +570,6 @@ def about(name: str, known: Container[str], dash: str = "") -> str:
     else:
         return ""
     return f" ({words})"
-
-
-def as_typed(name: str, dash: str) -> str:
-    """Return the name of a setting as it is typed, in Python or behind dashes."""
-    return dash + (name.replace("_", "-") if dash and name[-1] != "_" else name)
 
 
 def lock_of(directory: Path) -> Any:
@@ -934,9 +907,7 @@ def names_of(settings: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def check_agreed(
-    kept: Mapping[str, Sequence[str]],
-    given: Mapping[str, Sequence[Any]],
-    dash: str = "",
+    kept: Mapping[str, Sequence[str]], given: Mapping[str, Sequence[Any]]
 ) -> None:
     """Raise unless the user stands behind what the directory of a run says.
 
@@ -944,11 +915,10 @@ def check_agreed(
         kept: Names in the directory's settings, by option.
         given: What the user has named or made, by option, or nothing for what the run
             has. That will not do where a name leads to code of others.
-        dash: What stands before the name of an option.
     """
     for option, things in given.items():
         old = kept.get(option, ())
-        has = f"{as_typed(option, dash)} {shlex.join(old) or 'none'}"
+        has = f"{option} {shlex.join(old) or 'none'}"
         names = [*map(as_stored, things, [*old, *("",) * len(things)])]
         if names and names != [*old]:
             raise ValueError(f"the run has {has}, not {shlex.join(names)}")
@@ -958,10 +928,7 @@ def check_agreed(
 
 
 def agreed_env(
-    settings: State,
-    env: Any = None,
-    wrappers: Sequence[Wrapper] = (),
-    dash: str = "",
+    settings: State, env: Any = None, wrappers: Sequence[Wrapper] = ()
 ) -> Any:
     """Return a run's environment and wrappers, once the user stands behind them.
 
@@ -969,11 +936,10 @@ def agreed_env(
         settings: Those of the run.
         env: What the user has named or made, or None for that of the run.
         wrappers: Likewise, none for those of the run.
-        dash: What stands before the name of an option.
     """
     env = known_env(env)
     given = {"env": [] if env is None else [env], "wrappers": wrappers}
-    check_agreed(names_of(settings), given, dash)
+    check_agreed(names_of(settings), given)
     world = settings["env"] if env is None else env
     if isinstance(world, VectorEnv):
         return world
@@ -1047,10 +1013,7 @@ def record_video(
     with closing(make_visible(env, "rgb_array")) as envs:
         fps = envs.metadata.get("render_fps", 30)
         with video_writer(Path(path), fps) as write:
-
-            def look() -> None:
-                write(np.asarray(envs.render())[0])
-
+            look = lambda: write(np.asarray(envs.render())[0])  # noqa: E731
             total = play(policy, envs, seed, max_episode_steps, look=look)
     return float(total[0])
 
