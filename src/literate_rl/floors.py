@@ -18,8 +18,8 @@ from warnings import warn
 
 FLOORS = {
     "ground": "signatures protocols rows nests networks interrupts",
-    "maths": "fast returns policy_gradient advantages ppo_error off_policy dqn c51 "
-    "noisy td3 sac discrete_sac",
+    "maths": "scan fast returns policy_gradient advantages ppo_error off_policy dqn "
+    "c51 noisy td3 sac discrete_sac",
     "data": "hybrid_space held makers episodes worlds memory agents windows sum_tree "
     "replay exact_values",
     "nets": "pictures encoders masking masks choices parts cells policies "
@@ -56,7 +56,8 @@ BELOW_THE_TOP = {
     "ground.networks": "ActionCritic ClipConfig GradientClip eval_mode "
     "randomness_kept squashed_log_prob",
     "ground.interrupts": "StopWaiting check_interrupt",
-    "maths.fast": "categorical_terms gru_scan pieces_of project_atoms reverse_scan",
+    "maths.fast": "categorical_terms gru_scan pieces_of project_atoms",
+    "maths.scan": "reverse_scan",
     "maths.policy_gradient": "optimal_baseline",
     "maths.advantages": "gae_loop",
     "maths.ppo_error": "approx_kl_k3 clipped_surrogate policy_error_from_log_prob",
