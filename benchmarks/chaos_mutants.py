@@ -87,10 +87,10 @@ PLACES = (
         "ppo_policy_error_continuous gaussian ppo_value_error approx_kl_k3",
         "ppo_error",
     ),
+    Place("maths.scan", "reverse_scan", "scan"),
     Place(
         "maths.fast",
-        "reverse_scan CategoricalTerms.forward "
-        "CategoricalTerms.backward categorical_terms",
+        "CategoricalTerms.forward CategoricalTerms.backward categorical_terms",
         "fast",
     ),
     Place("maths.fast", "log_softmax hybrid_terms", "hybrid_action hybrid_policy"),
@@ -298,7 +298,7 @@ EQUIVALENT: dict[str, str] = {
     "maths.ppo_error.gaussian: sigma.detach() -> sigma": (
         "the variance is only looked at: only time is lost"
     ),
-    "maths.fast.reverse_scan: result.sum() -> result.mean()": (
+    "maths.scan.reverse_scan: result.sum() -> result.mean()": (
         "a mean is a sum divided by a number: one is finite where the other is"
     ),
     "learners.ppg.AuxiliaryPhase.learn: x.detach() -> x": (

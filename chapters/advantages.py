@@ -32,7 +32,7 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.maths.fast import reverse_scan
+from literate_rl.maths.scan import reverse_scan
 
 __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 
@@ -256,7 +256,7 @@ def gae_loop(
 
 # %% [markdown]
 # `gae` computes the TD errors and what is passed on, then runs this recursion. It calls a
-# faster form of the loop, `reverse_scan`, which {doc}`maths/fast` derives.
+# faster form of the loop, `reverse_scan`, which {doc}`maths/scan` derives.
 
 
 # %% tags=["export"]

@@ -36,7 +36,7 @@ from literate_rl.data.hybrid_space import (
     one_each,
     rows_of,
 )
-from literate_rl.ground.networks import chosen, expected
+from literate_rl.ground.networks import UNIT_ENTROPY, chosen, expected
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -46,7 +46,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.maths.fast import UNIT_ENTROPY, log_softmax
+from literate_rl.maths.fast import log_softmax
 
 __all__ = [
     "HybridDistribution",

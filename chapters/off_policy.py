@@ -39,9 +39,10 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.maths.fast import categorical_terms, reverse_scan
+from literate_rl.maths.fast import categorical_terms
 from literate_rl.maths.policy_gradient import policy_gradient_error
 from literate_rl.maths.ppo_error import gaussian
+from literate_rl.maths.scan import reverse_scan
 
 __all__ = [
     "clipped_policy",

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from literate_rl.ground.nests import open_ended
 from literate_rl.ground.networks import (
+    UNIT_ENTROPY,
     chosen,
     expected,
     mean_surprise,
@@ -46,7 +47,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.maths.fast import UNIT_ENTROPY, reverse_scan
+from literate_rl.maths.scan import reverse_scan
 from literate_rl.nets.masking import legal
 
 __all__ = [

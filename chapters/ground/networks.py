@@ -154,6 +154,10 @@ def mean_surprise(log_prob: Tensor, over: Any = -1) -> Tensor:
     return -expected(log_prob.exp(), log_prob).sum(over)
 
 
+# Entropy of a normal distribution with standard deviation 1, in nats.
+UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
+
+
 def normal_log_prob(x: Tensor, mu: Tensor, log_sigma: Tensor) -> Tensor:
     """Return the log-densities of normal numbers, one by one."""
     # How many standard deviations a number is away from its mean.

@@ -67,7 +67,8 @@ BELOW_THE_TOP: dict[str, str] = {
     "ground.networks": "ActionCritic ClipConfig GradientClip eval_mode "
     "randomness_kept squashed_log_prob",
     "ground.interrupts": "StopWaiting check_interrupt",
-    "maths.fast": "categorical_terms gru_scan pieces_of project_atoms reverse_scan",
+    "maths.fast": "categorical_terms gru_scan pieces_of project_atoms",
+    "maths.scan": "reverse_scan",
     "maths.policy_gradient": "optimal_baseline",
     "maths.advantages": "gae_loop",
     "maths.ppo_error": "approx_kl_k3 clipped_surrogate policy_error_from_log_prob",

@@ -21,8 +21,8 @@ from warnings import warn
 
 FLOORS = {
     "ground": "signatures protocols rows nests networks interrupts",
-    "maths": "fast returns policy_gradient advantages ppo_error off_policy dqn c51 "
-    "noisy td3 sac discrete_sac",
+    "maths": "scan fast returns policy_gradient advantages ppo_error off_policy dqn "
+    "c51 noisy td3 sac discrete_sac",
     "data": "hybrid_space held makers episodes worlds memory agents windows sum_tree "
     "replay exact_values",
     "nets": "pictures encoders masking masks choices parts cells policies "

@@ -1,4 +1,4 @@
-# Generated from chapters/ground/networks.py (edit there); digest b8bc9089c6057ef0
+# Generated from chapters/ground/networks.py (edit there); digest ca7ea89d1cbb0445
 """Networks: what several chapters build, from numbers and actions."""
 
 from __future__ import annotations
@@ -105,6 +105,10 @@ def expected(prob: Tensor, numbers: Tensor) -> Tensor:
 def mean_surprise(log_prob: Tensor, over: Any = -1) -> Tensor:
     """Return entropies, in nats: sums over dimensions of log-probabilities."""
     return -expected(log_prob.exp(), log_prob).sum(over)
+
+
+# Entropy of a normal distribution with standard deviation 1, in nats.
+UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
 
 
 def normal_log_prob(x: Tensor, mu: Tensor, log_sigma: Tensor) -> Tensor:

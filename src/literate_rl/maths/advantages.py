@@ -1,4 +1,4 @@
-# Generated from chapters/advantages.py (edit there); digest 85eee566e09bbf4c
+# Generated from chapters/advantages.py (edit there); digest 4806f5da0ab0c923
 """Advantages: n-step returns, lambda-returns and generalised advantage estimation."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from literate_rl.ground.signatures import (
     check_finite,
     checked,
 )
-from literate_rl.maths.fast import reverse_scan
+from literate_rl.maths.scan import reverse_scan
 
 __all__ = ["gae", "gae_loop", "lambda_returns", "n_step_returns"]
 

@@ -1,9 +1,8 @@
-# Generated from chapters/maths/fast.py (edit there); digest 2d7327c054d3c85e
+# Generated from chapters/maths/fast.py (edit there); digest ff44cc04a86a3163
 """Fast: kernels that compute what the chapters' plain forms compute, in fewer calls."""
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -12,65 +11,17 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
 
+from literate_rl.ground.networks import UNIT_ENTROPY
 from literate_rl.ground.signatures import Bool, Float, below, check_finite, checked
+from literate_rl.maths.scan import reverse_scan as reverse_scan
 
 __all__ = [
     "categorical_terms",
     "gru_scan",
     "pieces_of",
     "project_atoms",
-    "reverse_scan",
 ]
-
-
-@checked
-def reverse_scan(
-    increment: Float[Tensor, "T B"], factor: Float[Tensor, "T B"]
-) -> Float[Tensor, "T B"]:
-    """Solve a linear recursion that runs backward in time, without gradient.
-
-    The result obeys ``x[t] = increment[t] + factor[t] * x[t + 1]``; after the last row
-    comes zero.
-
-    Source:
-        Blelloch 1990, Prefix Sums and Their Applications, section 1.4 (recurrences),
-        with chunks instead of a tree.
-    """
-    num_steps, num_envs = increment.shape
-    length = max(1, round(math.sqrt(num_steps / 2)))
-
-    # Zeros behind the last row fill up the last chunk and change nothing. `pad` always
-    # copies, so what follows may write in place.
-    rows = (0, 0, 0, -num_steps % length)
-    x = pad(increment.detach(), rows).view(-1, length, num_envs)
-    product = pad(factor.detach(), rows).view(-1, length, num_envs)
-
-    # The local answers of {eq}`scan-chunk`, for all chunks at once. Row by row the
-    # factors become the products $F_t$.
-    x_rows, product_rows = x.unbind(1), product.unbind(1)
-    for k in reversed(range(length - 1)):
-        x_rows[k].addcmul_(product_rows[k], x_rows[k + 1])
-        product_rows[k].mul_(product_rows[k + 1])
-
-    # The heads, from the last chunk to the first. This is {eq}`reverse-scan` again,
-    # with chunks for steps.
-    heads, head_products = x_rows[0].unbind(), product_rows[0].unbind()
-    for c in reversed(range(len(heads) - 1)):
-        heads[c].addcmul_(head_products[c], heads[c + 1])
-
-    # All rows that are no head, each with the head of the chunk after its own.
-    x[:-1, 1:].addcmul_(product[:-1, 1:], x[1:, :1])
-    result = x.flatten(0, 1)[:num_steps]
-
-    # A product of large factors can overflow where the recursion does not. It is rare,
-    # and step by step there is no product.
-    if not math.isfinite(result.sum().item()):
-        result = increment.detach().clone()
-        for t in reversed(range(num_steps - 1)):
-            result[t].addcmul_(factor[t].detach(), result[t + 1])
-    return result
 
 
 # Stands for the logarithm of zero: zero times infinity is not zero. Any $p$ that is not
@@ -127,10 +78,6 @@ def log_softmax(logit: Tensor) -> Tensor:
         return torch.log_softmax(logit, -1)
     shifted = logit - logit.detach().amax(-1, keepdim=True)
     return shifted - shifted.exp().sum(-1, keepdim=True).log()
-
-
-# Entropy of a normal distribution with standard deviation 1.
-UNIT_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
 
 
 def hybrid_terms(

@@ -1,4 +1,4 @@
-# Generated from chapters/off_policy.py (edit there); digest f99c10dd8b47a7d4
+# Generated from chapters/off_policy.py (edit there); digest 4d6f334eda278a97
 """V-trace: values and policy gradients from data of an older policy."""
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.maths.fast import categorical_terms, reverse_scan
+from literate_rl.maths.fast import categorical_terms
 from literate_rl.maths.policy_gradient import policy_gradient_error
 from literate_rl.maths.ppo_error import gaussian
+from literate_rl.maths.scan import reverse_scan
 
 __all__ = [
     "clipped_policy",

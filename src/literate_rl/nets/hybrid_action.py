@@ -1,4 +1,4 @@
-# Generated from chapters/hybrid_action.py (edit there); digest 10ea5d36807082d4
+# Generated from chapters/hybrid_action.py (edit there); digest ab10850382181188
 """Hybrid actions: a type and its arguments, as one distribution."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from literate_rl.data.hybrid_space import (
     one_each,
     rows_of,
 )
-from literate_rl.ground.networks import chosen, expected
+from literate_rl.ground.networks import UNIT_ENTROPY, chosen, expected
 from literate_rl.ground.signatures import (
     Bool,
     Count,
@@ -28,7 +28,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.maths.fast import UNIT_ENTROPY, log_softmax
+from literate_rl.maths.fast import log_softmax
 
 __all__ = [
     "HybridDistribution",

@@ -1,4 +1,4 @@
-# Generated from chapters/policies.py (edit there); digest 86aba0ca145c3112
+# Generated from chapters/policies.py (edit there); digest a649decd525094bc
 """Parts of a policy: action distributions, actor and critic, running moments."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from literate_rl.ground.nests import open_ended
 from literate_rl.ground.networks import (
+    UNIT_ENTROPY,
     chosen,
     expected,
     mean_surprise,
@@ -27,7 +28,7 @@ from literate_rl.ground.signatures import (
     check_that,
     checked,
 )
-from literate_rl.maths.fast import UNIT_ENTROPY, reverse_scan
+from literate_rl.maths.scan import reverse_scan
 from literate_rl.nets.masking import legal
 
 __all__ = [
