@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest 83a24398516167d7
+# Generated from chapters/runs/runs.py (edit there); digest 6a514e4332ac8a4b
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -218,10 +218,12 @@ def keep_what_is_whole(
 
 def shown(metrics: dict[str, float], returns: Collection[float]) -> dict[str, str]:
     """Pick what the progress bar shows, with the mean of the last returns."""
-    names = ["approx_kl", "eval_return", "actors", "queue", "lag", "replaced"]
-    short = {name.partition("/")[2]: x for name, x in metrics.items()}
+    names = ["losses/approx_kl"]
+    names += [
+        f"charts/{x}" for x in ("eval_return", "actors", "queue", "lag", "replaced")
+    ]
     found = {"return": math.fsum(returns) / len(returns)} if returns else {}
-    found |= {name: short[name] for name in names if name in short}
+    found |= {x.partition("/")[2]: metrics[x] for x in names if x in metrics}
     return {name: f"{x:.3g}" for name, x in found.items()}
 
 
