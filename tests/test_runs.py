@@ -713,13 +713,13 @@ def test_the_lock_goes_with_its_process(tmp_path):
     [
         ("A-v0", [], None),
         ("m:A-v0", ["m:A-v0"], None),
-        ("m:A-v0", [], "whose code runs: hand over again env m:A-v0$"),
-        ("m:A-v0", ["n:A-v0"], "the run has env m:A-v0, not n:A-v0$"),
+        ("m:A-v0", [], "whose code runs: hand over again --env m:A-v0$"),
+        ("m:A-v0", ["n:A-v0"], "the run has --env m:A-v0, not n:A-v0$"),
     ],
 )
 def test_what_runs_code_must_be_named(stored, named, message):
     with pytest.raises(ValueError, match=message) if message else nullcontext():
-        check_agreed({"env": [stored]}, {"env": named})
+        check_agreed({"env": [stored]}, {"env": named}, "--")
 
 
 # --- Policies from a file -------------------------------------------------------------

@@ -585,7 +585,7 @@ def test_an_environment_is_an_id_a_class_or_a_function(env, name, tmp_path):
     assert again.history[0]["step"] > 32
     del again
     assert saved.exists(), "only what nobody has kept goes with its agent"
-    with pytest.raises(SystemExit, match="hand over again env"):
+    with pytest.raises(SystemExit, match="hand over again --env"):
         main(["a2c", "--resume", str(saved)])
 
 
@@ -663,14 +663,14 @@ def test_actors_in_other_processes_have_encoders_wrappers_and_classes():
 
 
 @pytest.mark.parametrize(
-    ("env", "options"),
+    ("what", "env", "options"),
     [
-        (lambda: CartPoleEnv(), {}),
-        (CARTPOLE, {"encoder": lambda space: Hidden(*space.shape)}),
+        ("env", lambda: CartPoleEnv(), {}),
+        ("encoder", CARTPOLE, {"encoder": lambda space: Hidden(*space.shape)}),
     ],
 )
-def test_what_other_processes_cannot_import_is_said(env, options):
-    with pytest.raises(ValueError, match="what another process can import"):
+def test_what_other_processes_cannot_import_is_said(what, env, options):
+    with pytest.raises(ValueError, match=f"^{what} must be something that actors"):
         brief("impala", env, **SENT, **options)
 
 

@@ -1,4 +1,4 @@
-# Generated from chapters/apps/cli.py (edit there); digest 540928ac4d021111
+# Generated from chapters/apps/cli.py (edit there); digest c6d35cefefbbe589
 """The command line: train agents, resume them and watch them."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from literate_rl.ground.nests import MODELS
 from literate_rl.ground.networks import randomness_kept
 from literate_rl.ground.rows import ALGORITHMS, ONCE
 from literate_rl.runs.evaluation import evaluate
-from literate_rl.runs.runs import about, has_screen, warn_once_named
+from literate_rl.runs.runs import about, as_typed, has_screen, warn_once_named
 
 __all__ = ["Command", "main"]
 
@@ -109,7 +109,8 @@ class Command(Generic[Config]):
             raise ValueError(f"a resumed run keeps its name: leave out {self.name!r}")
         given = {name: getattr(self, name) for name in MODELS}
         if self.mask:
-            given["mask"] = read_mask([*map(list, self.mask)])
+            rows = [[int(x) if x in "01" else x for x in row] for row in self.mask]
+            given["mask"] = read_mask(rows)
         return Asked(
             algorithm,
             env,
@@ -124,6 +125,7 @@ class Command(Generic[Config]):
             like=self.like,
             directory=directory,
             look=("human" if has_screen() else "rgb_array") if self.watch else "",
+            dash="--",
         )
 
 
@@ -142,9 +144,11 @@ def parse(word: str, arguments: list[str]) -> Command[Any]:
         name = option[2:].replace("-", "_")
         if option[:2] == "--":
             if name in ONCE:
-                name = warn_once_named(name)
-                option = f"--{name.replace('_', '-')}"
-            elif name not in known and (hint := about(name, known)):
+                name = warn_once_named(name, "--")
+                option = as_typed(name, "--")
+                if option in {x.partition("=")[0] for x in arguments}:
+                    first.error(f"{option} was given twice, also by its old name")
+            elif name not in known and (hint := about(name, known, "--")):
                 first.error(f"there is no option {option}{hint}")
             names.append(name)
         words.append(option + equals + value)

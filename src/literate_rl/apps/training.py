@@ -1,4 +1,4 @@
-# Generated from chapters/apps/training.py (edit there); digest a4b43fc56dd0f971
+# Generated from chapters/apps/training.py (edit there); digest b980943f352fb1b5
 """Training in one call: an algorithm, an environment, a network of one's own."""
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import (
+    AsyncVectorEnv,
     SyncVectorEnv,
     VectorEnv,
     VectorWrapper,
@@ -44,7 +45,7 @@ from literate_rl.nets.masks import WithoutMask
 from literate_rl.nets.policies import predicted
 from literate_rl.nets.parts import CategoricalActions
 from literate_rl.learners.ppg import PPGAlgorithm  # noqa: F401 (its row)
-from literate_rl.actors.processes import transport_named
+from literate_rl.actors.processes import pickled, transport_named
 from literate_rl.learners.td3 import TD3  # noqa: F401 (its row and HDDPG's)
 from literate_rl.by_hand.fast_forms import fused_q_error, numpy_act
 from literate_rl.by_hand.ppo_by_hand import ByHand
@@ -204,7 +205,12 @@ def train(
             models do not fit, if ``fast`` does not fit them, or if the run to go on
             with is another one.
     """
-    changes: dict[str, Any] = {warn_once_named(x): y for x, y in options.items()}
+    changes: dict[str, Any] = {}
+    for given, value in options.items():
+        today = warn_once_named(given)
+        if today in changes:
+            raise TypeError(f"{today} was given twice, also by its old name")
+        changes[today] = value
     models = {key: changes.pop(key) for key in MODELS if key in changes}
     models |= {} if mask is None else {"mask": read_mask(mask)}
     asked = Asked(
@@ -393,16 +399,20 @@ class Agent:
         """Remove the folder once nobody has the agent any more."""
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs, the folder's files among it."""
-        taught = Taught(self.policy, self.learner.config, self.learner.step)
+    def state(self, policy: PolicyLike) -> dict[str, Any]:
+        """Return what a copy with such a policy has, the folder's files among it."""
         files = [path for path in self.folder.rglob("*") if path.is_file()]
-        state = {
+        return {
             **vars(self),
-            # As bytes it outlives this process, as tensors in shared memory do not.
-            "learner": pickle.dumps(taught),
+            "learner": Taught(policy, self.learner.config, self.learner.step),
             "folder": {str(x.relative_to(self.folder)): x.read_bytes() for x in files},
         }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickled copy needs."""
+        state = self.state(self.policy)
+        # As bytes it outlives this process, as tensors in shared memory do not.
+        state["learner"] = pickle.dumps(state["learner"])
         try:
             pickle.dumps(self.env)
         except Exception:
@@ -415,14 +425,15 @@ class Agent:
         for name, content in state["folder"].items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        learner = pickle.loads(state["learner"])
+        learner = state["learner"]
+        learner = pickle.loads(learner) if isinstance(learner, bytes) else learner
         vars(self).update(state, learner=learner, folder=folder)
         self.clear_up()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
         """Return a copy in the same ``env``."""
-        twin = copy.copy(self)
-        twin.env, twin.history = self.env, copy.deepcopy(self.history)
+        twin, state = Agent.__new__(Agent), self.state(copy.deepcopy(self.policy, memo))
+        twin.__setstate__(state | {"history": copy.deepcopy(self.history, memo)})
         return twin
 
     def predict(self, obs: Any, mask: Any = None, greedy: bool = True) -> Any:
@@ -605,8 +616,7 @@ def made(
     """
     row: Any = ALGORITHMS[algorithm]
     theirs = not row.home.startswith("literate_rl.")
-    by_hand = fast != "by hand" or "by_hand" in row.forms
-    check_that(by_hand, f"fast='by hand' is for PPO, got {algorithm}")
+    check_fast(fast, row)
     check_models(row, models, config)
     view, make = looked_at(env, config)
     build = make if notes is None else lambda: Noted(make(), notes)
@@ -629,6 +639,8 @@ def made(
         check_recipe(row, policy)
     # Its own space, where the policy was told that of flat rows.
     policy.observation_space = as_space(plain_space(view.seen))
+    if has_processes(config) and models:
+        check_sent(" and ".join(models), policy, [*models.values()])
     policy = place(policy, config)
     forms = {slot: fast_form(slot, policy, fast) for slot in row.forms}
     if config.actors is None:
@@ -640,6 +652,14 @@ def made(
     act = fast_form("act", copy.deepcopy(policy).cpu(), fast) and numpy_act
     learner = row.actors(policy, build, config, transport_of(config), act, **forms)
     return learner, {"act": act, **forms}
+
+
+@checked
+def check_fast(fast: Fast, row: Row) -> None:
+    """Raise unless there is such a choice, and the algorithm has it."""
+    able = [key for key, each in ALGORITHMS.items() if "by_hand" in each.forms]
+    words = f"fast='by hand' is for {' and '.join(able)}, got {row.key}"
+    check_that(fast != "by hand" or row.key in able, words)
 
 
 def check_models(row: Row, models: Models, config: Any) -> None:
@@ -739,12 +759,15 @@ def with_statistics(env: Any) -> Iterator[str]:
     """Yield the names of wrappers that keep statistics."""
     for layer in layers(env):
         # Gymnasium's class, and those of others, which have its name.
-        kinds = [type(kept).__mro__ for kept in vars(layer).values()]
-        running = "RunningMeanStd" in str(kinds)
+        kinds = (kind for kept in vars(layer).values() for kind in type(kept).__mro__)
+        running = "RunningMeanStd" in (kind.__name__ for kind in kinds)
         if running and getattr(layer, "update_running_mean", True):
             yield type(layer).__name__
     if isinstance(inner := env.unwrapped, SyncVectorEnv):
         yield from with_statistics(inner.envs[0])
+    elif isinstance(inner, AsyncVectorEnv):
+        with closing(inner.env_fns[0]()) as one:
+            yield from with_statistics(one)
 
 
 def looked_at_many(envs: Vectors, config: Any) -> tuple[View, Build]:
@@ -777,7 +800,22 @@ def sent(env: Make) -> Make:
     inner = env.env if isinstance(env, Wrapped) else env
     if isinstance(inner, str) and inner in gym.registry:
         inner = gym.spec(inner)
-    return Wrapped(inner, env.wrappers) if isinstance(env, Wrapped) else inner
+    env = Wrapped(inner, env.wrappers) if isinstance(env, Wrapped) else inner
+    check_sent("env", env, env)
+    return env
+
+
+def check_sent(name: str, thing: Any, given: Any) -> None:
+    """Raise unless other processes can be sent something."""
+    try:
+        pickled(thing)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be something that actors in other processes can import, got "
+            f"{given!r}: write it into a file, such as mine.py, and hand over what "
+            'stands there (for an environment "mine:name" will do), or leave out '
+            "transport, and the actors take turns in this process"
+        ) from error
 
 
 class Rows(VectorWrapper[Any, Any, Any]):
@@ -916,6 +954,9 @@ def opening(learner: Any, forms: Mapping[str, Any]) -> str:
     return f"{words}\n{because}" if takes > total else words
 
 
+CLASSES = {"ppgalgorithm": "ppg", "discretesac": "sac"}
+
+
 def is_row(thing: Any) -> bool:
     """Say whether something is a row; a notebook may have a class of its own for it."""
     return isinstance(getattr(thing, "key", None), str)
@@ -950,6 +991,7 @@ def algorithm_named(name: Any) -> str:
             raise ValueError(f"{name!r} is no algorithm: {has}")
         return register(inside[own]).key
     key = key_of(name)
+    key = CLASSES.get(key, key)
     if key in ALGORITHMS:
         return key
     hint = "".join(f": is it {x!r}?" for x in get_close_matches(key, ALGORITHMS, n=1))
@@ -979,6 +1021,7 @@ class Asked:
         like: As in ``train``.
         directory: Where a new run is kept; None is a directory that will go.
         look: How the agent will be drawn afterwards; nothing if it will not.
+        dash: What stands before the name of an option.
     """
 
     algorithm: str
@@ -996,6 +1039,7 @@ class Asked:
     like: str | None = None
     directory: Path | None = None
     look: str = ""
+    dash: str = ""
 
     @property
     def told(self) -> dict[str, Any]:
@@ -1046,14 +1090,14 @@ class Asked:
 
     def agreed(self, run: Run) -> tuple[Any, Any, Models]:
         """Return those of a run that goes on, once what was asked for agrees."""
-        words = "a run that goes on keeps its settings: leave out like"
+        words = f"a run that goes on keeps its settings: leave out {self.dash}like"
         check_that(self.like is None, words)
         stored, source = run.settings, run.directory / "settings.json"
         if (named := stored.get("algorithm")) != self.algorithm:
             words = f"algorithm is {named!r}, not {self.algorithm!r}"
             raise ValueError(f"{source}: {words}")
         config = settings_of(ALGORITHMS[self.algorithm].config, stored, source)
-        world = agreed_env(stored, self.env, self.wrappers)
+        world = agreed_env(stored, self.env, self.wrappers, self.dash)
         wanted = settings_with(config, self.changes)
         mask = stored.get("mask")
         kept = names_of(stored) | {"mask": [str(mask)]}
@@ -1068,13 +1112,19 @@ class Asked:
             told = isinstance(model, str | list)
             given[name] = [str(model)] if told else kept.get(name, [])
         if address := getattr(config, "address", None):
-            kept["address"] = [address]
-            given.setdefault("address", ())
-        check_agreed(kept, given)
+            option = address_option(config) if self.dash else "address"
+            kept[option] = [address]
+            given[option] = given.get("address", ())
+        check_agreed(kept, given, self.dash)
         run.settings |= self.told
         run.settings["config"] |= {"total_steps": wanted.total_steps}
         models = self.models | ({} if mask is None else {"mask": read_mask(mask)})
         return wanted, world, models
+
+
+def address_option(config: Any) -> str:
+    """Return how the address of a cluster is typed: only actors on Ray use it."""
+    return f"actors {config.actors} --transport ray --address"
 
 
 @dataclass
@@ -1119,8 +1169,8 @@ class Training:
         except BaseException as error:
             # What was learned in hours is not lost with what came after.
             if run.saved and run.held is not None:
-                words = f"what was saved is kept, go on with resume={run.directory}"
-                error.add_note(words)
+                words = self.again() if self.asked.dash else f"resume={run.directory}"
+                error.add_note(f"what was saved is kept, go on with {words}")
             elif self.asked.resume is None and (metrics := run.give_up()):
                 look = shlex.join(["literate-rl", "look", str(metrics)])
                 error.add_note(f"no checkpoint was kept, only metrics: {look}")
@@ -1133,9 +1183,7 @@ class Training:
             words += [f"--{option}", *names] if any(map(is_command, names)) else []
         config: Any = self.learner.config
         if address := getattr(config, "address", None):
-            # Only actors on Ray use it.
-            words += f"--actors={config.actors} --transport=ray".split()
-            words.append(f"--address={address}")
+            words += [*f"--{address_option(config)}".split(), address]
         return shlex.join(words)
 
 
@@ -1310,9 +1358,9 @@ def settings_of(config: type[Any], stored: dict[str, Any], source: Path) -> Any:
 def read_mask(mask: Any) -> list[list[int]]:
     """Return a mask as plain numbers, which a file can hold."""
     with suppress(TypeError, ValueError):  # rows of several lengths, or no numbers
-        table = np.asarray(mask, float)
-        if table.ndim == 2 and np.isin(table, (0, 1)).all():
-            return table.astype(int).tolist()
+        table = torch.as_tensor(mask)
+        if table.ndim == 2 and ((table == 0) | (table == 1)).all():
+            return table.int().tolist()
     raise ValueError(f"mask must be a table of zeros and ones, got {mask!r}")
 
 
@@ -1321,6 +1369,12 @@ def import_model(role: str, where: str) -> Any:
 
     A function that makes an encoder is returned as it is: it waits for the space.
     """
-    module, _, name = from_file(where).partition(":")
-    make = getattr(import_module(module), name)
-    return make if role == "encoder" and not isinstance(make, type) else make()
+    try:
+        module, _, name = from_file(where).partition(":")
+        make = getattr(import_module(module), name)
+        return make if role == "encoder" and not isinstance(make, type) else make()
+    except Exception as error:
+        raise ValueError(
+            f"{where} must be module:name of a class or function that makes a model "
+            f"without arguments: {type(error).__name__}: {error}"
+        ) from error

@@ -1,4 +1,4 @@
-# Generated from chapters/runs/runs.py (edit there); digest 6a514e4332ac8a4b
+# Generated from chapters/runs/runs.py (edit there); digest cf19efdd4a43bdac
 """Runs: learners, metrics, checkpoints that resume, video, stored runs."""
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def keep_what_is_whole(
         )
     if run is None:
         return
-    others_failed = isinstance(error, ChildProcessError)
+    others_failed = ChildProcessError in (type(error), type(error.__cause__))
     # What the last checkpoint has gathered is written by the run that goes on there.
     if others_failed or log.step > run.saved:
         log.end_row()
@@ -396,7 +396,7 @@ class Run:
             ValueError: If the run is closed.
         """
         self.begin()
-        self.events.flush()
+        self.events.flush()  # a run that resumes here finds all events up to here
         if self.metrics.exists():
             sync(self.metrics)  # and all rows, even after a power cut
         state = {
@@ -464,6 +464,20 @@ class Run:
         self.close()
 
 
+class NoQueue:
+    """What takes the place of an event writer's queue: each event goes to the file.
+
+    Args:
+        file: Writes an event.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.put = file.write_event
+
+    def close(self) -> None:
+        """Do nothing: nothing is waiting."""
+
+
 def events_from(directory: Path, step: int) -> Any:
     """Return a writer of events in a new file, for what comes after a step."""
     # Who only reads runs need not wait for TensorBoard's writer to be imported.
@@ -471,8 +485,13 @@ def events_from(directory: Path, step: int) -> Any:
 
     # Each attempt writes events of its own. The first of them tells TensorBoard to
     # forget what an earlier attempt wrote from this step on.
-    suffix = f".{step}"
-    return SummaryWriter(str(directory), purge_step=step + 1, filename_suffix=suffix)
+    events = SummaryWriter(
+        str(directory), purge_step=step + 1, filename_suffix=f".{step}"
+    )
+    writer = events.file_writer.event_writer
+    writer._worker.stop()  # once it has written what came first
+    writer._event_queue = NoQueue(writer._ev_writer)
+    return events
 
 
 def read_settings(path: Path) -> State:
@@ -548,19 +567,20 @@ def todays_names(values: Mapping[str, Any], known: Container[str]) -> State:
     return today
 
 
-def warn_once_named(name: str) -> str:
+def warn_once_named(name: str, dash: str = "") -> str:
     """Return what a setting is called now, with a warning if it had another name."""
     new = ONCE.get(name, name)
     if new != name:
-        warnings.warn(f"{name} is {new} now", FutureWarning, stacklevel=3)
+        words = f"{as_typed(name, dash)} is {as_typed(new, dash)} now"
+        warnings.warn(words, FutureWarning, stacklevel=3)
     return new
 
 
-def about(name: str, known: Container[str]) -> str:
+def about(name: str, known: Container[str], dash: str = "") -> str:
     """Return what to say of an unknown setting: its name here, or who has it."""
     names = ELSEWHERE.get(name, name).split()
     if ours := next((x for x in names if x in known), ""):
-        words = f"is it {ours}?"
+        words = f"is it {as_typed(ours, dash)}?"
     elif names == ["hidden"]:
         words = SIZE
     elif theirs := [
@@ -572,6 +592,11 @@ def about(name: str, known: Container[str]) -> str:
     else:
         return ""
     return f" ({words})"
+
+
+def as_typed(name: str, dash: str) -> str:
+    """Return the name of a setting as it is typed, in Python or behind dashes."""
+    return dash + (name.replace("_", "-") if dash and name[-1] != "_" else name)
 
 
 def lock_of(directory: Path) -> Any:
@@ -909,7 +934,9 @@ def names_of(settings: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def check_agreed(
-    kept: Mapping[str, Sequence[str]], given: Mapping[str, Sequence[Any]]
+    kept: Mapping[str, Sequence[str]],
+    given: Mapping[str, Sequence[Any]],
+    dash: str = "",
 ) -> None:
     """Raise unless the user stands behind what the directory of a run says.
 
@@ -917,10 +944,11 @@ def check_agreed(
         kept: Names in the directory's settings, by option.
         given: What the user has named or made, by option, or nothing for what the run
             has. That will not do where a name leads to code of others.
+        dash: What stands before the name of an option.
     """
     for option, things in given.items():
         old = kept.get(option, ())
-        has = f"{option} {shlex.join(old) or 'none'}"
+        has = f"{as_typed(option, dash)} {shlex.join(old) or 'none'}"
         names = [*map(as_stored, things, [*old, *("",) * len(things)])]
         if names and names != [*old]:
             raise ValueError(f"the run has {has}, not {shlex.join(names)}")
@@ -930,7 +958,10 @@ def check_agreed(
 
 
 def agreed_env(
-    settings: State, env: Any = None, wrappers: Sequence[Wrapper] = ()
+    settings: State,
+    env: Any = None,
+    wrappers: Sequence[Wrapper] = (),
+    dash: str = "",
 ) -> Any:
     """Return a run's environment and wrappers, once the user stands behind them.
 
@@ -938,10 +969,11 @@ def agreed_env(
         settings: Those of the run.
         env: What the user has named or made, or None for that of the run.
         wrappers: Likewise, none for those of the run.
+        dash: What stands before the name of an option.
     """
     env = known_env(env)
     given = {"env": [] if env is None else [env], "wrappers": wrappers}
-    check_agreed(names_of(settings), given)
+    check_agreed(names_of(settings), given, dash)
     world = settings["env"] if env is None else env
     if isinstance(world, VectorEnv):
         return world
@@ -1015,7 +1047,10 @@ def record_video(
     with closing(make_visible(env, "rgb_array")) as envs:
         fps = envs.metadata.get("render_fps", 30)
         with video_writer(Path(path), fps) as write:
-            look = lambda: write(np.asarray(envs.render())[0])  # noqa: E731
+
+            def look() -> None:
+                write(np.asarray(envs.render())[0])
+
             total = play(policy, envs, seed, max_episode_steps, look=look)
     return float(total[0])
 
