@@ -94,7 +94,7 @@ PLACES = (
         "fast",
     ),
     Place("maths.fast", "log_softmax hybrid_terms", "hybrid_action hybrid_policy"),
-    Place("maths.fast", "scaled_atoms project_atoms", "c51"),
+    Place("maths.fast", "project_atoms", "c51"),
     Place(
         "by_hand.fast_forms",
         "layers_of linear stretch numpy_act chain_outputs chain_backward "
@@ -150,8 +150,7 @@ PLACES = (
     ),
     Place(
         "learners.dqn",
-        "EpsilonGreedy.noise EpsilonGreedy.choose "
-        "dueling_layer QLearning.error Exploring.explore",
+        "EpsilonGreedy.noise dueling_layer QLearning.error Exploring.explore",
         "dqn",
     ),
     Place(

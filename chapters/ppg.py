@@ -507,12 +507,9 @@ class AuxiliaryPhase(Kept):
         """Return rows that describe the present policy, a minibatch at a time."""
         pieces = torch.arange(data.target.shape[1]).split(self.config.aux_batch_size)
         with eval_mode(self.policy):
-            rows = [self.row(data.take(piece)) for piece in pieces]
+            parts = map(data.take, pieces)
+            rows = [self.legal(self.policy(part.obs), part) for part in parts]
         return side_by_side(*rows)
-
-    def row(self, part: Chunks) -> Tensor:
-        """Return rows that describe the present policy."""
-        return self.legal(self.policy(part.obs), part)
 
     def legal(self, row: Tensor, part: Chunks) -> Tensor:
         """Return rows that leave out what is illegal in some chunks."""

@@ -267,13 +267,10 @@ RULES: dict[type, Callable[[Any], Rule]] = {
 # %% tags=["export"]
 def check_numbers(parameters: list[Any]) -> None:
     """Raise unless NumPy can compute with parameters where they are."""
-    places = {p.device.type for p in parameters}
-    words = "parameters must be on the CPU"
-    check_that(places == {"cpu"}, f"{words}, got {', '.join(places)}")
-    kinds = {p.dtype for p in parameters}
-    one = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-    words = "parameters must be float32 or float64 throughout"
-    check_that(one, f"{words}, got {', '.join(map(str, kinds))}")
+    kinds = {f"{p.dtype} on {p.device.type}" for p in parameters}
+    one = kinds in ({"torch.float32 on cpu"}, {"torch.float64 on cpu"})
+    words = "parameters must be float32 or float64 throughout, on the CPU"
+    check_that(one, f"{words}, got {', '.join(kinds)}")
 
 
 @checked

@@ -22,7 +22,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated, Any
 
 import numpy as np
@@ -230,18 +229,6 @@ def hybrid_terms(
 
 
 # %% tags=["export"]
-@lru_cache(maxsize=16)
-def scaled_atoms(
-    num_atoms: int, low: float, high: float, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return evenly spaced atoms, and minus the first one.
-
-    They are made once, so nobody may write to them.
-    """
-    atoms = torch.linspace(low, high, num_atoms, dtype=dtype, device=device)
-    return atoms, -atoms[0]
-
-
 def project_atoms(
     prob: Tensor,
     reward: Tensor,
@@ -253,10 +240,10 @@ def project_atoms(
     batch, num_atoms = prob.shape
     scale = (num_atoms - 1) / (value_max - value_min)  # one over the spacing
     low, high = value_min * scale, value_max * scale
-    atoms, minus_first = scaled_atoms(num_atoms, low, high, prob.dtype, prob.device)
+    atoms = torch.linspace(low, high, num_atoms, dtype=prob.dtype, device=prob.device)
 
     # Where each piece lands, {eq}`atom-position`.
-    start = torch.add(minus_first, reward, alpha=scale)
+    start = torch.add(-atoms[0], reward, alpha=scale)
     place = torch.outer(discount, atoms).add_(start.unsqueeze(1))
     place.clamp_(0, num_atoms - 1)
     # The atom below it, and what goes to the atom above.

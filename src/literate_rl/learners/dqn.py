@@ -1,4 +1,4 @@
-# Generated from chapters/learners/dqn.py (edit there); digest 0fceb4bfcd8e214c
+# Generated from chapters/learners/dqn.py (edit there); digest 792b7c438625d36b
 """DQN: values of actions, learned from their own guesses."""
 
 from __future__ import annotations
@@ -6,9 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
@@ -33,7 +31,7 @@ from literate_rl.maths.dqn import (
 )
 from literate_rl.nets.encoders import OwnEncoder, ShapedEncoder, entrance
 from literate_rl.nets.pictures import Convolutions, PictureEncoder
-from literate_rl.nets.masking import legal
+from literate_rl.nets.parts import CategoricalActions
 from literate_rl.nets.policies import Policy, normalizing
 
 __all__ = [
@@ -53,7 +51,7 @@ __all__ = [
 BESIDE_ALL_VALUES = 1e30
 
 
-class EpsilonGreedy:
+class EpsilonGreedy(CategoricalActions):
     """The action of the largest value, or now and then a random one; rows are values.
 
     Args:
@@ -66,7 +64,7 @@ class EpsilonGreedy:
     """
 
     def __init__(self, num_actions: int, start: int = 0) -> None:
-        self.num_actions, self.start = num_actions, start
+        super().__init__(num_actions, start)
         self.epsilon: float | Tensor = 0.0
 
     def noise(
@@ -80,17 +78,6 @@ class EpsilonGreedy:
         # Both together are {eq}`epsilon-noise`. It is finite, so that an action whose
         # value is minus infinity never wins.
         return explore.unsqueeze(-1) * race
-
-    def legal(self, row: Tensor, mask: Tensor) -> Tensor:
-        """Return rows that leave out what is illegal."""
-        return legal(row, mask)
-
-    @checked
-    def choose(
-        self, row: Float[Tensor, "*B N"], noise: Float[Tensor, "*B N"] | float
-    ) -> Int[Tensor, "*B"]:
-        """Return the actions that follow from values and noise."""
-        return (row + noise).argmax(-1)
 
     @checked
     def evaluate(
@@ -107,10 +94,6 @@ class EpsilonGreedy:
         prob = torch.where(row.argmax(-1) == action, best, each * chosen(drawn, action))
         entropy = -torch.xlogy(best, best) - others * torch.xlogy(each, each)
         return prob.log(), entropy
-
-    def to_env(self, action: Tensor) -> NDArray[np.int64]:
-        """Return the actions as vector environments take them."""
-        return action.numpy() + self.start
 
 
 class QLayers(nn.Sequential):
