@@ -91,7 +91,10 @@ def as_mask(
     mask: Any, shape: tuple[int, int], device: torch.device | None = None
 ) -> Tensor:
     """Return a table of zeros and ones as a bool tensor (K, A)."""
-    table = torch.as_tensor(mask, device=device)
+    try:
+        table = torch.as_tensor(mask, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"mask must be a table of zeros and ones: {error}") from error
     if table.shape != shape:
         raise ValueError(
             "mask must have a row for each action type and a column for each argument, "

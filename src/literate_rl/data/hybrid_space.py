@@ -1,4 +1,4 @@
-# Generated from chapters/data/hybrid_space.py (edit there); digest b97547f5fb458778
+# Generated from chapters/data/hybrid_space.py (edit there); digest 5dd3b812b59dd937
 """Spaces of hybrid actions: their masks, their bounds, and the way back into them."""
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def as_mask(
     mask: Any, shape: tuple[int, int], device: torch.device | None = None
 ) -> Tensor:
     """Return a table of zeros and ones as a bool tensor (K, A)."""
-    table = torch.as_tensor(mask, device=device)
+    try:
+        table = torch.as_tensor(mask, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"mask must be a table of zeros and ones: {error}") from error
     if table.shape != shape:
         raise ValueError(
             "mask must have a row for each action type and a column for each argument, "
