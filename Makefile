@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WRITTEN := chapters docs tests benchmarks conf.py src/literate_rl/__main__.py
 .DEFAULT_GOAL := help
+# Containers often set it. Then each notebook and each worker of the tests would compile what
+# it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help html serve zip sync format check test engines pythons newest lowest chapter notebooks lab edit bench peers learn films readers worlds dist clean
 
 help:  ## List the targets
